@@ -1,0 +1,69 @@
+//! A point in time after which a wait gives up.
+//!
+//! Every call that can wait takes a [`Deadline`]; there is no unbounded wait in this library.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// The moment at which a wait ends with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
+
+/// Far enough for every practical purpose, and still representable.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+impl Deadline {
+    /// `timeout` from now; a duration too long to represent means a hundred years.
+    pub fn after(timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self(now.checked_add(timeout.min(FAR)).unwrap_or(now))
+    }
+
+    /// The time that is left, zero once it has passed.
+    pub fn remaining(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether it has passed.
+    pub fn expired(self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The earlier of the two.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
+    /// The remaining time in whole milliseconds, rounded up, for `poll(2)` and `epoll_wait(2)`.
+    pub fn poll_ms(self) -> i32 {
+        let left = self.remaining();
+        i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    }
+
+    /// `Ok` while time is left, otherwise a timeout error of `op` about `what`.
+    pub fn check(self, op: &'static str, what: &str) -> Result<()> {
+        if self.expired() { Err(Error::timeout(op, format!("deadline passed while waiting for {what}"))) } else { Ok(()) }
+    }
+}
+
+impl From<Duration> for Deadline {
+    fn from(timeout: Duration) -> Self {
+        Self::after(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_overflows_and_expires() {
+        assert!(!Deadline::after(Duration::MAX).expired());
+        let now = Deadline::after(Duration::ZERO);
+        assert!(now.expired());
+        assert_eq!(now.poll_ms(), 0);
+        assert!(now.check("wait", "nothing").is_err());
+    }
+}

@@ -1,0 +1,192 @@
+//! One error type for the whole library.
+//!
+//! An [`Error`] says which operation failed (`op`, the name a user would search for), of which kind the failure
+//! is ([`ErrorKind`], stable integers for the C ABI), and in one sentence what happened and what to do about it.
+//! The place that first knows that something failed logs it; callers above add nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What sort of failure an [`Error`] is. The numbers are part of the C ABI and never change meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum ErrorKind {
+    /// The caller passed something invalid: a size, an offset, a rank, an order of calls.
+    InvalidUsage = 1,
+    /// The CUDA driver returned an error. The source holds its code and name.
+    Cuda = 2,
+    /// libibverbs or a NIC returned an error.
+    Verbs = 3,
+    /// The operating system returned an error. The source is the `std::io::Error`.
+    System = 4,
+    /// A peer reported an error or broke the protocol.
+    Remote = 5,
+    /// A peer was lost: its process died, its link closed or it stopped answering.
+    PeerLost = 6,
+    /// A deadline passed.
+    Timeout = 7,
+    /// The communicator was aborted, here or by a peer.
+    Aborted = 8,
+    /// The device, driver, transport or platform cannot do this.
+    Unsupported = 9,
+    /// A peer could not prove that it knows the job's secret.
+    Authentication = 10,
+    /// An execution plan is invalid or does not fit.
+    Plan = 11,
+    /// A defect of this library. Please report it.
+    Internal = 12,
+}
+
+impl ErrorKind {
+    /// The stable lower-case name, as printed at the head of every error.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InvalidUsage => "invalid usage",
+            Self::Cuda => "cuda error",
+            Self::Verbs => "verbs error",
+            Self::System => "system error",
+            Self::Remote => "remote error",
+            Self::PeerLost => "peer lost",
+            Self::Timeout => "timeout",
+            Self::Aborted => "aborted",
+            Self::Unsupported => "unsupported",
+            Self::Authentication => "authentication failed",
+            Self::Plan => "plan error",
+            Self::Internal => "internal error",
+        }
+    }
+}
+
+/// An error of this library.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    op: &'static str,
+    message: Cow<'static, str>,
+    peer: Option<u32>,
+    code: i32,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` from operation `op`; `message` is one sentence that says what to do.
+    pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, op, message: message.into(), peer: None, code: 0, source: None }
+    }
+
+    /// Shorthand for [`ErrorKind::InvalidUsage`].
+    pub fn usage(op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidUsage, op, message)
+    }
+
+    /// Shorthand for [`ErrorKind::System`] from an operating-system error.
+    pub fn system(op: &'static str, message: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
+        let code = source.raw_os_error().unwrap_or(0);
+        Self::new(ErrorKind::System, op, message).with_code(code).with_source(source)
+    }
+
+    /// Shorthand for [`ErrorKind::Timeout`].
+    pub fn timeout(op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Timeout, op, message)
+    }
+
+    /// Shorthand for [`ErrorKind::PeerLost`]: `rank` was lost because of `reason`.
+    pub fn peer_lost(op: &'static str, rank: u32, reason: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::PeerLost, op, format!("rank {rank} was lost: {reason}")).with_peer(rank)
+    }
+
+    /// Names the peer this error is about.
+    #[must_use]
+    pub fn with_peer(mut self, rank: u32) -> Self {
+        self.peer = Some(rank);
+        self
+    }
+
+    /// Adds the code of the failing library (`CUresult`, `errno`, work-completion status).
+    #[must_use]
+    pub fn with_code(mut self, code: i32) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What sort of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The operation that failed.
+    pub fn op(&self) -> &'static str {
+        self.op
+    }
+
+    /// The sentence, without kind and operation.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The rank this error is about, if it is about one.
+    pub fn peer(&self) -> Option<u32> {
+        self.peer
+    }
+
+    /// The failing library's own code, or 0.
+    pub fn code(&self) -> i32 {
+        self.code
+    }
+
+    /// A copy that can be given to several waiters. The source becomes part of the sentence.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let message = match &self.source {
+            Some(source) => Cow::Owned(format!("{}: {source}", self.message)),
+            None => self.message.clone(),
+        };
+        Self { kind: self.kind, op: self.op, message, peer: self.peer, code: self.code, source: None }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.op, self.kind.name(), self.message)?;
+        match &self.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|s| s as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_names_operation_kind_and_cause() {
+        let e = Error::system("bind", "cannot bind 127.0.0.1:1", std::io::Error::from_raw_os_error(13));
+        assert_eq!(e.to_string(), "bind: system error: cannot bind 127.0.0.1:1: Permission denied (os error 13)");
+        assert_eq!(e.code(), 13);
+        assert_eq!(e.duplicate().to_string(), e.to_string());
+    }
+
+    #[test]
+    fn peer_lost_names_the_rank() {
+        let e = Error::peer_lost("wait", 3, "connection reset");
+        assert_eq!((e.kind(), e.peer()), (ErrorKind::PeerLost, Some(3)));
+    }
+}

@@ -1,0 +1,34 @@
+//! aqueduct: driver-level GPU communication.
+//!
+//! Layers, lowest first; a module imports lower layers only (`ci/layers.sh` checks it):
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | [`error`] [`deadline`] [`abort`] [`env`] [`logging`] [`wire`] [`volatile`] [`sync`] |
+//! | 1 | [`net`] [`shm`] [`gpu`] |
+//! | 2 | [`bootstrap`] [`comm`] |
+//! | 3 | [`channel`] |
+//! | 4 | [`collective`] |
+
+pub mod abort;
+pub mod deadline;
+pub mod env;
+pub mod error;
+pub mod logging;
+pub mod sync;
+pub mod volatile;
+pub mod wire;
+
+pub mod gpu;
+pub mod net;
+pub mod shm;
+
+pub mod bootstrap;
+pub mod comm;
+
+pub mod channel;
+
+pub mod collective;
+
+pub use deadline::Deadline;
+pub use error::{Error, ErrorKind, Result};
