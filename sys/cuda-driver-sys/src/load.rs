@@ -90,6 +90,10 @@ fn explain(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+#[expect(
+    clippy::missing_transmute_annotations,
+    reason = "the target is the field's type, generated from the header"
+)]
 fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
     // Never unloaded: see `Loaded::table`. Forgotten also on failure, since unloading libcuda is not supported.
     let resolver = Resolver::new(std::mem::ManuallyDrop::new(library));
