@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Regenerates the PTX that nvcc emits for our CUDA C++ examples (test data of the software device).
+#
+#   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check]
+#
+# With --check nothing is written: a difference between the emitted and the checked-in text is a failure.
+# CCCL is only needed when nvcc does not find <cuda/atomic> by itself. CUDA 13.0 is what made the present files;
+# its lowest architecture is compute_75.
+set -euo pipefail
+
+cd "$(dirname "$0")/../sys/cuda-soft/tests/corpus"
+: "${NVCC:?set NVCC to the nvcc to use}"
+
+check=no
+[[ "${1:-}" == --check ]] && check=yes
+flags=(-ptx -std=c++17 -O3)
+[[ -n "${CCCL:-}" ]] && flags+=(-I "$CCCL")
+
+emit() { # source architecture
+    local out="${1%.cu}.$2.ptx" made
+    made="$(mktemp)"
+    "$NVCC" "${flags[@]}" "-arch=compute_${2#sm_}" "$1" -o "$made"
+    # The header names the compiler's build; the code below it is what is under test.
+    sed -i -e '/^\/\/ Compiler Build ID/d' -e '/^\/\/ Cuda compilation tools/d' "$made"
+    if [[ $check == no ]]; then
+        mv "$made" "$out" && chmod 644 "$out"
+    elif cmp -s "$made" "$out"; then
+        rm -f "$made"
+    else
+        diff -u "$out" "$made" >&2 || true
+        rm -f "$made"
+        echo "$out differs from what $NVCC emits" >&2
+        return 1
+    fi
+}
+
+for source in *.cu; do
+    case "$source" in
+        bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
+        half_math.cu | ping_pong.cu) emit "$source" sm_75 && emit "$source" sm_90 ;;
+        *) emit "$source" sm_75 ;;
+    esac
+done

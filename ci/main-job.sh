@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The README's first command, checked as a user would read it: the last line and the exit code.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --quiet -p aqueduct-tools
+start=$SECONDS
+out=$(cargo run --release --quiet -p aqueduct-tools)
+seconds=$((SECONDS - start))
+printf '%s\n' "$out"
+[ "$(printf '%s\n' "$out" | tail -n 1)" = "# Out of bounds values : 0 OK" ] || { echo "main-job: the last line is not the verdict"; exit 1; }
+[ "$seconds" -lt 60 ] || { echo "main-job: took $seconds s, more than 60"; exit 1; }
+echo "main-job: ok in $seconds s"
