@@ -1,1 +1,3 @@
-//! placeholder
+//! A CUDA device in software.
+
+pub mod code;
