@@ -1,0 +1,65 @@
+//! `all_gather` and `barrier` over any [`Bootstrap`]'s `send` and `recv`, in ceil(log2(n)) rounds.
+//!
+//! In round k, rank r sends to r - 2^k and receives from r + 2^k (modulo n), so no rank is special and no step is
+//! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
+//! Multiport Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for
+//! Barrier Synchronization", 1988. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
+#![forbid(unsafe_code)]
+
+use super::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::{Reader, Writer};
+
+const GATHER: u64 = RESERVED_TAGS;
+const BARRIER: u64 = RESERVED_TAGS | 1 << 32;
+
+/// The ranks that `rank` sends to, then the ranks it receives from, for every round.
+pub(super) fn rounds(rank: u32, size: u32) -> impl Iterator<Item = (u32, u32, u32)> {
+    let (rank, size) = (u64::from(rank), u64::from(size));
+    (0..u64::BITS).map(|k| 1_u64 << k).take_while(move |step| *step < size).map(move |step| {
+        let to = (rank + size - step) % size;
+        let from = (rank + step) % size;
+        (to as u32, from as u32, step as u32)
+    })
+}
+
+pub(super) fn all_gather<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+    let size = b.size() as usize;
+    // Block i belongs to rank (rank + i) mod size.
+    let mut blocks: Vec<Vec<u8>> = vec![mine.to_vec()];
+    for (to, from, step) in rounds(b.rank(), b.size()) {
+        let count = (step as usize).min(size - step as usize);
+        let mut message = Writer::new();
+        message.count(count);
+        blocks[..count].iter().for_each(|block| {
+            message.bytes(block);
+        });
+        b.send(to, GATHER | u64::from(step), message.as_bytes(), deadline)?;
+        let reply = b.recv(from, GATHER | u64::from(step), deadline)?;
+        let mut reader = Reader::new(&reply);
+        let received = reader.count(size, 4)?;
+        if received != count {
+            return Err(Error::new(
+                ErrorKind::Remote,
+                "all_gather",
+                format!("rank {from} sent {received} blocks instead of {count}; all ranks must make the same calls"),
+            )
+            .with_peer(from));
+        }
+        for _ in 0..received {
+            blocks.push(reader.bytes(MAX_MESSAGE)?.to_vec());
+        }
+        reader.finish()?;
+    }
+    blocks.rotate_right(b.rank() as usize);
+    Ok(blocks)
+}
+
+pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
+    for (to, from, step) in rounds(b.rank(), b.size()) {
+        b.send(to, BARRIER | u64::from(step), &[], deadline)?;
+        b.recv(from, BARRIER | u64::from(step), deadline)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Messages that have arrived and nobody has asked for yet, and the peers that will send no more.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::sync::lock;
+
+/// Bytes that may lie here unread. Beyond it the sender is broken or hostile, and its link is closed.
+const MAX_UNREAD: usize = 256 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: HashMap<(u32, u64), VecDeque<Vec<u8>>>,
+    lost: HashMap<u32, Error>,
+    unread: usize,
+}
+
+impl Mailbox {
+    /// Adds a message. An error if too much lies unread.
+    pub(super) fn deliver(&self, from: u32, tag: u64, message: Vec<u8>) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.unread + message.len() > MAX_UNREAD {
+            return Err(Error::usage(
+                "recv",
+                format!("more than {MAX_UNREAD} bytes lie unreceived; rank {from} sends what nobody receives"),
+            ));
+        }
+        state.unread += message.len();
+        state.queues.entry((from, tag)).or_default().push_back(message);
+        drop(state);
+        self.arrived.notify_all();
+        Ok(())
+    }
+
+    /// Records that `peer` sends no more. The first reason stands; what arrived before can still be received.
+    pub(super) fn lose(&self, peer: u32, why: Error) {
+        lock(&self.state).lost.entry(peer).or_insert(why);
+        self.arrived.notify_all();
+    }
+
+    /// The next message of (`from`, `tag`).
+    pub(super) fn take(&self, from: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(queue) = state.queues.get_mut(&(from, tag)) {
+                if let Some(message) = queue.pop_front() {
+                    if queue.is_empty() {
+                        state.queues.remove(&(from, tag));
+                    }
+                    state.unread -= message.len();
+                    return Ok(message);
+                }
+            }
+            if let Some(why) = state.lost.get(&from) {
+                return Err(why.duplicate());
+            }
+            if deadline.expired() {
+                return Err(Error::timeout("recv", format!("rank {from} sent no message with tag {tag:#x} in time"))
+                    .with_peer(from));
+            }
+            let waited = self.arrived.wait_timeout(state, deadline.remaining());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
