@@ -1,0 +1,208 @@
+//! What the software machine looks like: from [`configure`] or from the environment.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::mem::MAX_DEVICES;
+
+/// The shape of the software machine of this process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Number of devices, at most [`MAX_DEVICES`] (`AQUEDUCT_SOFT_DEVICES`, default 8).
+    pub devices: usize,
+    /// Multiprocessors per device: bounds how many blocks are resident (`AQUEDUCT_SOFT_SMS`, default 16).
+    pub sms: u32,
+    /// Bytes of memory per device and process; pages are used when touched (`AQUEDUCT_SOFT_MEMORY`, with a suffix
+    /// K, M or G, default 8G).
+    pub memory: u64,
+    /// Worker threads that execute (`AQUEDUCT_SOFT_CORES`; default 0: as many as the process may use, at most 8).
+    pub cores: usize,
+    /// How long a kernel may wait without any progress before it is ended with `CUDA_ERROR_LAUNCH_TIMEOUT`
+    /// (`AQUEDUCT_SOFT_WATCHDOG`, in seconds, 0 for never, default 60).
+    pub watchdog: Option<Duration>,
+    /// Compute capability (`AQUEDUCT_SOFT_CC`, as in `9.0`).
+    pub compute_capability: (u32, u32),
+    /// For tests: what an old or restricted machine lacks.
+    pub lacks: Lacks,
+}
+
+/// Facilities to leave out, so that the paths for machines without them can be tested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// No virtual memory management: attribute 0, entries missing from the table (`AQUEDUCT_SOFT_LACKS=vmm`).
+    pub vmm: bool,
+    /// No device can access another (`p2p`).
+    pub p2p: bool,
+    /// Memory cannot be exported as a POSIX file descriptor (`posix_fd`).
+    pub posix_fd: bool,
+    /// No legacy IPC (`ipc`).
+    pub ipc: bool,
+    /// No stream memory operations: entries missing from the table (`stream_mem_ops`).
+    pub stream_mem_ops: bool,
+    /// No cooperative launch (`cooperative`).
+    pub cooperative: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            devices: 8,
+            sms: 16,
+            memory: 8 << 30,
+            cores: 0,
+            watchdog: Some(Duration::from_secs(60)),
+            compute_capability: (9, 0),
+            lacks: Lacks::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The default, changed by what the environment says.
+    ///
+    /// # Errors
+    /// A sentence naming the variable whose value makes no sense.
+    pub fn from_env() -> Result<Self, String> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// As [`from_env`](Self::from_env), from any source of variables.
+    ///
+    /// # Errors
+    /// A sentence naming the variable whose value makes no sense.
+    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let mut c = Self::default();
+        let mut field = |name: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
+            Some(text) if set(text.trim()).is_none() => Err(format!("{name}={text} is not understood")),
+            _ => Ok(()),
+        };
+        field("AQUEDUCT_SOFT_DEVICES", &mut |t| {
+            c.devices = t.parse().ok().filter(|n| *n <= MAX_DEVICES)?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_SMS", &mut |t| {
+            c.sms = t.parse().ok().filter(|n| (1..=1024).contains(n))?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_MEMORY", &mut |t| {
+            c.memory = bytes(t)?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_CORES", &mut |t| {
+            c.cores = t.parse().ok().filter(|n| *n <= 1024)?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_WATCHDOG", &mut |t| {
+            let seconds = t.parse::<f64>().ok().filter(|s| (0.0..1e9).contains(s))?;
+            c.watchdog = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_CC", &mut |t| {
+            let (major, minor) = t.split_once('.')?;
+            c.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_LACKS", &mut |t| {
+            for word in t.split(',').filter(|w| !w.is_empty()) {
+                *c.lacks.field(word.trim())? = true;
+            }
+            Some(())
+        })?;
+        Ok(c)
+    }
+}
+
+impl Lacks {
+    fn field(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "vmm" => &mut self.vmm,
+            "p2p" => &mut self.p2p,
+            "posix_fd" => &mut self.posix_fd,
+            "ipc" => &mut self.ipc,
+            "stream_mem_ops" => &mut self.stream_mem_ops,
+            "cooperative" => &mut self.cooperative,
+            _ => return None,
+        })
+    }
+}
+
+/// Sets the machine of this process; call it before anything else of this crate.
+///
+/// # Errors
+/// A sentence when the configuration is impossible, or was already set or read from the environment.
+pub fn configure(config: Config) -> Result<(), String> {
+    if config.devices > MAX_DEVICES || config.sms == 0 {
+        return Err(format!("a machine has at most {MAX_DEVICES} devices of at least one multiprocessor"));
+    }
+    CONFIG.set(Ok(config)).map_err(|_| "the software machine of this process is already configured".to_owned())
+}
+
+/// The configuration in force; an environment that makes no sense is reported by `cuInit`.
+pub(crate) fn current() -> Result<&'static Config, &'static str> {
+    CONFIG.get_or_init(Config::from_env).as_ref().map_err(String::as_str)
+}
+
+static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
+
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.char_indices().next_back()? {
+        (i, 'K' | 'k') => (&text[..i], 10),
+        (i, 'M' | 'm') => (&text[..i], 20),
+        (i, 'G' | 'g') => (&text[..i], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|n| (1..=1 << 46).contains(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(vars: &[(&str, &str)]) -> Result<Config, String> {
+        Config::from_lookup(|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn nothing_said_is_the_default() {
+        assert_eq!(from(&[]), Ok(Config::default()));
+    }
+
+    #[test]
+    fn every_variable_counts() {
+        let c = from(&[
+            ("AQUEDUCT_SOFT_DEVICES", "2"),
+            ("AQUEDUCT_SOFT_SMS", "4"),
+            ("AQUEDUCT_SOFT_MEMORY", "64M"),
+            ("AQUEDUCT_SOFT_CORES", "3"),
+            ("AQUEDUCT_SOFT_WATCHDOG", "0.5"),
+            ("AQUEDUCT_SOFT_CC", "8.6"),
+            ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
+        ]);
+        let expected = Config {
+            devices: 2,
+            sms: 4,
+            memory: 64 << 20,
+            cores: 3,
+            watchdog: Some(Duration::from_millis(500)),
+            compute_capability: (8, 6),
+            lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
+        };
+        assert_eq!(c, Ok(expected));
+        assert_eq!(from(&[("AQUEDUCT_SOFT_WATCHDOG", "0")]).expect("parses").watchdog, None);
+    }
+
+    #[test]
+    fn nonsense_names_its_variable() {
+        for (name, value) in [
+            ("AQUEDUCT_SOFT_DEVICES", "65"),
+            ("AQUEDUCT_SOFT_SMS", "0"),
+            ("AQUEDUCT_SOFT_MEMORY", "many"),
+            ("AQUEDUCT_SOFT_MEMORY", "99999999999999G"),
+            ("AQUEDUCT_SOFT_WATCHDOG", "-1"),
+            ("AQUEDUCT_SOFT_CC", "9"),
+            ("AQUEDUCT_SOFT_LACKS", "everything"),
+        ] {
+            assert!(from(&[(name, value)]).expect_err(value).contains(name));
+        }
+    }
+}
