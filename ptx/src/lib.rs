@@ -1,1 +1,95 @@
-//! placeholder
+//! The device side of aqueduct: the [`abi`] both sides see, the handwritten PTX, and the instantiator that turns a
+//! catalog row into the text of one module.
+//!
+//! ```
+//! use aqueduct_ptx::{Target, instantiate};
+//!
+//! let target = Target::for_device(9, 0, 12080).expect("sm_70 and CUDA 9 or newer");
+//! let module = instantiate("channel", target, &[("UNROLL", "4")])?;
+//! assert!(module.text.starts_with(".version"));
+//! assert_eq!(module.entries[0], "aqueduct_channel_put");
+//! # Ok::<(), aqueduct_ptx::TemplateError>(())
+//! ```
+
+pub mod abi;
+pub mod catalog;
+mod sources;
+mod target;
+mod template;
+
+pub use target::Target;
+pub use template::TemplateError;
+
+/// A module ready for `cuModuleLoadData`.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// PTX text, without a terminating zero.
+    pub text: String,
+    /// Symbols of its entry points, in the order of the catalog row.
+    pub entries: Vec<String>,
+}
+
+/// Writes the module of catalog row `kernel` for `target`.
+///
+/// `params` gives values to the row's template parameters; one that is not given has its first allowed value.
+///
+/// # Errors
+/// An unknown row, parameter or value, a target below the row's floor, or a mistake in the template itself
+/// (with its file and line).
+pub fn instantiate(kernel: &str, target: Target, params: &[(&str, &str)]) -> Result<Instance, TemplateError> {
+    let row = catalog::kernel(kernel).ok_or_else(|| {
+        let known: Vec<_> = catalog::CATALOG.iter().map(|row| row.name).collect();
+        failure(kernel, format!("no such kernel; there are: {}", known.join(", ")))
+    })?;
+    if target.sm < row.min_sm || target.ptx < row.min_ptx {
+        return Err(failure(
+            row.file,
+            format!(
+                "needs sm_{} and PTX {}.{}, the target is sm_{} with PTX {}.{}",
+                row.min_sm,
+                row.min_ptx / 10,
+                row.min_ptx % 10,
+                target.sm,
+                target.ptx / 10,
+                target.ptx % 10
+            ),
+        ));
+    }
+    let params = complete(row, params)?;
+    let body = template::render(row.file, &sources::find, &globals(target), &params)?;
+    let entries = row.entries.iter().map(|entry| resolve(entry.symbol, &params)).collect();
+    Ok(Instance { text: format!("{}\n{body}", target.header()), entries })
+}
+
+/// The row's parameters with the caller's values, checked, and its defaults.
+fn complete(row: &catalog::Kernel, given: &[(&str, &str)]) -> Result<Vec<(String, String)>, TemplateError> {
+    if let Some((name, _)) = given.iter().find(|(name, _)| row.params.iter().all(|p| p.name != *name)) {
+        return Err(failure(row.file, format!("kernel {} has no parameter {name}", row.name)));
+    }
+    let mut params = Vec::new();
+    for param in row.params {
+        let value = given.iter().find(|(name, _)| *name == param.name).map_or(param.values[0], |&(_, v)| v);
+        if !param.values.contains(&value) {
+            let allowed = param.values.join(", ");
+            return Err(failure(row.file, format!("{} = {value} is not one of: {allowed}", param.name)));
+        }
+        params.push((param.name.to_owned(), value.to_owned()));
+    }
+    Ok(params)
+}
+
+/// `${PARAM}` in an entry's symbol.
+fn resolve(symbol: &str, params: &[(String, String)]) -> String {
+    params.iter().fold(symbol.to_owned(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
+}
+
+fn globals(target: Target) -> Vec<(String, u64)> {
+    let mut table = abi::symbols();
+    table.push(("sm".to_owned(), target.sm.into()));
+    table.push(("ptx".to_owned(), target.ptx.into()));
+    table
+}
+
+fn failure(file: &str, message: String) -> TemplateError {
+    TemplateError { file: file.to_owned(), line: 0, message }
+}
