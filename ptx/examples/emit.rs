@@ -2,7 +2,7 @@
 //!
 //! One file per variant, `<kernel>[.<value>...].sm_<n>.ptx`; `ci/ptx.sh` assembles them.
 
-use aqueduct_ptx::{Target, catalog::CATALOG, instantiate};
+use aqueduct_ptx::{Target, catalog, instantiate};
 use std::{env, error::Error, fs, path::Path};
 
 const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         targets.extend(DEFAULT_TARGETS);
     }
     fs::create_dir_all(&directory)?;
-    for row in CATALOG {
+    for row in catalog::rows() {
         for target in targets.iter().map(|&sm| Target::new(sm)).filter(|target| target.sm >= row.min_sm) {
             for variant in row.variants() {
                 let values: String = variant.iter().map(|(_, value)| format!(".{value}")).collect();

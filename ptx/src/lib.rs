@@ -38,7 +38,7 @@ pub struct Instance {
 /// (with its file and line).
 pub fn instantiate(kernel: &str, target: Target, params: &[(&str, &str)]) -> Result<Instance, TemplateError> {
     let row = catalog::kernel(kernel).ok_or_else(|| {
-        let known: Vec<_> = catalog::CATALOG.iter().map(|row| row.name).collect();
+        let known: Vec<_> = catalog::rows().map(|row| row.name).collect();
         failure(kernel, format!("no such kernel; there are: {}", known.join(", ")))
     })?;
     if target.sm < row.min_sm || target.ptx < row.min_ptx {
