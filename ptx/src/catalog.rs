@@ -1,6 +1,7 @@
 //! What there is to instantiate: one row per kernel file.
 
 mod channel;
+mod collective;
 
 /// A kernel file and everything a caller must know to use it.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ const fn arg(name: &'static str, ty: &'static str) -> Arg {
 }
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] = &[channel::ROWS];
+const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {

@@ -8,18 +8,32 @@ macro_rules! embed {
 
 /// Every file by its path under `kernels/`; fragments are named without their directory.
 const FILES: &[(&str, &str)] = embed![
+    "all_reduce_hb.ptx",
+    "all_reduce_ll16.ptx",
     "channel.ptx",
     "semaphore.ptx",
+    "inc/abort_leave.ptxi",
+    "inc/abort_poll.ptxi",
     "inc/abort_record.ptxi",
+    "inc/combine.ptxi",
     "inc/copy.ptxi",
     "inc/grid_thread.ptxi",
     "inc/group_sync.ptxi",
     "inc/last_block.ptxi",
+    "inc/lockstep_signal.ptxi",
+    "inc/lockstep_wait.ptxi",
+    "inc/reduce_done.ptxi",
+    "inc/reduce_first.ptxi",
+    "inc/reduce_load8.ptxi",
+    "inc/reduce_next.ptxi",
+    "inc/reduce_slots.ptxi",
+    "inc/reduce_store8.ptxi",
     "inc/sem_poll.ptxi",
     "inc/sem_relaxed_signal.ptxi",
     "inc/sem_relaxed_wait.ptxi",
     "inc/sem_signal.ptxi",
     "inc/sem_wait.ptxi",
+    "inc/slice_bytes.ptxi",
 ];
 
 /// Text of a kernel file (`channel.ptx`) or fragment (`copy.ptxi`).
