@@ -78,4 +78,62 @@ pub(super) const ROWS: &[Kernel] = &[
             },
         ],
     },
+    Kernel {
+        name: "packet",
+        file: "packet.ptx",
+        doc: "put and unpack of LL packets of a memory channel",
+        min_sm: 70,
+        min_ptx: 60,
+        params: &[Param { name: "FORMAT", values: &["ll16", "ll8"] }],
+        entries: &[
+            Entry {
+                symbol: "aqueduct_channel_put_packets_${FORMAT}",
+                args: &[
+                    CHANNEL,
+                    arg("dst_offset", "u64"),
+                    arg("src_offset", "u64"),
+                    arg("bytes", "u64"),
+                    arg("flag", "u32"),
+                ],
+                launch: Launch::AnyGrid,
+                doc: "packets of bytes at src + src_offset go to dst + dst_offset (2 * bytes there); dst_offset is \
+                      a multiple of 16 (LL8: 8), src_offset and bytes multiples of 8 (LL8: 4)",
+            },
+            Entry {
+                symbol: "aqueduct_channel_unpack_packets_${FORMAT}",
+                args: &[
+                    CHANNEL,
+                    arg("packet_offset", "u64"),
+                    arg("dst_offset", "u64"),
+                    arg("bytes", "u64"),
+                    arg("flag", "u32"),
+                ],
+                launch: Launch::AnyGrid,
+                doc: "wait for the packets at packets + packet_offset and store their data at src + dst_offset; \
+                      multiples as for put; leaves with a record when the abort word is set",
+            },
+        ],
+    },
+    Kernel {
+        name: "element",
+        file: "element.ptx",
+        doc: "read and write single elements of the peer's buffer",
+        min_sm: 70,
+        min_ptx: 60,
+        params: &[Param { name: "TYPE", values: &["u64", "u32"] }],
+        entries: &[
+            Entry {
+                symbol: "aqueduct_channel_read_${TYPE}",
+                args: &[CHANNEL, arg("index", "u64"), arg("value", "u64")],
+                launch: Launch::OneBlock,
+                doc: "store element index of dst at the global address value",
+            },
+            Entry {
+                symbol: "aqueduct_channel_write_${TYPE}",
+                args: &[CHANNEL, arg("index", "u64"), arg("value", "${TYPE}")],
+                launch: Launch::OneBlock,
+                doc: "store value (of type TYPE) into element index of dst",
+            },
+        ],
+    },
 ];
