@@ -1,1 +1,368 @@
-//! Layer 0: env.
+//! Every environment variable the library reads: one documented struct, parsed once.
+//!
+//! [`VARIABLES`] is the list that users see (`aqueduct info --env`); [`Env`] holds the parsed values. A value that
+//! cannot be parsed is an error that names the variable and what it takes; a variable that does not exist is a
+//! warning with the nearest name that does.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// What all our variables begin with.
+pub const PREFIX: &str = "AQUEDUCT_";
+
+/// One variable: what `aqueduct info --env` says about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// The full name.
+    pub name: &'static str,
+    /// What is used if it is not set.
+    pub default: &'static str,
+    /// What it means and takes.
+    pub meaning: &'static str,
+}
+
+const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
+    Variable { name, default, meaning }
+}
+
+/// All variables, in the order in which they are listed.
+pub const VARIABLES: &[Variable] = &[
+    variable("AQUEDUCT_DRIVER", "auto", "which CUDA driver: cuda, soft (the software device), or auto: cuda if it works"),
+    variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1", "path of the CUDA driver library"),
+    variable("AQUEDUCT_HANDLE", "vmm", "how GPU memory is shared between processes if both ways work: vmm or ipc"),
+    variable("AQUEDUCT_SCRATCH_BYTES", "67108864", "limit of scratch memory per communicator and rank, in bytes"),
+    variable("AQUEDUCT_TIMEOUT", "60", "seconds after which a wait for other ranks gives up; fractions are allowed"),
+    variable("AQUEDUCT_SOCKET_IFNAME", "(best)", "network interfaces: name prefixes with commas; =name exactly, ^ excludes"),
+    variable("AQUEDUCT_SOCKET_FAMILY", "any", "address family: any, 4 or 6"),
+    variable("AQUEDUCT_RANK", "(none)", "this process's rank; set by aqueduct run"),
+    variable("AQUEDUCT_WORLD_SIZE", "(none)", "number of ranks; set by aqueduct run"),
+    variable("AQUEDUCT_LOCAL_RANK", "(none)", "rank among those on this host; set by aqueduct run"),
+    variable("AQUEDUCT_UNIQUE_ID", "(none)", "the job's unique id with its secret, as hexadecimal text"),
+    variable("AQUEDUCT_UNIQUE_ID_FILE", "(none)", "a file of mode 0600 with the unique id; set by aqueduct run"),
+    variable("AQUEDUCT_LOG", "warn", "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net"),
+    variable("AQUEDUCT_LOG_FILE", "(stderr)", "file for the log; %h is the host's name, %p the process id"),
+    variable("AQUEDUCT_SOFT_*", "", "settings of the software device; it documents them itself"),
+];
+
+/// Which driver [`AQUEDUCT_DRIVER`](VARIABLES) asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverChoice {
+    /// The CUDA driver if there is one with a device, otherwise the software device.
+    #[default]
+    Auto,
+    /// The CUDA driver only.
+    Cuda,
+    /// The software device only.
+    Soft,
+}
+
+/// Which kind of memory handle to prefer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandleChoice {
+    /// POSIX file descriptors of virtual-memory allocations.
+    #[default]
+    Vmm,
+    /// Legacy CUDA IPC.
+    Ipc,
+}
+
+/// Which address family to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketFamily {
+    /// IPv4 first, then IPv6.
+    #[default]
+    Any,
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+}
+
+/// Level and parts of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSpec {
+    /// The most detailed level shown.
+    pub level: log::LevelFilter,
+    /// Module names to show, or to leave out if `exclude`; empty shows all.
+    pub parts: Vec<String>,
+    /// Whether `parts` are left out rather than selected.
+    pub exclude: bool,
+}
+
+/// The parsed environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Env {
+    /// `AQUEDUCT_DRIVER`.
+    pub driver: DriverChoice,
+    /// `AQUEDUCT_CUDA_LIBRARY`, if set.
+    pub cuda_library: Option<PathBuf>,
+    /// `AQUEDUCT_HANDLE`.
+    pub handle: HandleChoice,
+    /// `AQUEDUCT_SCRATCH_BYTES`.
+    pub scratch_bytes: usize,
+    /// `AQUEDUCT_TIMEOUT`.
+    pub timeout: Duration,
+    /// `AQUEDUCT_SOCKET_IFNAME`, if set.
+    pub socket_ifname: Option<String>,
+    /// `AQUEDUCT_SOCKET_FAMILY`.
+    pub socket_family: SocketFamily,
+    /// `AQUEDUCT_RANK`, if set.
+    pub rank: Option<u32>,
+    /// `AQUEDUCT_WORLD_SIZE`, if set; at least 1.
+    pub world_size: Option<u32>,
+    /// `AQUEDUCT_LOCAL_RANK`, if set.
+    pub local_rank: Option<u32>,
+    /// `AQUEDUCT_UNIQUE_ID`, if set. Contains the job's secret; `Debug` hides it.
+    pub unique_id: Option<String>,
+    /// `AQUEDUCT_UNIQUE_ID_FILE`, if set.
+    pub unique_id_file: Option<PathBuf>,
+    /// `AQUEDUCT_LOG`.
+    pub log: LogSpec,
+    /// `AQUEDUCT_LOG_FILE`, if set, with its `%` codes not yet replaced.
+    pub log_file: Option<String>,
+}
+
+/// One line of `aqueduct info --env`.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The variable.
+    pub variable: Variable,
+    /// Its value if it is set; the unique id is hidden.
+    pub value: Option<String>,
+}
+
+impl Env {
+    /// The environment of this process, read at the first call. Warns about unknown variables then.
+    pub fn get() -> Result<&'static Self> {
+        static ENV: OnceLock<Result<Env>> = OnceLock::new();
+        let env = ENV.get_or_init(|| {
+            let all = ours();
+            unknown(&all).iter().for_each(|warning| log::warn!("{warning}"));
+            Self::parse(&all)
+        });
+        env.as_ref().map_err(Error::duplicate)
+    }
+
+    /// Parses `variables` (name and value); an empty value counts as not set.
+    pub fn parse(variables: &BTreeMap<String, String>) -> Result<Self> {
+        let text = |name: &str| variables.get(&format!("{PREFIX}{name}")).filter(|v| !v.is_empty()).cloned();
+        let number = |name: &'static str, least: u32| match text(name) {
+            None => Ok(None),
+            Some(v) => match v.trim().parse::<u32>() {
+                Ok(n) if n >= least => Ok(Some(n)),
+                _ => Err(invalid(name, &v, &format!("a whole number of at least {least}"))),
+            },
+        };
+        let env = Self {
+            driver: choice("DRIVER", text("DRIVER"), &[
+                ("auto", DriverChoice::Auto),
+                ("cuda", DriverChoice::Cuda),
+                ("soft", DriverChoice::Soft),
+            ])?,
+            cuda_library: text("CUDA_LIBRARY").map(PathBuf::from),
+            handle: choice("HANDLE", text("HANDLE"), &[("vmm", HandleChoice::Vmm), ("ipc", HandleChoice::Ipc)])?,
+            scratch_bytes: match text("SCRATCH_BYTES") {
+                None => 64 << 20,
+                Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
+            },
+            timeout: match text("TIMEOUT") {
+                None => Duration::from_secs(60),
+                Some(v) => seconds(&v).ok_or_else(|| invalid("TIMEOUT", &v, "a positive number of seconds"))?,
+            },
+            socket_ifname: text("SOCKET_IFNAME"),
+            socket_family: choice("SOCKET_FAMILY", text("SOCKET_FAMILY"), &[
+                ("any", SocketFamily::Any),
+                ("4", SocketFamily::V4),
+                ("6", SocketFamily::V6),
+            ])?,
+            rank: number("RANK", 0)?,
+            world_size: number("WORLD_SIZE", 1)?,
+            local_rank: number("LOCAL_RANK", 0)?,
+            unique_id: text("UNIQUE_ID"),
+            unique_id_file: text("UNIQUE_ID_FILE").map(PathBuf::from),
+            log: log_spec(&text("LOG").unwrap_or_default())?,
+            log_file: text("LOG_FILE"),
+        };
+        if let (Some(rank), Some(size)) = (env.rank, env.world_size) {
+            if rank >= size {
+                let what = format!("a rank below {PREFIX}WORLD_SIZE={size}");
+                return Err(invalid("RANK", &rank.to_string(), &what));
+            }
+        }
+        Ok(env)
+    }
+
+    /// All variables with their values, for `aqueduct info --env`.
+    pub fn table() -> Vec<Row> {
+        let all = ours();
+        let shown = |v: &Variable| match all.get(v.name) {
+            Some(_) if v.name == "AQUEDUCT_UNIQUE_ID" => Some("(hidden)".to_owned()),
+            value => value.cloned(),
+        };
+        let mut rows: Vec<Row> = VARIABLES.iter().map(|v| Row { variable: *v, value: shown(v) }).collect();
+        let soft: Vec<String> = all
+            .iter()
+            .filter(|(name, _)| name.starts_with(SOFT))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        if let Some(row) = rows.iter_mut().find(|row| row.variable.name.ends_with('*')) {
+            row.value = (!soft.is_empty()).then(|| soft.join(" "));
+        }
+        rows
+    }
+}
+
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Env")
+            .field("driver", &self.driver)
+            .field("rank", &self.rank)
+            .field("world_size", &self.world_size)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A warning for every variable of ours that nothing reads.
+pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
+    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name);
+    variables
+        .keys()
+        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(SOFT) && !known(name))
+        .map(|name| {
+            let near = VARIABLES.iter().map(|v| (distance(name, v.name), v.name)).min();
+            match near {
+                Some((d, near)) if d <= 4 => format!("environment variable {name} is not known; did you mean {near}?"),
+                _ => format!("environment variable {name} is not known; aqueduct info --env lists all"),
+            }
+        })
+        .collect()
+}
+
+const SOFT: &str = "AQUEDUCT_SOFT_";
+
+fn ours() -> BTreeMap<String, String> {
+    let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
+}
+
+fn invalid(name: &str, value: &str, wanted: &str) -> Error {
+    Error::usage("environment", format!("{PREFIX}{name}={value} is not valid; it takes {wanted}"))
+}
+
+fn choice<T: Copy + Default>(name: &str, value: Option<String>, choices: &[(&str, T)]) -> Result<T> {
+    let Some(value) = value else { return Ok(T::default()) };
+    match choices.iter().find(|(text, _)| text.eq_ignore_ascii_case(value.trim())) {
+        Some((_, choice)) => Ok(*choice),
+        None => {
+            let all: Vec<&str> = choices.iter().map(|(text, _)| *text).collect();
+            Err(invalid(name, &value, &all.join(" or ")))
+        }
+    }
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|s| *s > 0.0)?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn log_spec(text: &str) -> Result<LogSpec> {
+    let mut spec = LogSpec { level: log::LevelFilter::Warn, parts: Vec::new(), exclude: false };
+    for (index, word) in text.split(',').map(str::trim).filter(|w| !w.is_empty()).enumerate() {
+        if index == 0 {
+            let wanted = "off, error, warn, info, debug or trace first, then parts of the library";
+            spec.level = word.parse().map_err(|_| invalid("LOG", text, wanted))?;
+            continue;
+        }
+        let part = word.trim_start_matches('^');
+        if index > 1 && spec.exclude != (part.len() < word.len()) {
+            return Err(invalid("LOG", text, "parts that are all selected or all excluded with ^"));
+        }
+        spec.exclude = part.len() < word.len();
+        spec.parts.push(part.to_owned());
+    }
+    Ok(spec)
+}
+
+/// Levenshtein's edit distance, counted in bytes.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = corner + usize::from(x != y);
+            corner = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(n, v)| (format!("{PREFIX}{n}"), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn defaults_and_values() {
+        let env = Env::parse(&of(&[])).unwrap();
+        assert_eq!((env.driver, env.scratch_bytes, env.timeout.as_secs()), (DriverChoice::Auto, 64 << 20, 60));
+        assert_eq!(env.log, LogSpec { level: log::LevelFilter::Warn, parts: vec![], exclude: false });
+        let env = Env::parse(&of(&[
+            ("DRIVER", "Soft"),
+            ("TIMEOUT", "1.5"),
+            ("RANK", "3"),
+            ("WORLD_SIZE", "4"),
+            ("SOCKET_FAMILY", "6"),
+            ("LOG", "debug,^net,^gpu"),
+            ("UNIQUE_ID", ""),
+        ]))
+        .unwrap();
+        assert_eq!((env.driver, env.timeout), (DriverChoice::Soft, Duration::from_millis(1500)));
+        assert_eq!((env.rank, env.world_size, env.socket_family), (Some(3), Some(4), SocketFamily::V6));
+        assert_eq!((env.log.parts.as_slice(), env.log.exclude), (&["net".to_owned(), "gpu".to_owned()][..], true));
+        assert_eq!(env.unique_id, None);
+    }
+
+    #[test]
+    fn a_bad_value_names_the_variable_and_what_it_takes() {
+        for (name, value, hint) in [
+            ("DRIVER", "gpu", "auto or cuda or soft"),
+            ("TIMEOUT", "-1", "positive number of seconds"),
+            ("TIMEOUT", "soon", "positive number of seconds"),
+            ("TIMEOUT", "nan", "positive number of seconds"),
+            ("WORLD_SIZE", "0", "at least 1"),
+            ("RANK", "4294967296", "whole number"),
+            ("LOG", "loud", "off, error"),
+            ("LOG", "info,net,^gpu", "all selected or all excluded"),
+            ("SCRATCH_BYTES", "1G", "number of bytes"),
+        ] {
+            let error = Env::parse(&of(&[(name, value)])).unwrap_err().to_string();
+            assert!(error.contains(&format!("{PREFIX}{name}={value}")) && error.contains(hint), "{error}");
+        }
+        assert!(Env::parse(&of(&[("RANK", "4"), ("WORLD_SIZE", "4")])).is_err());
+    }
+
+    #[test]
+    fn unknown_names_get_a_hint_and_secrets_stay_hidden() {
+        let found = unknown(&of(&[("TIMOUT", "3"), ("SOFT_DEVICES", "2"), ("XYZZY_PLUGH_LONG", ""), ("LOG", "")]));
+        assert_eq!(found.len(), 2);
+        assert!(found[0].contains("did you mean AQUEDUCT_TIMEOUT?"), "{found:?}");
+        assert!(found[1].contains("aqueduct info --env"), "{found:?}");
+        let env = Env::parse(&of(&[("UNIQUE_ID", "c0ffee")])).unwrap();
+        assert!(!format!("{env:?}").contains("c0ffee"));
+    }
+
+    #[test]
+    fn edit_distance() {
+        assert_eq!((distance("", "abc"), distance("kitten", "sitting"), distance("same", "same")), (3, 3, 0));
+    }
+}

@@ -1,1 +1,140 @@
-//! Layer 0: logging.
+//! A log for programs that have none: `logging::init()` sends this library's messages to stderr or a file.
+//!
+//! The library itself only speaks to the `log` facade, so a program with its own logger simply does not call
+//! [`init`]. Messages are lower-case and give the exact cause; whoever first knows that something failed logs it.
+//! A line is `seconds [host:process:thread] PART LEVEL message`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+use crate::env::{Env, LogSpec};
+use crate::error::{Error, Result};
+use crate::sync::lock;
+
+/// Installs the logger that `AQUEDUCT_LOG` and `AQUEDUCT_LOG_FILE` describe. An error if a value is not valid, if
+/// the file cannot be opened, or if the program has a logger already.
+pub fn init() -> Result<()> {
+    let env = Env::get()?;
+    let host = host_name();
+    let file = match &env.log_file {
+        None => None,
+        Some(pattern) => Some(Mutex::new(open(&expand(pattern, &host))?)),
+    };
+    let logger = Logger { spec: env.log.clone(), host, file };
+    let level = logger.spec.level;
+    log::set_boxed_logger(Box::new(logger))
+        .map_err(|_| Error::usage("logging", "a logger is installed already; call init once, before any other"))?;
+    log::set_max_level(level);
+    Ok(())
+}
+
+/// This host's name, as the log shows it.
+pub fn host_name() -> String {
+    let mut name = [0_u8; 256];
+    // SAFETY: the buffer lives across the call and its length is passed; the last byte stays zero.
+    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) } != 0;
+    let end = name.iter().position(|b| *b == 0).unwrap_or(0);
+    if failed || end == 0 { "localhost".into() } else { String::from_utf8_lossy(&name[..end]).into_owned() }
+}
+
+struct Logger {
+    spec: LogSpec,
+    host: String,
+    file: Option<Mutex<File>>,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= self.spec.level && shows(&self.spec, part(metadata.target()))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // SAFETY: no arguments, cannot fail.
+        let thread = unsafe { libc::gettid() };
+        let line = format!(
+            "{}.{:06} [{}:{}:{thread}] {} {} {}\n",
+            now.as_secs(),
+            now.subsec_micros(),
+            self.host,
+            std::process::id(),
+            part(record.target()),
+            record.level(),
+            record.args()
+        );
+        // One write per line keeps lines of several processes whole. A log that cannot be written is no reason to
+        // stop the job.
+        let _ = match &self.file {
+            Some(file) => lock(file).write_all(line.as_bytes()),
+            None => std::io::stderr().write_all(line.as_bytes()),
+        };
+    }
+
+    fn flush(&self) {}
+}
+
+fn shows(spec: &LogSpec, part: &str) -> bool {
+    spec.level != LevelFilter::Off && (spec.parts.is_empty() || spec.parts.iter().any(|p| p == part) != spec.exclude)
+}
+
+/// The part of the library that a log target names: `net` for `aqueduct::net::listener`.
+fn part(target: &str) -> &str {
+    let mut names = target.split("::");
+    let first = names.next().unwrap_or(target);
+    if first == "aqueduct" { names.next().unwrap_or(first) } else { first }
+}
+
+fn expand(pattern: &str, host: &str) -> String {
+    pattern.replace("%h", host).replace("%p", &std::process::id().to_string())
+}
+
+fn open(path: &str) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.map_err(|error| Error::system("logging", format!("cannot open AQUEDUCT_LOG_FILE={path}"), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_selected_or_excluded() {
+        assert_eq!(part("aqueduct::net::listener"), "net");
+        assert_eq!((part("aqueduct"), part("cuda_soft::engine")), ("aqueduct", "cuda_soft"));
+        let spec = |parts: &[&str], exclude| LogSpec {
+            level: LevelFilter::Info,
+            parts: parts.iter().map(|p| (*p).to_owned()).collect(),
+            exclude,
+        };
+        assert!(shows(&spec(&[], false), "net"));
+        assert!(shows(&spec(&["net"], false), "net") && !shows(&spec(&["net"], false), "gpu"));
+        assert!(!shows(&spec(&["net"], true), "net") && shows(&spec(&["net"], true), "gpu"));
+    }
+
+    #[test]
+    fn lines_reach_the_file_whole_and_filtered() {
+        let path = std::env::temp_dir().join(format!("aqueduct-log-test-{}", std::process::id()));
+        let spec = LogSpec { level: LevelFilter::Info, parts: vec!["net".into()], exclude: false };
+        let file = Some(Mutex::new(open(path.to_str().unwrap()).unwrap()));
+        let logger = Logger { spec, host: "h".into(), file };
+        let say = |target: &str, level, text: &str| {
+            logger.log(&Record::builder().target(target).level(level).args(format_args!("{text}")).build());
+        };
+        say("aqueduct::net::raw", log::Level::Warn, "kept");
+        say("aqueduct::net::raw", log::Level::Debug, "too detailed");
+        say("aqueduct::gpu", log::Level::Warn, "other part");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.contains("[h:") && text.ends_with("net WARN kept\n"), "{text}");
+        assert!(open("/nonexistent/x").unwrap_err().to_string().contains("AQUEDUCT_LOG_FILE=/nonexistent/x"));
+        assert_eq!(expand("a.%h.%p", "n1"), format!("a.n1.{}", std::process::id()));
+    }
+}

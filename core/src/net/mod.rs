@@ -1,1 +1,138 @@
-//! net.
+//! Authenticated, framed streams between the processes of one job.
+//!
+//! A [`Network`] holds the job's [`Secret`]. Whoever connects or listens through it proves the secret by challenge
+//! and response before a byte of payload is looked at, on TCP and on unix sockets alike, and so does the other
+//! side. After that a [`Stream`] carries [`Frame`]s of bounded length. A [`Reactor`] serves many streams and
+//! listeners with one thread. There is no confidentiality and no protection against someone who can alter packets
+//! between two hosts: the secret keeps strangers out, it does not hide what is said.
+
+mod connect;
+mod frame;
+mod handshake;
+mod interface;
+mod link;
+mod listener;
+mod raw;
+mod reactor;
+mod secret;
+mod stream;
+mod sys;
+mod unix;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use frame::{Frame, MAX_FDS};
+pub use interface::{Family, Interface, Selection, choose, interfaces};
+pub use link::Link;
+pub use listener::{Listener, Rejections};
+pub use raw::{Layer, RawStream};
+pub use reactor::{Handler, Reactor, ReactorConfig};
+pub use secret::{Secret, random_bytes};
+pub use stream::Stream;
+
+/// What one end of a connection says about itself. Bound into both proofs, so it cannot be altered.
+///
+/// Both ends must name the same purpose and scope, and the listener must be the rank that was meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// What the connection is for; the numbers belong to the users of this module.
+    pub purpose: u16,
+    /// Which bootstrap or communicator it belongs to.
+    pub scope: u64,
+    /// The rank that speaks, or [`Claims::ANY`].
+    pub from: u32,
+    /// The rank that is spoken to, or [`Claims::ANY`].
+    pub to: u32,
+}
+
+impl Claims {
+    /// "Some rank": a listener that takes anyone of the job, or a connection made before ranks are known.
+    pub const ANY: u32 = u32::MAX;
+}
+
+/// Where a listener can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and port.
+    Tcp(SocketAddr),
+    /// A socket in the file system of this host.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// How this process talks to the others of its job: the secret, the limits, and an optional fault layer.
+#[derive(Clone)]
+pub struct Network {
+    secret: Secret,
+    max_frame: u32,
+    max_pending: usize,
+    handshake_timeout: Duration,
+    layer: Option<Arc<dyn Layer>>,
+}
+
+impl Network {
+    /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener,
+    /// five seconds for a proof.
+    pub fn new(secret: Secret) -> Self {
+        Self {
+            secret,
+            max_frame: (16 << 20) + 4096,
+            max_pending: 128,
+            handshake_timeout: Duration::from_secs(5),
+            layer: None,
+        }
+    }
+
+    /// The longest payload of a frame that is accepted, in bytes.
+    #[must_use]
+    pub fn with_max_frame(mut self, bytes: u32) -> Self {
+        self.max_frame = bytes;
+        self
+    }
+
+    /// How many connections per listener may be unproven at a time; beyond it the oldest one is closed.
+    #[must_use]
+    pub fn with_max_pending(mut self, connections: usize) -> Self {
+        self.max_pending = connections.max(1);
+        self
+    }
+
+    /// How long a listener waits for a proof.
+    #[must_use]
+    pub fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
+        self
+    }
+
+    /// Puts `layer` between every authenticated stream and its socket: the seam for fault injection.
+    #[must_use]
+    pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
+        self.layer = Some(layer);
+        self
+    }
+
+    fn wrap(&self, local: Claims, peer: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
+        match &self.layer {
+            Some(layer) => layer.wrap(local, peer, raw),
+            None => raw,
+        }
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("max_frame", &self.max_frame).finish_non_exhaustive()
+    }
+}

@@ -1,1 +1,128 @@
-//! shm.
+//! Shared memory without names: sealed memfd segments, passed from process to process as file descriptors.
+//!
+//! Nothing appears in `/dev/shm` or `/tmp`, so nothing stays behind after a crash. The seals forbid to shrink or
+//! grow a segment, so no peer can make an access to a mapping fail with SIGBUS.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::volatile::VolatileSlice;
+
+/// What no segment may lack: without these a peer could take the memory away from under a mapping.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A piece of memory that several processes map. Others may write to it at any moment.
+#[derive(Debug)]
+pub struct Segment {
+    map: MmapRaw,
+    file: File,
+}
+
+impl Segment {
+    /// A new segment of `len` zero bytes, backed by real memory at once: a full system is an error here, not a
+    /// SIGBUS later.
+    pub fn create(len: usize) -> Result<Self> {
+        let bytes = i64::try_from(len).ok().filter(|bytes| *bytes > 0).ok_or_else(|| {
+            Error::usage("shared memory", format!("a segment of {len} bytes is not possible; ask for at least 1"))
+        })?;
+        let failed = |error| Error::system("shared memory", format!("cannot create a segment of {len} bytes"), error);
+        // SAFETY: the name is a C string; the result is checked before it is used.
+        let fd = unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        check(fd).map_err(failed)?;
+        // SAFETY: the call succeeded, so `fd` is open and belongs to nobody else.
+        let file = unsafe { File::from_raw_fd(fd) };
+        // SAFETY: no pointers are passed; extends the file and reserves its pages.
+        check(unsafe { libc::fallocate(fd, 0, 0, bytes) }).map_err(failed)?;
+        // SAFETY: no pointers are passed.
+        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) }).map_err(failed)?;
+        Self::map(file, len)
+    }
+
+    /// Maps a segment of `len` bytes that another process created. Refuses a descriptor that is not a memfd of
+    /// that size sealed against shrinking.
+    pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
+        let file = File::from(fd);
+        // SAFETY: no pointers are passed.
+        let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) }).unwrap_or(0);
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            let message = "the descriptor received is not shared memory sealed against shrinking; it is not mapped";
+            return Err(Error::new(ErrorKind::Remote, "shared memory", message));
+        }
+        let size = file.metadata().map_err(|e| Error::system("shared memory", "cannot examine a segment", e))?.len();
+        if size != len as u64 || len == 0 {
+            let message = format!("a segment of {len} bytes was announced, the descriptor received has {size}");
+            return Err(Error::new(ErrorKind::Remote, "shared memory", message));
+        }
+        Self::map(file, len)
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Never: segments have at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.map.len() == 0
+    }
+
+    /// The bytes.
+    pub fn memory(&self) -> VolatileSlice<'_> {
+        let ptr = NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0");
+        // SAFETY: the mapping is readable and writable, cannot shrink (sealed), and lives as long as `self`, which
+        // the result borrows. This process only reaches it through such slices.
+        unsafe { VolatileSlice::new(ptr, self.map.len()) }
+    }
+
+    fn map(file: File, len: usize) -> Result<Self> {
+        let map = MmapOptions::new().len(len).map_raw(&file);
+        let failed = |error| Error::system("shared memory", format!("cannot map a segment of {len} bytes"), error);
+        Ok(Self { map: map.map_err(failed)?, file })
+    }
+}
+
+impl AsFd for Segment {
+    /// The descriptor to pass to another process.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_share_bytes_and_nobody_can_resize() {
+        let a = Segment::create(5000).unwrap();
+        let b = Segment::open(a.as_fd().try_clone_to_owned().unwrap(), 5000).unwrap();
+        a.memory().write(4990, b"0123456789").unwrap();
+        let mut seen = [0; 10];
+        b.memory().read(4990, &mut seen).unwrap();
+        assert_eq!(&seen, b"0123456789");
+        assert!(a.file.set_len(4999).is_err() && b.file.set_len(5001).is_err());
+        assert!(b.memory().write(4991, &[0; 10]).is_err());
+    }
+
+    #[test]
+    fn refuses_other_descriptors_and_sizes() {
+        let a = Segment::create(64).unwrap();
+        let fd = || a.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Segment::open(fd(), 65).unwrap_err().kind(), ErrorKind::Remote);
+        assert_eq!(Segment::open(fd(), 0).unwrap_err().kind(), ErrorKind::Remote);
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        assert_eq!(Segment::open(zero.into(), 64).unwrap_err().kind(), ErrorKind::Remote);
+        assert_eq!(Segment::create(0).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        assert_eq!(Segment::create(usize::MAX).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        assert_eq!(Segment::create(1 << 60).unwrap_err().kind(), ErrorKind::System);
+    }
+}

@@ -1,0 +1,169 @@
+//! Which of this host's addresses the others can reach.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, SocketAddr};
+
+use super::connect::decode;
+use super::sys;
+use crate::error::{Error, ErrorKind, Result};
+
+/// One address of one network interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The name, for example `eth0`.
+    pub name: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// Whether it only leads back to this host.
+    pub loopback: bool,
+}
+
+/// Which address family is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 first, then IPv6.
+    #[default]
+    Any,
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Comma-separated name prefixes; `=name` means exactly that name, a leading `^` excludes the whole list.
+    pub names: Option<String>,
+    /// The address family.
+    pub family: Family,
+}
+
+/// All addresses of interfaces that are up, without IPv6 link-local ones.
+pub fn interfaces() -> Result<Vec<Interface>> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `list` lives across the call and receives a list that is freed below.
+    sys::check(unsafe { libc::getifaddrs(&mut list) })
+        .map_err(|error| Error::system("getifaddrs", "cannot list the network interfaces", error))?;
+    let mut found = Vec::new();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: `next` is an entry of the list, which is not freed before the end of the loop.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as libc::c_uint == 0 {
+            continue;
+        }
+        // SAFETY: `ifa_addr` is a whole socket address of its family, aligned by the C library; the name is a
+        // C string. Both live as long as the list.
+        let (address, name) = unsafe { (decode(entry.ifa_addr.cast()), CStr::from_ptr(entry.ifa_name)) };
+        let Some(ip) = address.as_ref().map(SocketAddr::ip) else { continue };
+        // A link-local address needs a scope that means nothing to another host.
+        if matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            continue;
+        }
+        let loopback = entry.ifa_flags & libc::IFF_LOOPBACK as libc::c_uint != 0;
+        found.push(Interface { name: name.to_string_lossy().into_owned(), ip, loopback });
+    }
+    // SAFETY: the list came from getifaddrs and nothing borrowed from it is left.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// The addresses to offer to other ranks, best first.
+///
+/// Without a wish: real interfaces; only if there are none, those of containers and bridges; only if there are
+/// none of these either, the loopback.
+pub fn choose(selection: &Selection) -> Result<Vec<Interface>> {
+    pick(interfaces()?, selection)
+}
+
+fn pick(all: Vec<Interface>, selection: &Selection) -> Result<Vec<Interface>> {
+    let family = |i: &Interface| match selection.family {
+        Family::Any => true,
+        Family::V4 => i.ip.is_ipv4(),
+        Family::V6 => i.ip.is_ipv6(),
+    };
+    let mut usable: Vec<Interface> = all.iter().filter(|i| family(i)).cloned().collect();
+    if let Some(names) = &selection.names {
+        usable.retain(|i| matches(names, &i.name));
+    } else if let Some(best) = usable.iter().map(rank).min() {
+        usable.retain(|i| rank(i) == best);
+    }
+    usable.sort_by_key(|i| (rank(i), i.ip.is_ipv6()));
+    if usable.is_empty() {
+        let mut known: Vec<String> = all.iter().map(|i| format!("{} ({})", i.name, i.ip)).collect();
+        known.sort();
+        return Err(Error::new(
+            ErrorKind::InvalidUsage,
+            "interface choice",
+            format!(
+                "no network interface fits AQUEDUCT_SOCKET_IFNAME={} and family {:?}; there are: {}",
+                selection.names.as_deref().unwrap_or("(unset)"),
+                selection.family,
+                known.join(", ")
+            ),
+        ));
+    }
+    Ok(usable)
+}
+
+/// 0 for what leads to other hosts, 1 for container bridges and tunnels, 2 for the loopback.
+fn rank(interface: &Interface) -> u8 {
+    const INNER: [&str; 6] = ["docker", "veth", "virbr", "br-", "cni", "podman"];
+    if interface.loopback {
+        2
+    } else {
+        u8::from(INNER.iter().any(|prefix| interface.name.starts_with(prefix)))
+    }
+}
+
+fn matches(names: &str, name: &str) -> bool {
+    let (exclude, list) = match names.strip_prefix('^') {
+        Some(list) => (true, list),
+        None => (false, names),
+    };
+    let named = list.split(',').map(str::trim).filter(|s| !s.is_empty()).any(|s| match s.strip_prefix('=') {
+        Some(exact) => name == exact,
+        None => name.starts_with(s),
+    });
+    named != exclude
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, ip: &str) -> Interface {
+        Interface { name: name.into(), ip: ip.parse().unwrap(), loopback: name == "lo" }
+    }
+
+    fn names(selection: &Selection, all: &[Interface]) -> Vec<String> {
+        pick(all.to_vec(), selection).unwrap().into_iter().map(|i| format!("{} {}", i.name, i.ip)).collect()
+    }
+
+    #[test]
+    fn default_wish_and_exclusion() {
+        let all = [
+            interface("lo", "127.0.0.1"),
+            interface("docker0", "172.17.0.1"),
+            interface("eth0", "fd00::1"),
+            interface("eth0", "10.0.0.1"),
+            interface("eth01", "10.0.1.1"),
+        ];
+        let wish = |text: &str| Selection { names: Some(text.into()), family: Family::V4 };
+        assert_eq!(names(&Selection::default(), &all), ["eth0 10.0.0.1", "eth01 10.0.1.1", "eth0 fd00::1"]);
+        assert_eq!(names(&Selection::default(), &all[..2]), ["docker0 172.17.0.1"]);
+        assert_eq!(names(&Selection::default(), &all[..1]), ["lo 127.0.0.1"]);
+        assert_eq!(names(&wish("eth0"), &all), ["eth0 10.0.0.1", "eth01 10.0.1.1"]);
+        assert_eq!(names(&wish("=eth0"), &all), ["eth0 10.0.0.1"]);
+        assert_eq!(names(&wish("^lo,docker,=eth01"), &all), ["eth0 10.0.0.1"]);
+        let error = pick(all.to_vec(), &wish("ib")).unwrap_err().to_string();
+        assert!(error.contains("AQUEDUCT_SOCKET_IFNAME=ib") && error.contains("docker0 (172.17.0.1)"), "{error}");
+    }
+
+    #[test]
+    fn this_host_has_a_loopback() {
+        assert!(interfaces().unwrap().iter().any(|i| i.loopback && i.ip.is_loopback()));
+    }
+}

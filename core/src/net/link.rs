@@ -1,0 +1,213 @@
+//! The sending side of a stream that a [`Reactor`](super::Reactor) serves.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::frame;
+use super::raw::RawStream;
+use super::reactor::Bell;
+use super::stream::lost;
+use super::{Claims, sys};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
+
+/// Bytes that may wait in a link. Beyond it the peer does not read, and posting is an error.
+const MAX_QUEUED: usize = 64 << 20;
+
+/// A handle to one served stream. Cheap to clone; usable from any thread.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub(super) inner: Arc<LinkInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct LinkInner {
+    pub(super) id: u64,
+    pub(super) raw: Box<dyn RawStream>,
+    peer: Claims,
+    max_frame: u32,
+    bell: Arc<Bell>,
+    out: Mutex<Outbound>,
+    drained: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Outbound {
+    queue: VecDeque<Chunk>,
+    queued: usize,
+    /// Set once; nothing is accepted after that.
+    failed: Option<Error>,
+    closing: bool,
+    /// Whether the reactor was asked to tell when the socket takes more.
+    watching: bool,
+}
+
+/// An encoded frame, or what is left of it. Its descriptors go with the first byte.
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    written: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Link {
+    pub(super) fn new(id: u64, raw: Box<dyn RawStream>, peer: Claims, max_frame: u32, bell: Arc<Bell>) -> Self {
+        let (out, drained) = (Mutex::default(), Condvar::new());
+        Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, bell, out, drained }) }
+    }
+
+    /// A number that no other link of this reactor has or will have.
+    pub fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// What the peer said about itself when it proved the secret.
+    pub fn peer(&self) -> Claims {
+        self.inner.peer
+    }
+
+    /// Sends a frame without ever waiting: what the socket does not take now is queued. An error if the link is
+    /// closed or too much is queued. Frames of one link arrive in the order of the calls.
+    pub fn post(&self, kind: u16, payload: &[u8]) -> Result<()> {
+        self.post_fds(kind, payload, Vec::new())
+    }
+
+    /// The same with descriptors, which are closed here once they are sent. Unix sockets only.
+    pub fn post_fds(&self, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
+        let bytes = frame::encode(kind, payload, fds.len(), self.inner.max_frame)?;
+        let mut out = lock(&self.inner.out);
+        if let Some(error) = &out.failed {
+            return Err(error.duplicate());
+        }
+        if out.closing {
+            return Err(Error::usage("post", "the link was closed on this side"));
+        }
+        if out.queued + bytes.len() > MAX_QUEUED {
+            let message = format!("{} bytes wait to be sent; the peer does not read", out.queued);
+            return Err(Error::new(ErrorKind::Remote, "post", message).with_peer(self.inner.peer.from));
+        }
+        out.queued += bytes.len();
+        out.queue.push_back(Chunk { bytes, written: 0, fds });
+        if out.queue.len() == 1 {
+            self.inner.write_some(&mut out);
+        }
+        match &out.failed {
+            Some(error) => Err(error.duplicate()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything posted so far is with the kernel. Not to be called from a handler.
+    pub fn flush(&self, deadline: Deadline) -> Result<()> {
+        let mut out = lock(&self.inner.out);
+        loop {
+            if let Some(error) = &out.failed {
+                return Err(error.duplicate());
+            }
+            if out.queued == 0 {
+                return Ok(());
+            }
+            if deadline.expired() {
+                let message = format!("{} bytes could not be sent in time; the peer does not read", out.queued);
+                return Err(Error::timeout("flush", message).with_peer(self.inner.peer.from));
+            }
+            let waited = self.inner.drained.wait_timeout(out, deadline.remaining());
+            out = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Closes the link after what is queued has been sent. The handler is not told about it.
+    pub fn close(&self) {
+        lock(&self.inner.out).closing = true;
+        self.inner.bell.close(self.inner.id);
+    }
+}
+
+impl LinkInner {
+    /// Has `bell`'s epoll watch the socket. Under the lock, so that a poster that meets a full socket either finds
+    /// it registered or is found here.
+    pub(super) fn register(&self) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        out.watching = !out.queue.is_empty();
+        let events = if out.watching { sys::READ | sys::WRITE } else { sys::READ };
+        self.bell.register(self.raw.fd(), events, self.id)
+    }
+
+    /// Sends what is queued, as far as the socket takes it.
+    pub(super) fn writable(&self) {
+        self.write_some(&mut lock(&self.out));
+    }
+
+    /// Whether it was closed here and everything has been sent.
+    pub(super) fn finished(&self) -> bool {
+        let out = lock(&self.out);
+        out.closing && (out.queue.is_empty() || out.failed.is_some())
+    }
+
+    /// Whether it was closed here.
+    pub(super) fn closing(&self) -> bool {
+        lock(&self.out).closing
+    }
+
+    pub(super) fn set_closing(&self) {
+        lock(&self.out).closing = true;
+    }
+
+    /// Ends it: nothing is sent any more, and whoever waits gets `error`.
+    pub(super) fn fail(&self, error: Error) {
+        let mut out = lock(&self.out);
+        out.failed.get_or_insert(error);
+        out.queue.clear();
+        out.queued = 0;
+        drop(out);
+        self.drained.notify_all();
+        // The peer's end of stream. An error only says that it is gone already.
+        let _ = self.raw.shutdown(true);
+    }
+
+    fn write_some(&self, out: &mut Outbound) {
+        while let Some(chunk) = out.queue.front_mut() {
+            let fds: Vec<_> = chunk.fds.iter().map(AsFd::as_fd).collect();
+            match self.raw.write(&chunk.bytes[chunk.written..], &fds) {
+                Ok(0) => return self.break_off(out, io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    chunk.fds.clear();
+                    chunk.written += count;
+                    out.queued -= count;
+                    if chunk.written == chunk.bytes.len() {
+                        out.queue.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !out.watching {
+                        out.watching = true;
+                        self.bell.watch(self.raw.fd(), sys::READ | sys::WRITE, self.id);
+                    }
+                    return;
+                }
+                Err(error) => return self.break_off(out, error),
+            }
+        }
+        if out.watching {
+            out.watching = false;
+            self.bell.watch(self.raw.fd(), sys::READ, self.id);
+        }
+        self.drained.notify_all();
+    }
+
+    fn break_off(&self, out: &mut Outbound, error: io::Error) {
+        out.failed = Some(lost("send", self.peer, error));
+        out.queue.clear();
+        out.queued = 0;
+        self.bell.failed(self.id);
+        self.drained.notify_all();
+    }
+
+    /// Why it failed, if it did.
+    pub(super) fn failure(&self) -> Option<Error> {
+        lock(&self.out).failed.as_ref().map(Error::duplicate)
+    }
+}

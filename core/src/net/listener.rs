@@ -1,0 +1,280 @@
+//! Listening sockets whose handshakes cannot hold each other up.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use super::connect::{SockAddr, local_address};
+use super::handshake::{Failure, Handshake, Progress};
+use super::raw::{RawStream, Socket};
+use super::stream::Stream;
+use super::sys::{self, Epoll};
+use super::unix::{self, SocketDir};
+use super::{Address, Claims, Network};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+
+/// The epoll token of the listening socket; handshakes count up from the next one.
+const LISTENING: u64 = 0;
+/// How long the listening socket rests after the process ran out of descriptors.
+const REST: Duration = Duration::from_millis(100);
+/// How many refusals are worth a warning; after that they are noise, and a stranger must not fill the log.
+const WARNINGS: u64 = 10;
+
+/// What a listener turned away.
+#[derive(Clone, Debug, Default)]
+pub struct Rejections {
+    /// Connections that did not prove the secret, or not in time.
+    pub count: u64,
+    /// Why the latest of them was turned away.
+    pub latest: Option<String>,
+}
+
+/// Accepts connections and yields those that have proved the secret.
+///
+/// Any number of handshakes run side by side, each with its own time limit; when too many are open the oldest one
+/// is closed, so strangers that say nothing neither block nor slow a peer. Either one thread waits in
+/// [`accept`](Self::accept), or a [`Reactor`](super::Reactor) serves it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    address: Address,
+    network: Network,
+    local: Claims,
+    epoll: Epoll,
+    pending: VecDeque<Pending>,
+    ready: VecDeque<Stream>,
+    next_token: u64,
+    resting: Option<Instant>,
+    rejections: Rejections,
+    directory: Option<SocketDir>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    socket: Socket,
+    handshake: Handshake,
+    until: Instant,
+    wants: u32,
+}
+
+impl Network {
+    /// Listens on a free port of `ip`, as `local` (`local.from` is the rank that listens).
+    pub fn listen_tcp(&self, ip: IpAddr, local: Claims) -> Result<Listener> {
+        let wanted = SocketAddr::new(ip, 0);
+        let failed = |error| Error::system("listen", format!("cannot listen on {ip}"), error);
+        let socket = Socket::new(if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).map_err(failed)?;
+        SockAddr::ip(wanted).bind(&socket).map_err(failed)?;
+        let address = Address::Tcp(local_address(socket.fd()).map_err(failed)?);
+        Listener::start(self.clone(), socket, address, local, None)
+    }
+
+    /// Listens on a unix socket in a new directory that only this user can enter.
+    pub fn listen_unix(&self, local: Claims) -> Result<Listener> {
+        let directory = SocketDir::create()?;
+        let path = directory.socket().to_owned();
+        let failed = |error| Error::system("listen", format!("cannot listen on {}", path.display()), error);
+        let socket = Socket::new(libc::AF_UNIX).map_err(failed)?;
+        SockAddr::unix(&path)?.bind(&socket).map_err(failed)?;
+        Listener::start(self.clone(), socket, Address::Unix(path), local, Some(directory))
+    }
+}
+
+impl Listener {
+    fn start(
+        network: Network,
+        socket: Socket,
+        address: Address,
+        local: Claims,
+        directory: Option<SocketDir>,
+    ) -> Result<Self> {
+        let failed = |error| Error::system("listen", format!("cannot listen on {address}"), error);
+        // SAFETY: no pointers are passed.
+        sys::check(unsafe { libc::listen(socket.raw(), 4096) }).map_err(failed)?;
+        let epoll = Epoll::new().map_err(failed)?;
+        epoll.add(socket.fd(), sys::READ, LISTENING).map_err(failed)?;
+        Ok(Self {
+            socket,
+            address: address.clone(),
+            network,
+            local,
+            epoll,
+            pending: VecDeque::new(),
+            ready: VecDeque::new(),
+            next_token: LISTENING + 1,
+            resting: None,
+            rejections: Rejections::default(),
+            directory,
+        })
+    }
+
+    /// Where peers connect to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What was turned away so far.
+    pub fn rejections(&self) -> &Rejections {
+        &self.rejections
+    }
+
+    /// Removes a unix listener's path; nobody new can connect, and nothing is left behind if the process dies.
+    pub fn remove_path(&mut self) {
+        if let Some(directory) = &mut self.directory {
+            directory.remove();
+        }
+    }
+
+    /// The next connection that has proved the secret. Other handshakes go on only while somebody is in here.
+    pub fn accept(&mut self, deadline: Deadline) -> Result<Stream> {
+        loop {
+            self.progress()?;
+            if let Some(stream) = self.next_ready() {
+                return Ok(stream);
+            }
+            let wake = self.next_expiry().map_or(deadline, |at| {
+                deadline.min(Deadline::after(at.saturating_duration_since(Instant::now())))
+            });
+            let ready = sys::wait(self.epoll.as_fd(), sys::READ, wake)
+                .map_err(|error| Error::system("accept", "cannot wait for connections", error))?;
+            if !ready && deadline.expired() {
+                let mut message = format!("nobody connected to {} in time", self.address);
+                if let Some(latest) = &self.rejections.latest {
+                    message += &format!(" ({} turned away, the latest: {latest})", self.rejections.count);
+                }
+                return Err(Error::timeout("accept", message));
+            }
+        }
+    }
+
+    /// Does all that can be done without waiting.
+    pub(super) fn progress(&mut self) -> Result<()> {
+        let mut events = Vec::new();
+        self.epoll
+            .wait(0, &mut events)
+            .map_err(|error| Error::system("accept", "cannot wait for connections", error))?;
+        for (token, _) in events {
+            if token == LISTENING {
+                self.accept_some();
+            } else {
+                self.drive(token);
+            }
+        }
+        self.expire(Instant::now());
+        Ok(())
+    }
+
+    /// A connection that has proved the secret, if there is one.
+    pub(super) fn next_ready(&mut self) -> Option<Stream> {
+        self.ready.pop_front()
+    }
+
+    /// When [`progress`](Self::progress) must be called even if nothing becomes ready.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.pending.front().map(|p| p.until).into_iter().chain(self.resting).min()
+    }
+
+    /// Readable whenever [`progress`](Self::progress) has something to do.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn accept_some(&mut self) {
+        for _ in 0..64 {
+            match Socket::accept(self.socket.fd(), matches!(self.address, Address::Tcp(_))) {
+                Ok(socket) => self.begin(socket),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        log::warn!("cannot accept a connection on {}: {error}", self.address);
+                        // The socket stays readable: without a rest this would be a busy loop.
+                        self.pending.pop_front();
+                        let _ = self.epoll.remove(self.socket.fd());
+                        self.resting = Some(Instant::now() + REST);
+                        return;
+                    }
+                    _ if error.kind() == io::ErrorKind::WouldBlock => return,
+                    // The peer has gone again already; such errors belong to that connection (accept(2)).
+                    _ => log::debug!("a connection to {} failed early: {error}", self.address),
+                },
+            }
+        }
+    }
+
+    fn begin(&mut self, socket: Socket) {
+        if self.directory.is_some() {
+            if let Err(error) = unix::check_peer(socket.fd()) {
+                return self.reject(error.message());
+            }
+        }
+        if self.pending.len() >= self.network.max_pending {
+            self.pending.pop_front();
+            self.reject("too many connections without proof; the oldest was closed");
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        if let Err(error) = self.epoll.add(socket.fd(), sys::READ, token) {
+            return self.reject(&error.to_string());
+        }
+        self.pending.push_back(Pending {
+            token,
+            socket,
+            handshake: Handshake::server(self.network.secret.clone(), self.local),
+            until: Instant::now() + self.network.handshake_timeout,
+            wants: sys::READ,
+        });
+        self.drive(token);
+    }
+
+    fn drive(&mut self, token: u64) {
+        // Tokens grow along the queue.
+        let Ok(index) = self.pending.binary_search_by_key(&token, |p| p.token) else { return };
+        let pending = &mut self.pending[index];
+        match pending.handshake.drive(&pending.socket) {
+            Ok(Progress::Wants(events)) => {
+                if events != pending.wants {
+                    pending.wants = events;
+                    if self.epoll.modify(pending.socket.fd(), events, token).is_err() {
+                        self.pending.remove(index);
+                    }
+                }
+            }
+            Ok(Progress::Done(peer)) => {
+                if let Some(Pending { socket, .. }) = self.pending.remove(index) {
+                    let _ = self.epoll.remove(socket.fd());
+                    self.ready.push_back(Stream::new(&self.network, self.local, peer, Box::new(socket)));
+                }
+            }
+            Err(failure) => {
+                self.pending.remove(index);
+                match failure {
+                    Failure::Closed(error) => self.reject(&format!("the peer left at once: {error}")),
+                    Failure::Final(error) => self.reject(error.message()),
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        if self.resting.is_some_and(|until| until <= now) {
+            self.resting = None;
+            if let Err(error) = self.epoll.add(self.socket.fd(), sys::READ, LISTENING) {
+                log::error!("cannot listen on {} again: {error}", self.address);
+            }
+        }
+        while self.pending.front().is_some_and(|p| p.until <= now) {
+            self.pending.pop_front();
+            self.reject("no proof of the secret in time");
+        }
+    }
+
+    fn reject(&mut self, why: &str) {
+        self.rejections.count += 1;
+        if self.rejections.count <= WARNINGS {
+            log::warn!("turned away a connection to {}: {why}", self.address);
+        }
+        self.rejections.latest = Some(why.to_owned());
+    }
+}

@@ -1,0 +1,378 @@
+//! One service thread for many authenticated streams and listeners.
+//!
+//! The thread owns the reading side: it decodes frames and gives them to a [`Handler`]. Sending goes straight to
+//! the socket from the posting thread; only what does not fit is left to the service thread. Other threads talk to
+//! it through a list of commands and an eventfd, the [`Bell`].
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::frame::{Decoder, Frame};
+use super::link::Link;
+use super::listener::Listener;
+use super::stream::{READ_BYTES, Stream, ended, lost};
+use super::sys::{self, Epoll, EventFd};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicU64, Ordering, lock};
+
+/// The epoll token of the bell.
+const BELL: u64 = 0;
+/// How long a closed link waits for the peer to close its side.
+const LINGER: Duration = Duration::from_secs(2);
+/// The same when the whole reactor stops and its owner waits.
+const STOP_LINGER: Duration = Duration::from_millis(250);
+
+/// What happens on the links of a [`Reactor`]. Called on the service thread; must not wait.
+///
+/// A handler holds the state it needs, never the owner of the reactor: the owner's drop joins the thread.
+pub trait Handler: Send {
+    /// A listener has accepted `link`.
+    fn accepted(&mut self, link: &Link) {
+        let _ = link;
+    }
+
+    /// A frame has arrived. An error closes the link, with that error.
+    fn frame(&mut self, link: &Link, frame: Frame) -> Result<()>;
+
+    /// The peer has closed the link, or it has failed. Called once; not for a link closed on this side.
+    fn closed(&mut self, link: &Link, why: &Error);
+
+    /// Called about every [`ReactorConfig::tick`].
+    fn tick(&mut self) {}
+}
+
+/// Settings of a [`Reactor`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReactorConfig {
+    /// How often [`Handler::tick`] is called; never if `None`.
+    pub tick: Option<Duration>,
+}
+
+/// A service thread. Dropping it closes its links in an orderly way and joins the thread, in at most a quarter of
+/// a second; in a forked child, where the thread does not exist, nothing is touched.
+#[derive(Debug)]
+pub struct Reactor {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+    next_id: Arc<AtomicU64>,
+    creator: u32,
+}
+
+impl Reactor {
+    /// Starts the thread; `name` shows in `ps -L` and debuggers (15 bytes).
+    pub fn start(name: &str, config: ReactorConfig, handler: Box<dyn Handler>) -> Result<Self> {
+        let failed = |error| Error::system("reactor", "cannot start a service thread", error);
+        let bell = Arc::new(Bell {
+            epoll: Epoll::new().map_err(failed)?,
+            event: EventFd::new().map_err(failed)?,
+            commands: Mutex::default(),
+        });
+        bell.epoll.add(bell.event.as_fd(), sys::READ, BELL).map_err(failed)?;
+        let next_id = Arc::new(AtomicU64::new(BELL + 1));
+        let mut service = Service {
+            bell: bell.clone(),
+            next_id: next_id.clone(),
+            handler,
+            links: HashMap::new(),
+            listeners: HashMap::new(),
+            tick: config.tick,
+            next_tick: config.tick.map(|tick| Instant::now() + tick),
+            stop_by: None,
+        };
+        let run = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| service.run()));
+            let why = match outcome {
+                Ok(Ok(())) => Error::new(ErrorKind::Aborted, "close", "the service thread was stopped"),
+                Ok(Err(error)) => error,
+                Err(_) => Error::new(ErrorKind::Internal, "reactor", "a handler panicked; the service thread ended"),
+            };
+            if why.kind() != ErrorKind::Aborted {
+                log::error!("{why}");
+            }
+            service.links.values().for_each(|served| served.link.inner.fail(why.duplicate()));
+        };
+        let thread = std::thread::Builder::new().name(name.into()).stack_size(512 << 10).spawn(run);
+        Ok(Self { bell, thread: Some(thread.map_err(failed)?), next_id, creator: std::process::id() })
+    }
+
+    /// Serves `stream` from now on. Frames that it has read already are delivered first.
+    pub fn add(&self, stream: Stream) -> Link {
+        let (link, decoder) = adopt(self.next_id.fetch_add(1, Ordering::Relaxed), stream, &self.bell);
+        self.bell.ring(Command::Add(link.clone(), decoder));
+        link
+    }
+
+    /// Serves `listener` from now on; its connections come to [`Handler::accepted`].
+    pub fn listen(&self, listener: Listener) {
+        self.bell.ring(Command::Listen(Box::new(listener)));
+    }
+
+    /// Closes all listeners: nobody new can connect, and the paths of unix sockets are removed.
+    pub fn stop_listening(&self) {
+        self.bell.ring(Command::StopListening);
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.creator != std::process::id() {
+            std::mem::forget(thread);
+            return;
+        }
+        self.bell.ring(Command::Stop);
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            log::error!("a service thread ended with a panic");
+        }
+    }
+}
+
+/// How other threads reach the service thread.
+#[derive(Debug)]
+pub(super) struct Bell {
+    epoll: Epoll,
+    event: EventFd,
+    commands: Mutex<Vec<Command>>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Add(Link, Decoder),
+    Listen(Box<Listener>),
+    StopListening,
+    Close(u64),
+    Failed(u64),
+    Stop,
+}
+
+impl Bell {
+    fn ring(&self, command: Command) {
+        lock(&self.commands).push(command);
+        self.event.notify();
+    }
+
+    /// Has the service thread serve a socket under the number `id`.
+    pub(super) fn register(&self, fd: BorrowedFd<'_>, events: u32, id: u64) -> std::io::Result<()> {
+        self.epoll.add(fd, events, id)
+    }
+
+    pub(super) fn close(&self, id: u64) {
+        self.ring(Command::Close(id));
+    }
+
+    pub(super) fn failed(&self, id: u64) {
+        self.ring(Command::Failed(id));
+    }
+
+    /// Changes what the service thread waits for on a link; does nothing for one it does not serve.
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>, events: u32, id: u64) {
+        let _ = self.epoll.modify(fd, events, id);
+    }
+}
+
+fn adopt(id: u64, stream: Stream, bell: &Arc<Bell>) -> (Link, Decoder) {
+    let Stream { raw, decoder, peer } = stream;
+    (Link::new(id, raw, peer, decoder.max(), bell.clone()), decoder)
+}
+
+struct Service {
+    bell: Arc<Bell>,
+    next_id: Arc<AtomicU64>,
+    handler: Box<dyn Handler>,
+    links: HashMap<u64, Served>,
+    listeners: HashMap<u64, Listener>,
+    tick: Option<Duration>,
+    next_tick: Option<Instant>,
+    stop_by: Option<Instant>,
+}
+
+struct Served {
+    link: Link,
+    decoder: Decoder,
+    /// Set when it was closed here: from then on only the peer's end of stream is waited for, until then.
+    close_by: Option<Instant>,
+}
+
+impl Service {
+    fn run(&mut self) -> Result<()> {
+        let mut events = Vec::new();
+        loop {
+            let timeout = self.timeout_ms();
+            let waited = self.bell.epoll.wait(timeout, &mut events);
+            waited.map_err(|error| Error::system("reactor", "cannot wait for events", error))?;
+            for (token, ready) in events.drain(..) {
+                if token == BELL {
+                    self.bell.event.clear();
+                } else if self.listeners.contains_key(&token) {
+                    self.serve_listener(token)?;
+                } else {
+                    self.serve_link(token, ready);
+                }
+            }
+            let commands = std::mem::take(&mut *lock(&self.bell.commands));
+            commands.into_iter().for_each(|command| self.obey(command));
+            if self.keep_time(Instant::now())? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        let times = self.listeners.values().filter_map(Listener::next_expiry);
+        let times = times.chain(self.links.values().filter_map(|served| served.close_by));
+        let Some(next) = times.chain(self.next_tick).chain(self.stop_by).min() else { return -1 };
+        crate::Deadline::after(next.saturating_duration_since(Instant::now())).poll_ms()
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Add(link, decoder) => self.add(link, decoder, false),
+            Command::Listen(listener) => {
+                let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+                match self.bell.epoll.add(listener.fd(), sys::READ, id) {
+                    Ok(()) => drop(self.listeners.insert(id, *listener)),
+                    Err(error) => log::error!("cannot serve {}: {error}", listener.address()),
+                }
+            }
+            Command::StopListening => self.listeners.clear(),
+            Command::Close(id) => self.close_when_sent(id, LINGER),
+            Command::Failed(id) => {
+                if let Some(why) = self.links.get(&id).and_then(|served| served.link.inner.failure()) {
+                    self.finish(id, why);
+                }
+            }
+            Command::Stop => {
+                self.listeners.clear();
+                self.stop_by = Some(Instant::now() + STOP_LINGER);
+                for id in self.links.keys().copied().collect::<Vec<_>>() {
+                    self.links[&id].link.inner.set_closing();
+                    self.close_when_sent(id, STOP_LINGER);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, link: Link, mut decoder: Decoder, accepted: bool) {
+        let id = link.id();
+        if accepted {
+            self.handler.accepted(&link);
+        }
+        while let Some(frame) = decoder.pop() {
+            if let Err(why) = self.handler.frame(&link, frame) {
+                return self.turn_out(&link, &why);
+            }
+        }
+        if let Err(error) = link.inner.register() {
+            return self.turn_out(&link, &Error::system("reactor", "cannot serve a link", error));
+        }
+        if self.stop_by.is_some() {
+            link.inner.set_closing();
+        }
+        let closing = link.inner.closing();
+        self.links.insert(id, Served { link, decoder, close_by: None });
+        if closing {
+            self.close_when_sent(id, LINGER);
+        }
+    }
+
+    fn turn_out(&mut self, link: &Link, why: &Error) {
+        link.inner.fail(why.duplicate());
+        self.handler.closed(link, why);
+    }
+
+    fn serve_listener(&mut self, id: u64) -> Result<()> {
+        let mut streams = Vec::new();
+        if let Some(listener) = self.listeners.get_mut(&id) {
+            listener.progress()?;
+            streams.extend(std::iter::from_fn(|| listener.next_ready()));
+        }
+        for stream in streams {
+            let (link, decoder) = adopt(self.next_id.fetch_add(1, Ordering::Relaxed), stream, &self.bell);
+            self.add(link, decoder, true);
+        }
+        Ok(())
+    }
+
+    fn serve_link(&mut self, id: u64, ready: u32) {
+        let Some(served) = self.links.get_mut(&id) else { return };
+        if ready & sys::WRITE != 0 {
+            served.link.inner.writable();
+        }
+        if ready & !sys::WRITE != 0 {
+            if let Err(why) = read(served, self.handler.as_mut()) {
+                return self.finish(id, why);
+            }
+        }
+        if self.links[&id].link.inner.closing() {
+            self.close_when_sent(id, LINGER);
+        }
+    }
+
+    /// Ends the sending side of a link closed here once its queue is empty, then waits for the peer's end: closing
+    /// a socket with unread data would reset it, and the peer could lose what was sent last.
+    fn close_when_sent(&mut self, id: u64, linger: Duration) {
+        let Some(served) = self.links.get_mut(&id) else { return };
+        served.close_by.get_or_insert(Instant::now() + linger);
+        if served.link.inner.finished() {
+            // An error says that the peer has gone already, and reading will say so too.
+            let _ = served.link.inner.raw.shutdown(false);
+        }
+    }
+
+    fn finish(&mut self, id: u64, why: Error) {
+        let Some(served) = self.links.remove(&id) else { return };
+        let _ = self.bell.epoll.remove(served.link.inner.raw.fd());
+        let closed_here = served.close_by.is_some();
+        served.link.inner.fail(why.duplicate());
+        if !closed_here {
+            self.handler.closed(&served.link, &why);
+        }
+    }
+
+    /// Timers. True when the reactor has stopped.
+    fn keep_time(&mut self, now: Instant) -> Result<bool> {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let late: Vec<u64> =
+            self.links.iter().filter(|(_, served)| due(served.close_by)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.finish(id, Error::new(ErrorKind::Aborted, "close", "the link was closed on this side"));
+        }
+        if self.stop_by.is_some() {
+            return Ok(self.links.is_empty() || due(self.stop_by));
+        }
+        for id in self.listeners.iter().filter(|(_, l)| due(l.next_expiry())).map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.serve_listener(id)?;
+        }
+        if due(self.next_tick) {
+            self.next_tick = self.tick.map(|tick| now + tick);
+            self.handler.tick();
+        }
+        Ok(false)
+    }
+}
+
+/// Reads and delivers what is there, up to a bound that keeps one busy peer from starving the others.
+fn read(served: &mut Served, handler: &mut dyn Handler) -> Result<()> {
+    let mut buffer = [0; READ_BYTES];
+    let mut fds = Vec::new();
+    let peer = served.link.peer();
+    for _ in 0..8 {
+        match served.link.inner.raw.read(&mut buffer, &mut fds) {
+            Ok(0) => return Err(ended("recv", peer, &served.decoder)),
+            Ok(_) if served.close_by.is_some() => fds.clear(),
+            Ok(count) => {
+                served.decoder.push(&buffer[..count], &mut fds)?;
+                while let Some(frame) = served.decoder.pop() {
+                    handler.frame(&served.link, frame)?;
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(lost("recv", peer, error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The few system calls that `std` does not offer: poll, epoll, eventfd.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::deadline::Deadline;
+
+/// Readiness to read, as poll and epoll spell it.
+pub(super) const READ: u32 = libc::EPOLLIN as u32;
+/// Readiness to write.
+pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
+
+/// Turns -1 into the `errno`.
+pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Takes ownership of a descriptor that a system call has just returned.
+pub(super) fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the call succeeded, so `fd` is open and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Waits until `fd` is ready for `events` (or broken); false if the deadline came first.
+pub(super) fn wait(fd: BorrowedFd<'_>, events: u32, deadline: Deadline) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: events as libc::c_short, revents: 0 };
+    loop {
+        // SAFETY: one pollfd that lives across the call.
+        match check(unsafe { libc::poll(&mut poll, 1, deadline.poll_ms()) }) {
+            Ok(0) if deadline.expired() => return Ok(false),
+            Ok(0) => {}
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// An epoll instance; its entries are level-triggered and known by a number.
+#[derive(Debug)]
+pub(super) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed.
+        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+    }
+
+    pub(super) fn add(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, events, token)
+    }
+
+    pub(super) fn modify(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
+    }
+
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    /// Appends (token, events) of what is ready; none if `timeout_ms` passed or a signal came. -1: no timeout.
+    pub(super) fn wait(&self, timeout_ms: i32, ready: &mut Vec<(u64, u32)>) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: the array lives across the call and its length is passed with it.
+        let count = unsafe {
+            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as libc::c_int, timeout_ms)
+        };
+        match check(count) {
+            Ok(count) => ready.extend(events[..count as usize].iter().map(|e| ({ e.u64 }, { e.events }))),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn control(&self, op: libc::c_int, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: both descriptors are open for the call, and `event` lives across it.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) }).map(drop)
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A counter that makes a waiting epoll return.
+#[derive(Debug)]
+pub(super) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    /// Makes it readable. Cannot fail in a way that matters: a full counter is readable already.
+    pub(super) fn notify(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes that live across the call.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Makes it unreadable again.
+    pub(super) fn clear(&self) {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight bytes that live across the call.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
