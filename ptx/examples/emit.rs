@@ -1,8 +1,10 @@
-//! Writes every variant of every catalog row, for every target, to a directory: `emit DIR [sm ...]`.
+//! Writes what the crate generates.
 //!
-//! One file per variant, `<kernel>[.<value>...].sm_<n>.ptx`; `ci/ptx.sh` assembles them.
+//! `emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every target; one file
+//! each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them.
+//! `emit --header FILE`: the C and C++ header.
 
-use aqueduct_ptx::{Target, catalog, instantiate};
+use aqueduct_ptx::{Target, catalog, functions, header, instantiate};
 use std::{env, error::Error, fs, path::Path};
 
 const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
@@ -10,11 +12,19 @@ const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let directory = args.next().ok_or("usage: emit DIR [sm ...]")?;
+    if directory == "--header" {
+        let file = args.next().ok_or("usage: emit --header FILE")?;
+        return Ok(fs::write(file, header()?)?);
+    }
     let mut targets = args.map(|sm| sm.parse()).collect::<Result<Vec<u32>, _>>()?;
     if targets.is_empty() {
         targets.extend(DEFAULT_TARGETS);
     }
     fs::create_dir_all(&directory)?;
+    for &sm in &targets {
+        let name = format!("functions.sm_{sm}.ptx");
+        fs::write(Path::new(&directory).join(name), functions(Target::new(sm))?.text)?;
+    }
     for row in catalog::rows() {
         for target in targets.iter().map(|&sm| Target::new(sm)).filter(|target| target.sm >= row.min_sm) {
             for variant in row.variants() {

@@ -13,10 +13,14 @@
 
 pub mod abi;
 pub mod catalog;
+mod forms;
+mod fragment;
 mod sources;
 mod target;
 mod template;
 
+pub use forms::{functions, header};
+pub use fragment::{Direction, Fragment, FragmentConst, FragmentParam};
 pub use target::Target;
 pub use template::TemplateError;
 

@@ -12,10 +12,12 @@ const FILES: &[(&str, &str)] = embed![
     "all_reduce_ll16.ptx",
     "channel.ptx",
     "element.ptx",
+    "ll128.ptx",
     "packet.ptx",
+    "perf.ptx",
+    "perf_bandwidth.ptx",
+    "perf_bare.ptx",
     "semaphore.ptx",
-    "inc/abort_leave.ptxi",
-    "inc/abort_poll.ptxi",
     "inc/abort_record.ptxi",
     "inc/combine.ptxi",
     "inc/copy.ptxi",
@@ -25,6 +27,9 @@ const FILES: &[(&str, &str)] = embed![
     "inc/grid_thread.ptxi",
     "inc/group_sync.ptxi",
     "inc/last_block.ptxi",
+    "inc/ll128_put.ptxi",
+    "inc/ll128_unpack.ptxi",
+    "inc/load16.ptxi",
     "inc/lockstep_signal.ptxi",
     "inc/lockstep_wait.ptxi",
     "inc/put_packets.ptxi",
@@ -42,6 +47,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/sem_wait.ptxi",
     "inc/slice_bytes.ptxi",
     "inc/spin.ptxi",
+    "inc/store16.ptxi",
     "inc/unpack_packets.ptxi",
     "inc/unpack_packets_turn.ptxi",
 ];
@@ -51,7 +57,7 @@ pub(crate) fn find(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(path, _)| path.strip_prefix("inc/").unwrap_or(path) == name).map(|&(_, text)| text)
 }
 
-/// Names of all fragments, in alphabetical order.
-pub(crate) fn fragments() -> impl Iterator<Item = &'static str> {
-    FILES.iter().filter_map(|(path, _)| path.strip_prefix("inc/"))
+/// Name and text of every fragment, in alphabetical order.
+pub(crate) fn fragments() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FILES.iter().filter_map(|&(path, text)| Some((path.strip_prefix("inc/")?, text)))
 }

@@ -54,8 +54,28 @@ pub(crate) fn render(
     globals: &[(String, u64)],
     params: &[(String, String)],
 ) -> Result<String, TemplateError> {
+    render_as(file, sources, globals, params, false)
+}
+
+/// Renders a fragment on its own, as an `#include` with these bindings would.
+pub(crate) fn render_fragment(
+    file: &str,
+    sources: Sources<'_>,
+    globals: &[(String, u64)],
+    params: &[(String, String)],
+) -> Result<String, TemplateError> {
+    render_as(file, sources, globals, params, true)
+}
+
+fn render_as(
+    file: &str,
+    sources: Sources<'_>,
+    globals: &[(String, u64)],
+    params: &[(String, String)],
+    included: bool,
+) -> Result<String, TemplateError> {
     let mut renderer = Renderer { sources, globals, out: String::new(), depth: 0 };
-    renderer.file(file, params, false).map_err(|failure| match failure {
+    renderer.file(file, params, included).map_err(|failure| match failure {
         Failure::At(error) => error,
         Failure::Caller(message) => TemplateError { file: file.to_owned(), line: 0, message },
     })?;
