@@ -2,6 +2,8 @@
 
 mod channel;
 mod collective;
+mod ll128;
+mod perf;
 
 /// A kernel file and everything a caller must know to use it.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,7 @@ const fn arg(name: &'static str, ty: &'static str) -> Arg {
 }
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS];
+const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS, ll128::ROWS, perf::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {
