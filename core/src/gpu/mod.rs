@@ -1,1 +1,55 @@
-//! gpu.
+//! GPUs: the driver, its devices, and safe owners of everything made in them.
+//!
+//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`] what
+//! is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold data, and a
+//! [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory between devices and
+//! processes; [`Module`] and [`Function`] load and launch kernels.
+//!
+//! - **Lifetime.** Asynchronous calls take what keeps memory alive, and the stream retains it until the work is done.
+//!   `Drop` never waits, panics or unmaps what running work uses: it leaves the rest to [`Context::reap`].
+//! - **Waiting.** Every wait has a deadline and polls.
+//! - **Good guest.** Each call restores the caller's current context. In a forked child calls fail and `Drop` does
+//!   nothing. After driver shutdown `Drop` is silent.
+//! - **Threads.** Everything here is `Send + Sync` except guards, which belong to the thread that made them.
+
+mod buffer;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod event;
+mod fork;
+mod graph;
+pub mod ipc;
+mod launch;
+mod module;
+mod pinned;
+mod pod;
+mod pointer;
+mod reaper;
+mod select;
+mod slice;
+mod staging;
+mod status;
+mod stream;
+pub mod vmm;
+
+#[cfg(test)]
+mod tests;
+
+pub use buffer::{BufferOptions, GpuBuffer, HandlePolicy};
+pub use context::{Context, Entered, RelaxedCapture};
+pub use cuda_driver_sys::CUdeviceptr;
+pub use device::{ComputeCapability, Device, PeerLink};
+pub use driver::{Driver, Hooks, Provenance};
+pub use event::Event;
+pub use graph::{CaptureMode, GraphExec};
+pub use launch::{KernelArg, KernelParam, LaunchConfig, arg};
+pub use module::{Function, FunctionAttributes, Module};
+pub use pinned::{HostRegistration, PinnedBuffer};
+pub use pod::Pod;
+pub use pointer::{MemoryKind, PointerInfo};
+pub use select::SoftwareTable;
+pub use slice::DeviceSlice;
+pub use status::is_sticky;
+pub use stream::{KeepAlive, Stream};

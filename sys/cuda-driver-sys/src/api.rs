@@ -39,15 +39,19 @@ macro_rules! define_table {
             pub const fn not_supported() -> Self {
                 Self { $($symbol: unsupported!($need ($($arg: $ty),*)),)* }
             }
+
+            /// The optional functions this table lacks, by their ABI names.
+            pub fn missing(&self) -> Vec<&'static str> {
+                [$((stringify!($symbol), missing!($need self.$symbol))),*]
+                    .into_iter()
+                    .filter_map(|(name, missing)| missing.then_some(name))
+                    .collect()
+            }
         }
 
         impl std::fmt::Debug for DriverTable {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let missing: Vec<&str> = [$((stringify!($symbol), missing!($need self.$symbol))),*]
-                    .into_iter()
-                    .filter_map(|(name, missing)| missing.then_some(name))
-                    .collect();
-                f.debug_struct("DriverTable").field("missing", &missing).finish_non_exhaustive()
+                f.debug_struct("DriverTable").field("missing", &self.missing()).finish_non_exhaustive()
             }
         }
 

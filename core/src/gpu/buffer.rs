@@ -1,0 +1,281 @@
+//! An owning GPU buffer, shareable with other devices and processes.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda_driver_sys::{CUdeviceptr, CUresult};
+
+use super::context::Context;
+use super::device::Device;
+use super::driver::call;
+use super::pod::Pod;
+use super::slice::{DeviceSlice, resolve};
+use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+
+/// By which kind of handle a buffer shall be shareable with other processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandlePolicy {
+    /// Whatever the device allows: fabric and file descriptor, file descriptor, or legacy.
+    #[default]
+    Auto,
+    /// Fabric handle, also to other hosts of the NVLink domain; an error if not permitted.
+    Fabric,
+    /// File descriptor.
+    Fd,
+    /// A plain allocation with a legacy IPC handle.
+    Legacy,
+}
+
+impl HandlePolicy {
+    /// What `AQUEDUCT_HANDLE` asks for: `auto` (default), `fabric`, `fd` or `ipc`.
+    ///
+    /// # Errors
+    /// Invalid usage for any other value.
+    pub fn from_env() -> Result<Self> {
+        Self::parse(&std::env::var("AQUEDUCT_HANDLE").unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        match text {
+            "" | "auto" => Ok(Self::Auto),
+            "fabric" => Ok(Self::Fabric),
+            "fd" => Ok(Self::Fd),
+            "ipc" => Ok(Self::Legacy),
+            other => Err(Error::usage(
+                "handle policy",
+                format!("AQUEDUCT_HANDLE={other} is not known; use auto, fabric, fd or ipc"),
+            )),
+        }
+    }
+}
+
+/// How to make a [`GpuBuffer`].
+#[derive(Clone, Copy, Debug)]
+pub struct BufferOptions {
+    /// Whether its bytes begin as zero. Otherwise they are whatever was there.
+    pub zeroed: bool,
+    /// How it can be shared.
+    pub handles: HandlePolicy,
+}
+
+/// Device memory of this process, freed when dropped.
+///
+/// Where the device supports virtual memory management it is one physical allocation of its own, rounded up to the
+/// granularity (commonly 2 MiB), and mapped; otherwise a plain allocation. Its bytes are never a Rust reference: kernels
+/// and peers write them.
+#[derive(Debug)]
+pub struct GpuBuffer {
+    ptr: CUdeviceptr,
+    len: usize,
+    size: usize,
+    backing: Backing,
+    context: Context,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Mapped(Mapping),
+    Plain,
+}
+
+/// How long zeroing may take before the device counts as stuck.
+const ZEROING: Duration = Duration::from_secs(60);
+
+impl GpuBuffer {
+    /// A zeroed buffer of `len` bytes, shareable as `AQUEDUCT_HANDLE` says.
+    ///
+    /// # Errors
+    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and whatever else the driver says.
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        Self::with_options(context, len, BufferOptions { zeroed: true, handles: HandlePolicy::from_env()? })
+    }
+
+    /// A buffer of `len` bytes.
+    ///
+    /// # Errors
+    /// Invalid usage for zero bytes; unsupported if the device has no such handles; out of memory and whatever else
+    /// the driver says.
+    pub fn with_options(context: &Context, len: usize, options: BufferOptions) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::usage("GpuBuffer", "a buffer of zero bytes cannot be allocated"));
+        }
+        context.reap();
+        let buffer = match options.handles {
+            HandlePolicy::Legacy => Self::plain(context, len)?,
+            HandlePolicy::Fd => Self::mapped(context, len, HandleTypes::FD)?,
+            HandlePolicy::Fabric => Self::mapped(context, len, HandleTypes::FABRIC)?,
+            HandlePolicy::Auto if !context.device().supports_vmm() => Self::plain(context, len)?,
+            HandlePolicy::Auto => Self::mapped_by_any(context, len)?,
+        };
+        if options.zeroed {
+            context.fill(buffer.ptr, buffer.size, 0, Deadline::after(ZEROING))?;
+        }
+        Ok(buffer)
+    }
+
+    fn mapped_by_any(context: &Context, len: usize) -> Result<Self> {
+        let device = context.device();
+        let fd = if device.supports_fd_handles() { HandleTypes::FD } else { HandleTypes::NONE };
+        if device.supports_fabric_handles() {
+            match Self::mapped(context, len, fd | HandleTypes::FABRIC) {
+                // The hardware could, but there is no IMEX channel or daemon, or not for us.
+                Err(error) if is_refusal(&error) => log::debug!("no fabric handles: {error}"),
+                other => return other,
+            }
+        }
+        Self::mapped(context, len, fd)
+    }
+
+    fn mapped(context: &Context, len: usize, types: HandleTypes) -> Result<Self> {
+        if !context.device().supports_vmm() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "GpuBuffer",
+                "this device has no virtual memory management; use AQUEDUCT_HANDLE=auto or ipc",
+            ));
+        }
+        let allocation = Arc::new(PhysicalAllocation::create(context, len, types)?);
+        let size = allocation.size();
+        let mapping = Mapping::new(context, vec![allocation])?;
+        Ok(Self {
+            ptr: mapping.ptr(),
+            len,
+            size,
+            backing: Backing::Mapped(mapping),
+            context: context.clone(),
+        })
+    }
+
+    fn plain(context: &Context, len: usize) -> Result<Self> {
+        let _entered = context.enter()?;
+        let mut ptr = 0;
+        // SAFETY: `ptr` is a live output; the memory is freed once, after this buffer is dropped.
+        context.noted(unsafe { call!(context.driver(), cuMemAlloc_v2(&raw mut ptr, len)) })?;
+        Ok(Self { ptr, len, size: len, backing: Backing::Plain, context: context.clone() })
+    }
+
+    /// The device address.
+    pub fn ptr(&self) -> CUdeviceptr {
+        self.ptr
+    }
+
+    /// The bytes asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a buffer has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The bytes allocated: [`GpuBuffer::len`] rounded up to the granularity.
+    pub fn allocated(&self) -> usize {
+        self.size
+    }
+
+    /// The context it was made in.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Its physical memory, unless it is a plain allocation.
+    pub fn allocation(&self) -> Option<&Arc<PhysicalAllocation>> {
+        match &self.backing {
+            Backing::Mapped(mapping) => mapping.parts().first(),
+            Backing::Plain => None,
+        }
+    }
+
+    /// Lets `device`, another device of the same process, read and write it at the same address.
+    ///
+    /// # Errors
+    /// What the driver says, for example that the GPUs cannot reach each other.
+    pub fn allow(&self, device: &Device) -> Result<()> {
+        match &self.backing {
+            Backing::Mapped(mapping) => mapping.allow(device),
+            Backing::Plain => Context::new(device)?.enable_peer_access(&self.context),
+        }
+    }
+
+    /// A range of it, in bytes, that keeps it alive.
+    ///
+    /// # Errors
+    /// Invalid usage if the range does not lie within.
+    pub fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
+        let (start, len) = resolve(self.len, range)?;
+        let keep = Arc::clone(self) as super::stream::KeepAlive;
+        // SAFETY: the range lies within the buffer, which lives as long as `keep`.
+        Ok(unsafe { DeviceSlice::from_raw(&self.context, self.ptr + start as u64, len, keep) })
+    }
+
+    /// Copies `data` to byte `offset` and waits until it is there.
+    ///
+    /// # Errors
+    /// Invalid usage if it does not fit; timeout; what the driver says.
+    pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
+        super::slice::check(self.len, offset, size_of_val(data))?;
+        self.context.upload(self.ptr + offset as u64, super::pod::bytes_of(data), deadline.into())
+    }
+
+    /// Copies what is at byte `offset` into `data`.
+    ///
+    /// # Errors
+    /// Invalid usage if there is not as much; timeout; what the driver says.
+    pub fn download<T: Pod>(
+        &self,
+        offset: usize,
+        data: &mut [T],
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        super::slice::check(self.len, offset, size_of_val(data))?;
+        self.context.download(super::pod::bytes_of_mut(data), self.ptr + offset as u64, deadline.into())
+    }
+
+    /// Sets every byte to `value` and waits until that is done.
+    ///
+    /// # Errors
+    /// Timeout, or what the driver says.
+    pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
+        self.context.fill(self.ptr, self.len, value, deadline.into())
+    }
+}
+
+impl Drop for GpuBuffer {
+    fn drop(&mut self) {
+        // A mapping frees itself.
+        if let Backing::Plain = self.backing {
+            let ptr = self.ptr;
+            // SAFETY: ours, freed once; the context is quiet when this runs, so nothing uses it.
+            self.context.dispose(Box::new(move |driver| unsafe { call!(driver, cuMemFree_v2(ptr)) }));
+        }
+    }
+}
+
+/// Whether the driver refused a kind of handle, rather than failing.
+fn is_refusal(error: &Error) -> bool {
+    [
+        CUresult::CUDA_ERROR_NOT_PERMITTED,
+        CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        CUresult::CUDA_ERROR_INVALID_DEVICE,
+    ]
+    .iter()
+    .any(|code| code.0.cast_signed() == error.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_policy_names_its_choices() {
+        assert_eq!(HandlePolicy::parse("").unwrap(), HandlePolicy::Auto);
+        assert_eq!(HandlePolicy::parse("ipc").unwrap(), HandlePolicy::Legacy);
+        let error = HandlePolicy::parse("shm").unwrap_err();
+        assert!(error.message().contains("auto, fabric, fd or ipc"), "{error}");
+    }
+}

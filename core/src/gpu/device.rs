@@ -1,0 +1,308 @@
+//! GPUs: what is there and what each can do.
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+
+use cuda_driver_sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUuuid};
+
+use super::driver::{Driver, call};
+use crate::error::{Error, Result};
+
+/// A GPU of one driver, by ordinal. Cheap to clone; it holds no resource of the device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    driver: Driver,
+    ordinal: u32,
+    raw: CUdevice,
+}
+
+/// The compute capability: which PTX `.target` runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeCapability {
+    /// The generation.
+    pub major: u32,
+    /// The revision within it.
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// As in `sm_90`: ten times the major number plus the minor.
+    pub fn sm(self) -> u32 {
+        self.major * 10 + self.minor
+    }
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// How one device reaches the memory of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerLink {
+    /// Loads and stores work.
+    pub access: bool,
+    /// Atomics on the peer's memory are native.
+    pub native_atomics: bool,
+    /// The driver's relative rank of the link: lower is faster.
+    pub performance_rank: i32,
+}
+
+impl Device {
+    /// How many devices `driver` has.
+    ///
+    /// # Errors
+    /// What `cuDeviceGetCount` says.
+    pub fn count(driver: &Driver) -> Result<u32> {
+        let mut count = 0;
+        // SAFETY: `count` is a live output.
+        unsafe { call!(driver, cuDeviceGetCount(&raw mut count)) }?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// The device with number `ordinal`, counted from 0 among the visible ones.
+    ///
+    /// # Errors
+    /// Invalid usage, naming what exists, if there is no such device.
+    pub fn new(driver: &Driver, ordinal: u32) -> Result<Self> {
+        let count = Self::count(driver)?;
+        if ordinal >= count {
+            return Err(Self::no_such(driver, ordinal, count));
+        }
+        let mut raw = 0;
+        // SAFETY: `raw` is a live output and `ordinal` was just checked.
+        unsafe { call!(driver, cuDeviceGet(&raw mut raw, ordinal.cast_signed())) }?;
+        Ok(Self { driver: driver.clone(), ordinal, raw })
+    }
+
+    /// Every device of `driver`, in ordinal order.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn all(driver: &Driver) -> Result<Vec<Self>> {
+        (0..Self::count(driver)?).map(|ordinal| Self::new(driver, ordinal)).collect()
+    }
+
+    fn no_such(driver: &Driver, ordinal: u32, count: u32) -> Error {
+        let names: Vec<String> = Self::all(driver)
+            .unwrap_or_default()
+            .iter()
+            .map(|d| format!("{} ({})", d.ordinal, d.name().unwrap_or_else(|_| "unnamed".into())))
+            .collect();
+        let message = match count {
+            0 => format!("there is no device {ordinal}: {} has no device at all", driver.provenance()),
+            _ => format!("there is no device {ordinal}; the devices are {}", names.join(", ")),
+        };
+        Error::usage("device", message)
+    }
+
+    /// The driver it belongs to.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Its number among the visible devices.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// The driver's handle of it.
+    pub fn raw(&self) -> CUdevice {
+        self.raw
+    }
+
+    /// The product name.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn name(&self) -> Result<String> {
+        // SAFETY: buffer and length belong together; the driver terminates the name within them.
+        self.text(|text, len| unsafe { call!(&self.driver, cuDeviceGetName(text, len, self.raw)) })
+    }
+
+    /// The PCI address as `domain:bus:device.function`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pci_bus_id(&self) -> Result<String> {
+        // SAFETY: as for the name.
+        self.text(|text, len| unsafe { call!(&self.driver, cuDeviceGetPCIBusId(text, len, self.raw)) })
+    }
+
+    /// The identity that is the same in every process on every host.
+    ///
+    /// # Errors
+    /// Unsupported on drivers before CUDA 11.4.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let mut uuid = CUuuid::default();
+        // SAFETY: `uuid` is a live output.
+        unsafe { call!(&self.driver, optional cuDeviceGetUuid_v2(&raw mut uuid, self.raw)) }?;
+        Ok(uuid.bytes.map(|b| u8::from_ne_bytes(b.to_ne_bytes())))
+    }
+
+    /// Bytes of device memory.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn total_memory(&self) -> Result<usize> {
+        let mut bytes = 0;
+        // SAFETY: `bytes` is a live output.
+        unsafe { call!(&self.driver, cuDeviceTotalMem_v2(&raw mut bytes, self.raw)) }?;
+        Ok(bytes)
+    }
+
+    /// Any attribute, as the driver gives it.
+    ///
+    /// # Errors
+    /// What the driver says; an older driver refuses attributes it does not know.
+    pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: `value` is a live output.
+        unsafe { call!(&self.driver, cuDeviceGetAttribute(&raw mut value, attribute, self.raw)) }?;
+        Ok(value)
+    }
+
+    /// A yes-or-no attribute; `false` also where the driver is too old to know it.
+    pub fn can(&self, attribute: CUdevice_attribute) -> bool {
+        self.attribute(attribute).is_ok_and(|value| value != 0)
+    }
+
+    /// The compute capability.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn compute_capability(&self) -> Result<ComputeCapability> {
+        Ok(ComputeCapability {
+            major: self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            minor: self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        })
+    }
+
+    /// The number of streaming multiprocessors.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn sm_count(&self) -> Result<u32> {
+        self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+    }
+
+    /// The largest block, in threads.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn max_threads_per_block(&self) -> Result<u32> {
+        self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+    }
+
+    /// The largest grid in x, y and z, in blocks.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn max_grid(&self) -> Result<[u32; 3]> {
+        Ok([
+            self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ])
+    }
+
+    /// The most shared memory a block may have, in bytes, when the kernel opts in.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn max_shared_per_block(&self) -> Result<u32> {
+        self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    }
+
+    /// Whether grid barriers can be launched.
+    pub fn can_launch_cooperatively(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)
+    }
+
+    /// Whether memory can be reserved, created and mapped separately (`cuMemCreate` and its family).
+    pub fn supports_vmm(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+    }
+
+    /// Whether an allocation can be exported as a file descriptor.
+    pub fn supports_fd_handles(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+    }
+
+    /// Whether the hardware can export an allocation to other hosts of its NVLink domain. Permission is another
+    /// question, which only an allocation answers.
+    pub fn supports_fabric_handles(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+    }
+
+    /// Whether `cuStreamWriteValue64` works.
+    pub fn supports_64_bit_stream_values(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+    }
+
+    /// Whether multicast objects (NVLink SHARP) exist.
+    pub fn supports_multicast(&self) -> bool {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
+    }
+
+    /// Whether this device can load from and store to memory of `peer`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn can_access_peer(&self, peer: &Self) -> Result<bool> {
+        if self.raw == peer.raw {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: `can` is a live output.
+        unsafe { call!(&self.driver, cuDeviceCanAccessPeer(&raw mut can, self.raw, peer.raw)) }?;
+        Ok(can != 0)
+    }
+
+    /// How this device reaches the memory of another device, `peer`.
+    ///
+    /// # Errors
+    /// What the driver says, for example when both are the same device.
+    pub fn peer_link(&self, peer: &Self) -> Result<PeerLink> {
+        let get = |attribute| {
+            let mut value = 0;
+            // SAFETY: `value` is a live output.
+            unsafe {
+                call!(&self.driver, cuDeviceGetP2PAttribute(&raw mut value, attribute, self.raw, peer.raw))
+            }?;
+            Ok::<_, Error>(value)
+        };
+        Ok(PeerLink {
+            access: self.can_access_peer(peer)?,
+            native_atomics: get(CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)? != 0,
+            performance_rank: get(CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
+        })
+    }
+
+    /// The host memory node this device is attached to, if the system says.
+    pub fn numa_node(&self) -> Option<u32> {
+        let id = self.pci_bus_id().ok()?.to_lowercase();
+        let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{id}/numa_node")).ok()?;
+        text.trim().parse().ok()
+    }
+
+    fn unsigned(&self, attribute: CUdevice_attribute) -> Result<u32> {
+        Ok(u32::try_from(self.attribute(attribute)?).unwrap_or(0))
+    }
+
+    fn text(&self, get: impl FnOnce(*mut c_char, i32) -> Result<()>) -> Result<String> {
+        let mut text: [c_char; 256] = [0; 256];
+        get(text.as_mut_ptr(), 255)?;
+        // SAFETY: the last byte is 0 whatever the driver wrote into the 255 before it.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.driver.is_same(&other.driver) && self.ordinal == other.ordinal
+    }
+}
+
+impl Eq for Device {}

@@ -1,0 +1,123 @@
+//! Events: points in a stream that others wait for, and the time between two of them.
+
+use std::ptr;
+
+use cuda_driver_sys::{CUevent, CUevent_flags};
+
+use super::context::Context;
+use super::driver::call;
+use super::reaper::answer;
+use super::stream::{Stream, poll_until};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+
+/// A point in a stream's work. Recording it again moves it.
+#[derive(Debug)]
+pub struct Event {
+    raw: CUevent,
+    timed: bool,
+    context: Context,
+}
+
+// SAFETY: `raw` is the only field that is not Send: an opaque handle, accepted by the driver on any thread.
+unsafe impl Send for Event {}
+// SAFETY: the driver serialises concurrent calls on one event; nothing else in it changes.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that only orders. An event never recorded counts as done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::create(context, false)
+    }
+
+    /// An event that also takes the time, for [`Event::elapsed_ms`].
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn timed(context: &Context) -> Result<Self> {
+        Self::create(context, true)
+    }
+
+    fn create(context: &Context, timed: bool) -> Result<Self> {
+        let _entered = context.enter()?;
+        let mut raw = ptr::null_mut();
+        let flags =
+            if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
+        // SAFETY: `raw` is a live output; the event is destroyed once, in `Drop` or by whom `into_raw` gave it to.
+        context.noted(unsafe { call!(context.driver(), cuEventCreate(&raw mut raw, flags.0)) })?;
+        Ok(Self { raw, timed, context: context.clone() })
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Puts the event behind everything enqueued on `stream` so far.
+    ///
+    /// # Errors
+    /// What the driver says, for example that the stream belongs to another context.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        let _entered = self.context.enter()?;
+        // SAFETY: both handles are alive.
+        self.context.noted(unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream.raw())) })
+    }
+
+    /// Whether the work before it is done.
+    ///
+    /// # Errors
+    /// A failure of that work, or what the driver says.
+    pub fn is_done(&self) -> Result<bool> {
+        let _entered = self.context.enter()?;
+        let driver = self.context.driver();
+        // SAFETY: the event is alive.
+        let result = unsafe { call!(driver, raw cuEventQuery(self.raw)) }?;
+        self.context.noted(answer(driver, "cuEventQuery", result))
+    }
+
+    /// Waits until the work before it is done.
+    ///
+    /// # Errors
+    /// Timeout, or a failure of that work.
+    pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        poll_until("synchronize", "an event", deadline.into(), || self.is_done())
+    }
+
+    /// Milliseconds between `start` and this event, both timed and done.
+    ///
+    /// # Errors
+    /// Invalid usage if one of them is not timed; what the driver says, for example that one is not done.
+    pub fn elapsed_ms(&self, start: &Self) -> Result<f32> {
+        if !(self.timed && start.timed) {
+            return Err(Error::usage("elapsed_ms", "both events must be made with Event::timed"));
+        }
+        let _entered = self.context.enter()?;
+        let mut ms = 0.0;
+        // SAFETY: `ms` is a live output and both events are alive.
+        unsafe { call!(self.context.driver(), cuEventElapsedTime(&raw mut ms, start.raw, self.raw)) }?;
+        Ok(ms)
+    }
+
+    /// Gives the handle away: the caller destroys it.
+    pub(super) fn into_raw(self) -> CUevent {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the field is read once and `this` is neither used nor dropped after.
+        drop(unsafe { ptr::read(&raw mut this.context) });
+        this.raw
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let driver = self.context.driver();
+        if driver.forked() {
+            return;
+        }
+        // SAFETY: ours, destroyed once. An event not yet reached is freed by the driver when it is: this never waits.
+        let destroy = || unsafe { call!(driver, cuEventDestroy_v2(self.raw)) };
+        driver.note_drop(self.context.enter().and_then(|_entered| destroy()));
+    }
+}

@@ -1,0 +1,203 @@
+//! Graphs: work captured once from a stream and replayed as a whole.
+
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use cuda_driver_sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
+
+use super::context::{Context, lock};
+use super::driver::call;
+use super::stream::{KeepAlive, Stream};
+use crate::error::Result;
+
+/// What a capture forbids other calls to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Calls that could disturb the capture fail on every thread.
+    Global,
+    /// They fail on the capturing thread only.
+    #[default]
+    ThreadLocal,
+    /// They do not fail.
+    Relaxed,
+}
+
+impl CaptureMode {
+    fn raw(self) -> CUstreamCaptureMode {
+        match self {
+            Self::Global => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Self::ThreadLocal => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Self::Relaxed => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        }
+    }
+}
+
+/// Captured work, ready to be launched any number of times. Cheap to clone.
+///
+/// It owns what the stream retained during the capture, until it and its last launch are gone.
+#[derive(Clone)]
+pub struct GraphExec {
+    inner: Arc<ExecInner>,
+}
+
+struct ExecInner {
+    raw: CUgraphExec,
+    nodes: usize,
+    /// Executable graphs are not internally synchronised: launches take turns.
+    turn: Mutex<()>,
+    kept: Vec<KeepAlive>,
+    context: Context,
+}
+
+// SAFETY: `raw` is the only field that is not Send: an opaque handle, not bound to a thread.
+unsafe impl Send for ExecInner {}
+// SAFETY: calls on the handle are made one at a time, under `turn`.
+unsafe impl Sync for ExecInner {}
+
+impl GraphExec {
+    /// Captures what `work` enqueues on `stream`, which does not run, and makes it launchable.
+    ///
+    /// # Errors
+    /// What `work` says; what the driver says, for example that something cannot be captured. The stream is out of
+    /// capture afterwards in any case.
+    pub fn capture(
+        stream: &Stream,
+        mode: CaptureMode,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<Self> {
+        let context = stream.context();
+        let driver = context.driver();
+        let _entered = context.enter()?;
+        // SAFETY: the stream is alive.
+        context.noted(unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) })?;
+        stream.begin_keeping();
+        let capture = Capture { stream, ended: false };
+        work(stream)?;
+        let (graph, kept) = capture.end()?;
+        let graph = Graph { raw: graph, context };
+        let nodes = graph.nodes()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is a live output and the graph is alive; what is made is destroyed once, in `Drop`.
+        context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
+        let inner = ExecInner { raw, nodes, turn: Mutex::default(), kept, context: context.clone() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Enqueues the whole graph on `stream`, which retains it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        let context = &self.inner.context;
+        {
+            let _entered = context.enter()?;
+            let _turn = lock(&self.inner.turn);
+            // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
+            context.noted(unsafe { call!(context.driver(), cuGraphLaunch(self.inner.raw, stream.raw())) })?;
+        }
+        stream.retain(Arc::clone(&self.inner) as KeepAlive)
+    }
+
+    /// Moves the graph's description to the device, so that the first launch is as fast as the others.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn upload(&self, stream: &Stream) -> Result<()> {
+        let context = &self.inner.context;
+        let _entered = context.enter()?;
+        let _turn = lock(&self.inner.turn);
+        // SAFETY: both handles are alive.
+        context.noted(unsafe { call!(context.driver(), cuGraphUpload(self.inner.raw, stream.raw())) })
+    }
+
+    /// How many kernels, copies and so on it consists of.
+    pub fn nodes(&self) -> usize {
+        self.inner.nodes
+    }
+}
+
+impl fmt::Debug for GraphExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExecInner { raw, nodes, kept, .. } = &*self.inner;
+        f.debug_struct("GraphExec")
+            .field("raw", raw)
+            .field("nodes", nodes)
+            .field("kept", &kept.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ExecInner {
+    fn drop(&mut self) {
+        let driver = self.context.driver();
+        if driver.forked() {
+            return;
+        }
+        // SAFETY: ours, destroyed once. A launch still running is retained by its stream, so there is none.
+        let destroy = || unsafe { call!(driver, cuGraphExecDestroy(self.raw)) };
+        driver.note_drop(self.context.enter().and_then(|_entered| destroy()));
+    }
+}
+
+/// A capture that is on; ends it also when the work fails or panics.
+struct Capture<'a> {
+    stream: &'a Stream,
+    ended: bool,
+}
+
+impl Capture<'_> {
+    fn end(mut self) -> Result<(CUgraph, Vec<KeepAlive>)> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(CUgraph, Vec<KeepAlive>)> {
+        self.ended = true;
+        let kept = self.stream.end_keeping();
+        let context = self.stream.context();
+        let mut graph = ptr::null_mut();
+        // SAFETY: `graph` is a live output; the stream is alive and in capture.
+        context.noted(unsafe {
+            call!(context.driver(), cuStreamEndCapture(self.stream.raw(), &raw mut graph))
+        })?;
+        Ok((graph, kept))
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        // An invalidated capture ends with an error by right; the error of the work is the one to tell.
+        if let Ok((raw, _)) = self.finish() {
+            drop(Graph { raw, context: self.stream.context() });
+        }
+    }
+}
+
+/// A graph between capture and instantiation.
+struct Graph<'a> {
+    raw: CUgraph,
+    context: &'a Context,
+}
+
+impl Graph<'_> {
+    fn nodes(&self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: `count` is a live output; a null array asks for the number only.
+        unsafe { call!(self.context.driver(), cuGraphGetNodes(self.raw, ptr::null_mut(), &raw mut count)) }?;
+        Ok(count)
+    }
+}
+
+impl Drop for Graph<'_> {
+    fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
+        let driver = self.context.driver();
+        // SAFETY: ours, destroyed once; an executable graph made from it does not need it.
+        driver.note_drop(unsafe { call!(driver, cuGraphDestroy(self.raw)) });
+    }
+}

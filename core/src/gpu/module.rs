@@ -1,0 +1,339 @@
+//! Modules: PTX loaded into a context, and the kernels in it.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use cuda_driver_sys::{
+    CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+};
+
+use super::context::{Context, lock};
+use super::device::ComputeCapability;
+use super::driver::call;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Loaded PTX. Cheap to clone; unloaded when the last clone and the last [`Function`] are gone.
+#[derive(Clone, Debug)]
+pub struct Module {
+    inner: Arc<ModuleInner>,
+}
+
+#[derive(Debug)]
+struct ModuleInner {
+    raw: CUmodule,
+    context: Context,
+}
+
+// SAFETY: `raw` is the only field that is not Send: an opaque handle, accepted by the driver on any thread.
+unsafe impl Send for ModuleInner {}
+// SAFETY: the handle never changes, and looking into a module from several threads is the driver's to serialise.
+unsafe impl Sync for ModuleInner {}
+
+/// Bytes of each of the compiler's logs.
+const LOG: usize = 16 << 10;
+
+impl Module {
+    /// Compiles and loads `ptx`.
+    ///
+    /// # Errors
+    /// PTX that does not assemble gives an error with the compiler's log and the line it complains about.
+    pub fn load_ptx(context: &Context, ptx: &str) -> Result<Self> {
+        let image =
+            CString::new(ptx).map_err(|_| Error::usage("load PTX", "the PTX text contains a NUL byte"))?;
+        context.reap();
+        let driver = context.driver();
+        let _entered = context.enter()?;
+        let (mut info, mut errors) = (vec![0_u8; LOG], vec![0_u8; LOG]);
+        // The driver takes integers in the place of pointers.
+        let size = || ptr::without_provenance_mut::<c_void>(LOG);
+        let mut options = [
+            CUjit_option::CU_JIT_INFO_LOG_BUFFER,
+            CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [info.as_mut_ptr().cast(), size(), errors.as_mut_ptr().cast(), size()];
+        let mut raw = ptr::null_mut();
+        let (options_ptr, values_ptr) = (options.as_mut_ptr(), values.as_mut_ptr());
+        // SAFETY: the image is NUL-terminated text; options and values are two arrays of 4 entries, the log buffers as
+        // long as they say; all of them live during the call. What is loaded is unloaded once, after the last holder.
+        let result = unsafe {
+            call!(driver, raw cuModuleLoadDataEx(&raw mut raw, image.as_ptr().cast(), 4, options_ptr, values_ptr))
+        }?;
+        let (info, errors) = (text(&info), text(&errors));
+        if result != CUresult::CUDA_SUCCESS {
+            let error = context.note(driver.error("cuModuleLoadDataEx", result));
+            return Err(explain(&error, ptx, &errors));
+        }
+        if !info.is_empty() {
+            log::debug!("loading PTX: {info}");
+        }
+        Ok(Self { inner: Arc::new(ModuleInner { raw, context: context.clone() }) })
+    }
+
+    /// The kernel `name`, ready to launch: its code is loaded now, not at the first launch.
+    ///
+    /// # Errors
+    /// Invalid usage if there is none of this name; what the driver says.
+    pub fn function(&self, name: &str) -> Result<Function> {
+        let context = &self.inner.context;
+        let driver = context.driver();
+        let c_name = CString::new(name)
+            .map_err(|_| Error::usage("find kernel", "a name cannot contain a NUL byte"))?;
+        let _entered = context.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is a live output; module and name are alive.
+        match unsafe {
+            call!(driver, raw cuModuleGetFunction(&raw mut raw, self.inner.raw, c_name.as_ptr()))
+        }? {
+            CUresult::CUDA_SUCCESS => {}
+            CUresult::CUDA_ERROR_NOT_FOUND => {
+                return Err(Error::usage("find kernel", format!("the module has no kernel named {name}")));
+            }
+            other => return Err(context.note(driver.error("cuModuleGetFunction", other))),
+        }
+        Function::new(self.clone(), raw, name)
+    }
+
+    /// Address and bytes of the module's global variable `name`.
+    ///
+    /// # Errors
+    /// Invalid usage if there is none of this name; what the driver says.
+    pub fn global(&self, name: &str) -> Result<(CUdeviceptr, usize)> {
+        let context = &self.inner.context;
+        let driver = context.driver();
+        let c_name = CString::new(name)
+            .map_err(|_| Error::usage("find global", "a name cannot contain a NUL byte"))?;
+        let _entered = context.enter()?;
+        let (mut ptr, mut size) = (0, 0);
+        // SAFETY: both are live outputs; module and name are alive.
+        match unsafe {
+            call!(driver, raw cuModuleGetGlobal_v2(&raw mut ptr, &raw mut size, self.inner.raw, c_name.as_ptr()))
+        }? {
+            CUresult::CUDA_SUCCESS => Ok((ptr, size)),
+            CUresult::CUDA_ERROR_NOT_FOUND => {
+                Err(Error::usage("find global", format!("the module has no global variable named {name}")))
+            }
+            other => Err(context.note(driver.error("cuModuleGetGlobal_v2", other))),
+        }
+    }
+
+    /// The context it was loaded into.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+}
+
+impl Drop for ModuleInner {
+    fn drop(&mut self) {
+        // As an address: a raw pointer is not Send.
+        let raw = self.raw.expose_provenance();
+        self.context.dispose(Box::new(move |driver| {
+            let raw: CUmodule = ptr::with_exposed_provenance_mut(raw);
+            // SAFETY: ours, unloaded once; the context is quiet when this runs, so none of its kernels does.
+            unsafe { call!(driver, cuModuleUnload(raw)) }
+        }));
+    }
+}
+
+/// What a kernel needs, as compiled for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionAttributes {
+    /// The largest block it can be launched with, in threads.
+    pub max_threads_per_block: u32,
+    /// Registers per thread.
+    pub registers: u32,
+    /// Shared memory declared in the code, in bytes per block.
+    pub static_shared_bytes: u32,
+    /// Local memory in bytes per thread: more than 0 means spilling or arrays.
+    pub local_bytes: u32,
+}
+
+/// A kernel. Cheap to clone; keeps its module loaded.
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub(super) inner: Arc<FunctionInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct FunctionInner {
+    pub(super) raw: CUfunction,
+    pub(super) name: String,
+    pub(super) attributes: FunctionAttributes,
+    pub(super) device: DeviceLimits,
+    /// Per (threads per block, dynamic shared bytes): how many blocks are resident on the whole device.
+    resident: Mutex<Option<(u32, u32, u32)>>,
+    module: Module,
+}
+
+// SAFETY: `raw` is the only field that is not Send: an opaque handle of the module, accepted on any thread.
+unsafe impl Send for FunctionInner {}
+// SAFETY: the handle never changes; the rest is immutable or behind a mutex.
+unsafe impl Sync for FunctionInner {}
+
+/// What a launch is checked against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceLimits {
+    pub(super) sm_count: u32,
+    pub(super) max_grid: [u32; 3],
+    pub(super) max_block: [u32; 3],
+    pub(super) shared_per_block: u32,
+    pub(super) cooperative: bool,
+    pub(super) capability: ComputeCapability,
+}
+
+impl Function {
+    fn new(module: Module, raw: CUfunction, name: &str) -> Result<Self> {
+        let context = module.context().clone();
+        let get = |attribute| {
+            let mut value = 0;
+            // SAFETY: `value` is a live output and the function belongs to a loaded module.
+            unsafe { call!(context.driver(), cuFuncGetAttribute(&raw mut value, attribute, raw)) }?;
+            Ok::<_, Error>(u32::try_from(value).unwrap_or(0))
+        };
+        // Asking for what only compiled code knows makes a lazily loading driver load it.
+        let attributes = FunctionAttributes {
+            max_threads_per_block: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            registers: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            static_shared_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            local_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        };
+        let device = context.device();
+        let unsigned = |attribute| Ok::<_, Error>(u32::try_from(device.attribute(attribute)?).unwrap_or(0));
+        let limits = DeviceLimits {
+            sm_count: device.sm_count()?,
+            max_grid: device.max_grid()?,
+            max_block: [
+                unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
+                unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
+                unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
+            ],
+            shared_per_block: device.max_shared_per_block()?,
+            cooperative: device.can_launch_cooperatively(),
+            capability: device.compute_capability()?,
+        };
+        let (name, resident) = (name.to_owned(), Mutex::default());
+        Ok(Self {
+            inner: Arc::new(FunctionInner { raw, name, attributes, device: limits, resident, module }),
+        })
+    }
+
+    /// Its name in the module.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What it needs.
+    pub fn attributes(&self) -> FunctionAttributes {
+        self.inner.attributes
+    }
+
+    /// The driver's handle, valid as long as this value.
+    pub fn raw(&self) -> CUfunction {
+        self.inner.raw
+    }
+
+    /// The context it is loaded in.
+    pub fn context(&self) -> &Context {
+        self.inner.module.context()
+    }
+
+    /// Lets launches ask for up to `bytes` of dynamic shared memory. Needed above 48 KiB.
+    ///
+    /// # Errors
+    /// Invalid usage if the device has not as much for a block; what the driver says.
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        let have =
+            self.inner.device.shared_per_block.saturating_sub(self.inner.attributes.static_shared_bytes);
+        let (Ok(value), true) = (i32::try_from(bytes), bytes <= have) else {
+            let message = format!("kernel {}: {bytes} bytes of shared memory; there are {have}", self.name());
+            return Err(Error::usage("allow_shared", message));
+        };
+        let context = self.context();
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let _entered = context.enter()?;
+        // SAFETY: the function belongs to a loaded module.
+        context.noted(unsafe { call!(context.driver(), cuFuncSetAttribute(self.raw(), attribute, value)) })
+    }
+
+    /// How many blocks of `threads` threads and `shared_bytes` of dynamic shared memory the whole device runs at once:
+    /// the largest grid that may meet at a grid barrier.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
+        if let Some((t, s, blocks)) = *lock(&self.inner.resident)
+            && (t, s) == (threads, shared_bytes)
+        {
+            return Ok(blocks);
+        }
+        let context = self.context();
+        let (mut per_sm, block) = (0, i32::try_from(threads).unwrap_or(i32::MAX));
+        let shared = shared_bytes as usize;
+        let _entered = context.enter()?;
+        // SAFETY: `per_sm` is a live output and the function belongs to a loaded module.
+        context.noted(unsafe {
+            call!(
+                context.driver(),
+                cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut per_sm, self.raw(), block, shared)
+            )
+        })?;
+        let blocks = u32::try_from(per_sm).unwrap_or(0).saturating_mul(self.inner.device.sm_count);
+        *lock(&self.inner.resident) = Some((threads, shared_bytes, blocks));
+        Ok(blocks)
+    }
+}
+
+/// The text in a log buffer.
+fn text(log: &[u8]) -> String {
+    let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..end]).trim().to_owned()
+}
+
+/// `error`, with the compiler's log and the first line of `ptx` it names.
+fn explain(error: &Error, ptx: &str, log: &str) -> Error {
+    let mut message = error.message().to_owned();
+    if !log.is_empty() {
+        message.push_str("\n  the PTX compiler says: ");
+        message.push_str(&log.replace('\n', "\n  "));
+    }
+    if let Some((number, line)) = line_named(log).and_then(|n| Some((n, ptx.lines().nth(n.checked_sub(1)?)?)))
+    {
+        message.push_str(&format!("\n  line {number} is: {}", line.trim()));
+    }
+    Error::new(ErrorKind::Cuda, error.op(), message).with_code(error.code())
+}
+
+/// The number behind the first "line" in `log`.
+fn line_named(log: &str) -> Option<usize> {
+    log.match_indices("line ").find_map(|(at, word)| {
+        let rest = &log[at + word.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jit_failure_shows_log_and_line() {
+        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX").with_code(218);
+        let log = "ptxas application ptx input, line 2; error : unknown opcode 'addd'";
+        let shown = explain(&error, ".version 7.0\n  addd.u32 %r1;\n", log);
+        assert_eq!(shown.code(), 218);
+        assert!(shown.message().contains("unknown opcode 'addd'"), "{shown}");
+        assert!(shown.message().ends_with("line 2 is: addd.u32 %r1;"), "{shown}");
+    }
+
+    #[test]
+    fn a_log_without_a_line_or_beyond_the_text_is_shown_alone() {
+        assert_eq!(line_named("no number on this line "), None);
+        assert_eq!(line_named("outline of line 17"), Some(17));
+        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX");
+        assert!(!explain(&error, "one\n", "line 9").message().contains(" is: "));
+        assert!(!explain(&error, "one\n", "line 0").message().contains(" is: "));
+    }
+}

@@ -1,0 +1,216 @@
+//! What a `Drop` could not finish: work still running on a dropped stream, and memory that such work may still use.
+//!
+//! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
+//! the context is *quiet*: every stream this library knows in it is idle. Otherwise they are kept here and run at a
+//! later call: when a stream or buffer is made, a module loaded, a stream synchronised. Entries hold the context, so it
+//! outlives them; the driver finds it again when the device's context is made anew.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
+
+use super::context::{Context, RelaxedCapture, lock};
+use super::driver::{Driver, call};
+use super::stream::KeepAlive;
+use crate::error::Result;
+
+/// The unfinished business of one context.
+#[derive(Default)]
+pub(super) struct Reaper {
+    state: Mutex<State>,
+    /// Entries in `retired` and `disposals`, so that looking costs one load.
+    waiting: AtomicUsize,
+}
+
+/// Under one lock, so that a stream is always seen in one of the lists while it may have work. Only queries are made
+/// while it is held; nothing is dropped.
+#[derive(Default)]
+struct State {
+    streams: Vec<Watched>,
+    retired: Vec<Retired>,
+    disposals: Vec<Disposal>,
+}
+
+/// A stream in use.
+struct Watched(CUstream);
+
+// SAFETY: an opaque handle that the driver accepts on any thread.
+unsafe impl Send for Watched {}
+
+/// A dropped stream whose work was not done.
+#[expect(dead_code, reason = "context and kept are held, not read: until the work is done")]
+pub(super) struct Retired {
+    pub(super) context: Context,
+    /// Destroyed when its work is done, if `owned`.
+    pub(super) stream: CUstream,
+    pub(super) owned: bool,
+    /// For a stream that is not ours and may vanish: what to query instead of the stream.
+    pub(super) event: Option<CUevent>,
+    pub(super) kept: Vec<KeepAlive>,
+}
+
+// SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
+unsafe impl Send for Retired {}
+
+struct Disposal {
+    context: Context,
+    action: Action,
+}
+
+/// Frees something. Runs once, with the context current, or never.
+pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
+
+impl Context {
+    /// Frees what earlier `Drop`s had to leave, as far as that needs no waiting. Never fails; never waits.
+    pub fn reap(&self) {
+        let reaper = &self.inner.reaper;
+        if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() || self.is_lost() {
+            return;
+        }
+        let Ok(_entered) = self.enter() else { return };
+        let done = lock(&reaper.state).take_done(self);
+        reaper.waiting.fetch_sub(done.len(), Ordering::Relaxed);
+        // Dropping what was kept may dispose of memory, which takes the lock.
+        for retired in done {
+            retired.release(self.driver());
+        }
+        let ready = lock(&reaper.state).take_ready(self);
+        reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
+        for Disposal { context, action } in ready {
+            context.run(action);
+        }
+    }
+
+    /// How many things wait for their work to finish before they can be freed.
+    pub fn unreaped(&self) -> usize {
+        self.inner.reaper.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
+    pub(super) fn dispose(&self, action: Action) {
+        if self.driver().forked() {
+            // The parent owns it; the child's copy of the handle means nothing.
+            std::mem::forget(action);
+            return;
+        }
+        if self.is_lost() {
+            log::warn!("device {}: leaking memory of a lost context", self.device().ordinal());
+            std::mem::forget(action);
+            return;
+        }
+        let entered = self.enter();
+        let mut state = lock(&self.inner.reaper.state);
+        if entered.is_ok() && state.is_quiet(self) {
+            drop(state);
+            self.run(action);
+        } else {
+            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            state.disposals.push(Disposal { context: self.clone(), action });
+        }
+    }
+
+    /// Counts the work of `stream` when judging whether the context is quiet.
+    pub(super) fn watch(&self, stream: CUstream) {
+        lock(&self.inner.reaper.state).streams.push(Watched(stream));
+    }
+
+    /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
+    pub(super) fn unwatch(&self, stream: CUstream, retired: Option<Retired>) {
+        let mut state = lock(&self.inner.reaper.state);
+        if let Some(at) = state.streams.iter().position(|watched| watched.0 == stream) {
+            state.streams.swap_remove(at);
+        }
+        if let Some(retired) = retired {
+            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            state.retired.push(retired);
+        }
+    }
+
+    fn run(&self, action: Action) {
+        let driver = self.driver();
+        let relaxed = RelaxedCapture::new(driver);
+        let result = self.noted(action(driver));
+        drop(relaxed);
+        driver.note_drop(result);
+    }
+}
+
+impl State {
+    /// Whether nothing this library knows of runs in the context, which is current.
+    fn is_quiet(&mut self, context: &Context) -> bool {
+        self.retired.is_empty()
+            && self.streams.iter().all(|stream| is_idle(context.driver(), stream.0).unwrap_or(false))
+    }
+
+    fn take_done(&mut self, context: &Context) -> Vec<Retired> {
+        let mut done = Vec::new();
+        let mut at = 0;
+        while let Some(retired) = self.retired.get(at) {
+            match retired.is_done(context.driver()) {
+                Ok(false) => at += 1,
+                Ok(true) => done.push(self.retired.swap_remove(at)),
+                Err(error) => {
+                    log::error!("leaking what unfinished work used: {}", context.note(error));
+                    std::mem::forget(self.retired.swap_remove(at));
+                    context.inner.reaper.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        done
+    }
+
+    fn take_ready(&mut self, context: &Context) -> Vec<Disposal> {
+        if self.is_quiet(context) { std::mem::take(&mut self.disposals) } else { Vec::new() }
+    }
+}
+
+impl Retired {
+    fn is_done(&self, driver: &Driver) -> Result<bool> {
+        let Some(event) = self.event else { return is_idle(driver, self.stream) };
+        // SAFETY: the event is ours until `release`.
+        answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
+    }
+
+    fn release(self, driver: &Driver) {
+        if let Some(event) = self.event {
+            // SAFETY: made when the stream was dropped, destroyed here once.
+            driver.note_drop(unsafe { call!(driver, cuEventDestroy_v2(event)) });
+        }
+        if self.owned {
+            // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
+            driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
+        }
+    }
+}
+
+/// Whether a live stream is idle; its context is current. During a capture it is not, and is not asked: a query would
+/// invalidate the capture.
+pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
+    if is_capturing(driver, stream)? {
+        return Ok(false);
+    }
+    // SAFETY: the caller vouches for the stream.
+    answer(driver, "cuStreamQuery", unsafe { call!(driver, raw cuStreamQuery(stream)) }?)
+}
+
+/// Whether a live stream is being captured; its context is current.
+pub(super) fn is_capturing(driver: &Driver, stream: CUstream) -> Result<bool> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller vouches for the stream, and `status` is a live output.
+    match unsafe { call!(driver, raw cuStreamIsCapturing(stream, &raw mut status)) }? {
+        CUresult::CUDA_SUCCESS => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        // The legacy default stream while another stream is captured: not to be touched either.
+        CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+        other => Err(driver.error("cuStreamIsCapturing", other)),
+    }
+}
+
+/// What a query's result means.
+pub(super) fn answer(driver: &Driver, function: &'static str, result: CUresult) -> Result<bool> {
+    match result {
+        CUresult::CUDA_SUCCESS => Ok(true),
+        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        other => Err(driver.error(function, other)),
+    }
+}

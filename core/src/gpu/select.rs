@@ -1,0 +1,118 @@
+//! Choosing a driver: `AQUEDUCT_DRIVER` and `AQUEDUCT_CUDA_LIBRARY`.
+
+use cuda_driver_sys::DriverTable;
+
+use super::device::Device;
+use super::driver::Driver;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The software device's table, where the program links one.
+pub type SoftwareTable = fn() -> DriverTable;
+
+impl Driver {
+    /// The driver the environment asks for.
+    ///
+    /// `AQUEDUCT_DRIVER=cuda` takes the NVIDIA driver, from `AQUEDUCT_CUDA_LIBRARY` if that is set; `soft` takes the
+    /// software device `soft`; `auto`, the default, takes the NVIDIA driver if it loads, initialises and has a device,
+    /// and the software device otherwise. [`Driver::reason`] says which and why.
+    ///
+    /// # Errors
+    /// What the chosen driver says; for `auto`, what the NVIDIA driver says if no software device is linked.
+    pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
+        let choice = std::env::var("AQUEDUCT_DRIVER").unwrap_or_default();
+        let library = std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|path| !path.is_empty());
+        select(&choice, library.as_deref(), soft)
+    }
+}
+
+fn select(choice: &str, library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
+    match choice {
+        "cuda" => Ok(Driver::load(library)?.because("AQUEDUCT_DRIVER=cuda".into())),
+        "soft" => match soft {
+            Some(table) => Ok(Driver::software(table())?.because("AQUEDUCT_DRIVER=soft".into())),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                "select driver",
+                "AQUEDUCT_DRIVER=soft, but this program was built without the software device; unset it or use the \
+                 aqueduct command",
+            )),
+        },
+        "" | "auto" => automatic(library, soft),
+        other => Err(Error::usage(
+            "select driver",
+            format!("AQUEDUCT_DRIVER={other} is not known; use auto, cuda or soft"),
+        )),
+    }
+}
+
+fn automatic(library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
+    let real = Driver::load(library).and_then(|driver| match Device::count(&driver)? {
+        0 => Err(Error::new(ErrorKind::Unsupported, "select driver", "the driver has no device")),
+        n => Ok(driver.because(format!("the NVIDIA driver has {n} device{}", if n == 1 { "" } else { "s" }))),
+    });
+    match (real, soft) {
+        (Ok(driver), _) => Ok(driver),
+        (Err(error), None) => Err(error),
+        (Err(error), Some(table)) => {
+            Ok(Driver::software(table())?.because(format!("no usable NVIDIA driver: {error}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{c_int, c_uint};
+
+    use cuda_driver_sys::CUresult;
+
+    use super::*;
+    use crate::gpu::driver::Provenance;
+
+    unsafe extern "C" fn init(_: c_uint) -> CUresult {
+        CUresult::CUDA_SUCCESS
+    }
+
+    unsafe extern "C" fn version(out: *mut c_int) -> CUresult {
+        // SAFETY: the caller gives a live output.
+        unsafe { *out = 12_040 };
+        CUresult::CUDA_SUCCESS
+    }
+
+    fn soft() -> DriverTable {
+        DriverTable { cuInit: init, cuDriverGetVersion: version, ..DriverTable::not_supported() }
+    }
+
+    const NOWHERE: Option<&str> = Some("/nonexistent/libcuda.so.1");
+
+    #[test]
+    fn auto_falls_back_to_software_and_says_why() {
+        let driver = select("auto", NOWHERE, Some(soft)).unwrap();
+        assert_eq!(*driver.provenance(), Provenance::Software);
+        assert_eq!(driver.version(), (12, 4));
+        assert!(driver.reason().contains("/nonexistent/libcuda.so.1"), "{}", driver.reason());
+    }
+
+    #[test]
+    fn without_software_the_real_drivers_error_is_given() {
+        for choice in ["", "auto", "cuda"] {
+            let error = select(choice, NOWHERE, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.message().contains("/nonexistent/libcuda.so.1"), "{error}");
+        }
+        assert!(select("cuda", NOWHERE, Some(soft)).is_err(), "cuda never means software");
+        assert_eq!(select("soft", None, None).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn an_unknown_choice_names_the_choices() {
+        let error = select("gpu", None, Some(soft)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        assert!(error.message().contains("auto, cuda or soft"), "{error}");
+    }
+
+    #[test]
+    fn a_table_that_does_not_initialise_is_refused() {
+        let error = Driver::from_table(DriverTable::not_supported(), "nothing").unwrap_err();
+        assert_eq!((error.kind(), error.op()), (ErrorKind::Unsupported, "cuInit"));
+    }
+}
