@@ -13,8 +13,10 @@
 
 pub mod abi;
 pub mod catalog;
+pub mod collective;
 mod forms;
 mod fragment;
+pub mod oracle;
 mod sources;
 mod target;
 mod template;
