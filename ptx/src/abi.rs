@@ -194,7 +194,8 @@ device_struct! {
     pub struct ScratchRegion as "SCRATCH" size 648 {
         /// Base of my region, 128-byte aligned.
         pub base: u64 => "BASE" at 0,
-        /// Address of `max_blocks` u32 epochs in my device memory.
+        /// Address of `max_blocks` u32 epochs in my device memory (u64 step counts for [`PACKET_FORMAT_HB`], which
+        /// has no halves: see [`crate::collective::HbLayout`]).
         pub epochs: u64 => "EPOCHS" at 8,
         /// Bytes in one half, a multiple of 128.
         pub half_bytes: u64 => "HALF_BYTES" at 16,
