@@ -43,7 +43,8 @@ pub fn header() -> Result<String, TemplateError> {
         let _ = writeln!(out, "AQUEDUCT_ASSERT(sizeof({name}) == {}, \"{name}\");", layout.size);
         for field in layout.fields {
             let (field, offset) = (field.name, field.offset);
-            let _ = writeln!(out, "AQUEDUCT_ASSERT(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");");
+            let _ =
+                writeln!(out, "AQUEDUCT_ASSERT(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");");
         }
     }
     out.push_str("\n#if defined(__CUDACC__)\n");
@@ -153,11 +154,16 @@ fn wrapper(out: &mut String, fragment: &Fragment, variant: &Variant) -> Result<(
     let operands = |list: &[&FragmentParam]| -> String {
         list.iter().map(|p| c_operand(p, variant)).collect::<Vec<_>>().join(", ")
     };
-    let tail = format!("        : {}\n        : {}\n        : \"memory\");\n", operands(&outputs), operands(&inputs));
+    let tail = format!(
+        "        : {}\n        : {}\n        : \"memory\");\n",
+        operands(&outputs),
+        operands(&inputs)
+    );
     if floor == hopper {
         let _ = write!(out, "    asm volatile(\n{}{tail}", assembler(&floor));
     } else {
-        let _ = write!(out, "#if __CUDA_ARCH__ >= 900\n    asm volatile(\n{}{tail}#else\n", assembler(&hopper));
+        let _ =
+            write!(out, "#if __CUDA_ARCH__ >= 900\n    asm volatile(\n{}{tail}#else\n", assembler(&hopper));
         let _ = write!(out, "    asm volatile(\n{}{tail}#endif\n", assembler(&floor));
     }
     out.push_str("}\n");

@@ -92,7 +92,9 @@ impl Fragment {
             let line = line.trim();
             match line.split_once(':').map(|(key, rest)| (key, rest.trim())) {
                 Some(("fragment", name)) if name == fragment.name => {}
-                Some(("fragment", name)) => return fail(&format!("the fragment of this file is called {name}")),
+                Some(("fragment", name)) => {
+                    return fail(&format!("the fragment of this file is called {name}"));
+                }
                 Some(("param", rest)) => match parse_param(rest) {
                     Some(param) => fragment.params.push(param),
                     None => return fail("expected: param: NAME type in|out|inout text"),
@@ -149,7 +151,8 @@ impl Fragment {
 impl FragmentParam {
     /// The type with the variant's constants put in.
     pub(crate) fn resolved(&self, variant: &Variant) -> String {
-        let find = |name: &str| variant.consts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+        let find =
+            |name: &str| variant.consts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
         let constant = self.ty.strip_prefix("${").and_then(|ty| ty.strip_suffix('}'));
         constant.and_then(find).unwrap_or_else(|| self.ty.clone())
     }
@@ -184,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_bad_contract_is_named_by_line() {
-        let error = Fragment::parse("x.ptxi", "// fragment: x\n// does it\n// param: A u32 sideways\n").unwrap_err();
+        let error =
+            Fragment::parse("x.ptxi", "// fragment: x\n// does it\n// param: A u32 sideways\n").unwrap_err();
         assert_eq!(error, "x.ptxi:3: expected: param: NAME type in|out|inout text");
         assert!(Fragment::parse("x.ptxi", "// fragment: y\n").unwrap_err().starts_with("x.ptxi:1:"));
         assert!(Fragment::parse("x.ptxi", "{\n}\n").is_err());
@@ -193,7 +197,8 @@ mod tests {
     #[test]
     fn constants_multiply() {
         let text = "// fragment: x\n// does it\n// const: T u64|u32 type\n// const: N 4 count\n{\n}\n";
-        let names: Vec<_> = Fragment::parse("x.ptxi", text).unwrap().variants().into_iter().map(|v| v.suffix).collect();
+        let names: Vec<_> =
+            Fragment::parse("x.ptxi", text).unwrap().variants().into_iter().map(|v| v.suffix).collect();
         assert_eq!(names, ["_u64", "_u32"]);
     }
 }

@@ -33,7 +33,7 @@ device_struct! {
     /// The device's view of a FIFO: many producers on one GPU, one consumer on the host.
     ///
     /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once
-    /// `p < tail + capacity`. The host publishes its tail (`SYNC fifo.tail`); the device keeps a copy so
+    /// `p < tail + capacity`. The host publishes its tail with a release store; the device keeps a copy so
     /// that it seldom reads across the bus.
     pub struct Fifo as "FIFO" size 72 {
         /// Address of `capacity` [`Trigger`] slots, pinned host memory, 32-byte aligned.
@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn one_past_each_limit_is_refused_and_never_masked() {
-        let cases: [(&str, fn(&mut ProxyTrigger)); 3] = [
+        type Case = (&'static str, fn(&mut ProxyTrigger));
+        let cases: [Case; 3] = [
             ("destination offset", |t| t.dst_offset = 1 << OFFSET_BITS),
             ("source offset", |t| t.src_offset = 1 << OFFSET_BITS),
             ("size", |t| t.size = 1 << SIZE_BITS),

@@ -55,7 +55,8 @@ fn an_include_sees_only_what_it_is_given_and_loses_its_contract() {
 
 #[test]
 fn errors_name_file_and_line() {
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str);
+    let cases: &[Case] = &[
         ("\n${NOPE}\n", &[], "main.ptx:2: unknown name NOPE"),
         ("a\n", &[("X", "1")], "main.ptx:0: main.ptx never uses the name X given to it"),
         ("\n#include \"bad.ptxi\"\n", &[], "bad.ptxi:2: unknown name MISSING"),

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Assembles every variant of every kernel, and the linkable functions, with NVIDIA's ptxas; compiles the C++ header
+# with nvcc where there is one. Fails on any error, warning or register spill. Results are cached by content.
+#
+#   ci/ptx.sh               all variants for sm_70, sm_80, sm_90 and sm_100
+#   ci/ptx.sh --sass        also looks at the machine code that the packet protocols rely on (needs nvdisasm)
+#
+# PTXAS names the assembler (CUDA 13.0), PTXAS_SM70 the last one that knows sm_70 (CUDA 12.9), NVCC a compiler; whatever
+# is not named is installed from PyPI into .cache/ptx/. If that fails the command to run by hand is printed and the
+# exit status is 77: not run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cache=$PWD/.cache/ptx
+mkdir -p "$cache/ok"
+
+not_run() {
+    echo "ptx: not run: could not install $1. By hand: python3 -m venv $2 && $2/bin/pip install $1" >&2
+    exit 77
+}
+# `tool NAME VENV PACKAGE...`: prints the path of a program out of a virtual environment, made when missing.
+tool() {
+    local name=$1 venv=$cache/$2 found
+    shift 2
+    found=$(find "$venv" -type f -name "$name" -perm -u+x -print -quit 2>/dev/null || true)
+    if [ -z "$found" ]; then
+        { python3 -m venv "$venv" && "$venv/bin/pip" install -q "$@"; } >&2 || not_run "$*" "$venv"
+        found=$(find "$venv" -type f -name "$name" -perm -u+x -print -quit)
+    fi
+    [ -n "$found" ] || not_run "$*" "$venv"
+    echo "$found"
+}
+cuda13=('nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-runtime==13.0.*')
+: "${PTXAS:=$(tool ptxas cuda13 "${cuda13[@]}")}"
+: "${PTXAS_SM70:=$(tool ptxas cuda12 'nvidia-cuda-nvcc-cu12==12.9.*')}"
+if [ -z "${NVCC:-}" ] && [ -x "$(dirname "$PTXAS")/nvcc" ]; then NVCC=$(dirname "$PTXAS")/nvcc; fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cargo run -q -p aqueduct-ptx --example emit -- "$work" 70 80 90 100
+version13=$("$PTXAS" --version | tail -n 1)
+version12=$("$PTXAS_SM70" --version | tail -n 1)
+
+# `assemble FILE`: one line of summary, from the cache if this text has passed this assembler before.
+assemble() {
+    local file=$1 name sm ptxas version key log registers
+    name=$(basename "$file" .ptx)
+    sm=${name##*.sm_}
+    if [ "$sm" = 70 ]; then ptxas=$PTXAS_SM70 version=$version12; else ptxas=$PTXAS version=$version13; fi
+    key=$({ echo "$version"; cat "$file"; } | sha256sum | cut -d ' ' -f 1)
+    if [ ! -s "$cache/ok/$key" ]; then
+        log=$work/$name.log
+        local relocatable=()
+        case $name in functions.*) relocatable=(-c) ;; esac
+        if ! "$ptxas" -v "${relocatable[@]}" -arch="sm_$sm" "$file" -o "$work/$name.cubin" >"$log" 2>&1; then
+            cat "$log" >&2
+            echo "ptx: $name does not assemble" >&2
+            return 1
+        fi
+        # A function saves its caller's registers on the stack: the calling convention, not a spill.
+        local bad='warning|[1-9][0-9]* bytes (spill|stack)'
+        case $name in functions.*) bad=warning ;; esac
+        if grep -iE "$bad" "$log" >&2; then
+            echo "ptx: $name: warnings, spills or stack frames are not accepted" >&2
+            return 1
+        fi
+        registers=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$log" | sort -n | tail -n 1)
+        echo "$name ${registers:-0}" >"$cache/ok/$key"
+    fi
+    cat "$cache/ok/$key"
+}
+export -f assemble
+export work cache PTXAS PTXAS_SM70 version12 version13
+
+find "$work" -name '*.ptx' -print0 | sort -z |
+    xargs -0 -P "$(nproc)" -n 16 bash -euo pipefail -c 'for file; do assemble "$file"; done' assemble >>"$work/summary" ||
+    exit 1
+# Greatest register count per kernel family and architecture.
+awk '{ split($1, part, "."); sm = $1; sub(/.*\.sm_/, "", sm); key = part[1] " sm_" sm
+       count[key]++; if ($2 > most[key]) most[key] = $2 }
+     END { for (key in count) printf "ptx: %s: %d variants, at most %d registers\n", key, count[key], most[key] }' \
+    "$work/summary" | sort
+
+# The header: each wrapper twice in one function, so that labels and registers of the two must not collide.
+if [ -n "${NVCC:-}" ]; then
+    header=ptx/include/aqueduct_device.h
+    key=$({ "$NVCC" --version; cat "$header" ptx/tests/header.cu; } | sha256sum | cut -d ' ' -f 1)
+    if [ ! -e "$cache/ok/$key" ]; then
+        PATH=$(dirname "$NVCC"):$PATH "$NVCC" -Werror all-warnings -cubin -arch=sm_90 -Iptx/include \
+            ptx/tests/header.cu -o "$work/header.cubin"
+        touch "$cache/ok/$key"
+    fi
+    echo "ptx: the C++ header compiles"
+else
+    echo "ptx: the C++ header was not compiled: no nvcc beside $PTXAS; set NVCC"
+fi
+
+if [ "${1:-}" = --sass ]; then
+    : "${NVDISASM:=$(tool nvdisasm sass 'nvidia-cuda-nvdisasm>=13.2')}"
+    # `expect KERNEL PATTERN COUNT`: at least COUNT instructions of this kind.
+    expect() {
+        "$PTXAS" -arch=sm_90 "$work/$1.sm_90.ptx" -o "$work/sass.cubin"
+        local found
+        found=$("$NVDISASM" "$work/sass.cubin" | grep -cE "$2" || true)
+        [ "$found" -ge "$3" ] || { echo "ptx: $1: expected $3 of $2, found $found" >&2; return 1; }
+        echo "ptx: $1: $found of $2"
+    }
+    # An LL16 packet is one 128-bit access each way; an LL8 packet one of 64 bits.
+    expect packet.ll16 'STG\.E\.128\.STRONG\.SYS' 5
+    expect packet.ll16 'LDG\.E\.128\.STRONG\.SYS' 5
+    expect packet.ll8 'STG\.E\.64\.STRONG\.SYS' 5
+    expect packet.ll8 'LDG\.E\.64\.STRONG\.SYS' 5
+    # HB: four independent 128-bit loads, then four stores, twice (put and get).
+    expect channel.4 'LDG\.E\.128 ' 8
+    expect channel.4 'STG\.E\.128 ' 8
+fi
+echo "ptx: $(wc -l <"$work/summary") variants assembled"

@@ -1,0 +1,76 @@
+//! The text of instantiated modules.
+
+use aqueduct_ptx::{Target, catalog, functions, instantiate};
+
+const TARGETS: &[u32] = &[70, 75, 80, 86, 89, 90, 100, 120];
+
+#[test]
+fn every_row_instantiates_for_every_target_and_variant() {
+    for row in catalog::rows() {
+        for target in TARGETS.iter().map(|&sm| Target::new(sm)).filter(|t| t.sm >= row.min_sm) {
+            // Targets between those that CI assembles differ in the header only: one variant each.
+            let all = [70, 80, 90, 100].contains(&target.sm);
+            for variant in row.variants().into_iter().take(if all { usize::MAX } else { 1 }) {
+                let context = format!("{} {variant:?} sm_{}", row.name, target.sm);
+                let module =
+                    instantiate(row.name, target, &variant).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let expected =
+                    format!(".version {}.{}\n.target sm_{}\n", target.ptx / 10, target.ptx % 10, target.sm);
+                assert!(module.text.starts_with(&expected), "{context}");
+                assert!(module.text.is_ascii(), "{context}: the driver's JIT takes ASCII");
+                for entry in &module.entries {
+                    assert!(module.text.contains(&format!(".visible .entry {entry}(")), "{context}: {entry}");
+                }
+                assert_eq!(module.text.matches(".entry").count(), module.entries.len(), "{context}");
+                check_ordering(&context, &module.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_functions_obey_the_same_rules() {
+    for &sm in TARGETS {
+        let module = functions(Target::new(sm)).unwrap();
+        assert_eq!(module.text.matches(".visible .func").count(), module.entries.len());
+        check_ordering("functions", &module.text);
+    }
+}
+
+/// Nothing of the template is left, and every global access spells its semantics.
+fn check_ordering(context: &str, text: &str) {
+    for line in text.lines() {
+        let code = line.split("//").next().unwrap_or("").trim();
+        assert!(!code.contains("${") && !code.starts_with('#'), "{context}: {code}");
+        assert!(!code.contains("volatile") && !code.contains("membar"), "{context}: {code}");
+        for access in code.split_whitespace().filter(|word| word.contains(".global.")) {
+            let spelt = ["weak", "relaxed", "acquire", "release", "acq_rel"];
+            assert!(
+                access.split('.').any(|part| spelt.contains(&part)),
+                "{context}: {access} does not spell its semantics"
+            );
+        }
+    }
+}
+
+#[test]
+fn golden_text() {
+    let module = instantiate("element", Target::new(70), &[("TYPE", "u32")]).unwrap();
+    let golden = include_str!("golden/element.u32.sm_70.ptx");
+    assert!(
+        module.text == golden,
+        "the text changed; if that is meant, replace the golden file by:\n{}",
+        module.text
+    );
+}
+
+#[test]
+fn wrong_requests_say_what_there_is() {
+    let fails = |kernel, sm, params: &[(&str, &str)]| {
+        instantiate(kernel, Target::new(sm), params).unwrap_err().to_string()
+    };
+    assert!(fails("chanel", 90, &[]).contains("no such kernel; there are: channel, "));
+    assert!(fails("channel", 90, &[("ROLL", "4")]).contains("kernel channel has no parameter ROLL"));
+    assert!(fails("channel", 90, &[("UNROLL", "5")]).contains("UNROLL = 5 is not one of: 4, 8"));
+    assert!(fails("channel", 60, &[]).contains("needs sm_70"));
+}
