@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Doorbell;
 
@@ -53,8 +54,10 @@ pub(crate) struct Object {
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// A mapping inside a reservation becomes inaccessible again instead of free.
+    /// A mapping inside a reservation becomes inaccessible again instead of free, and at once when it is unmapped:
+    /// the next mapping may already lie there when this is dropped.
     reserved: bool,
+    gone: AtomicBool,
 }
 
 /// What stands behind a range of the space: the object, or memory of the user that was registered.
@@ -63,7 +66,29 @@ pub(crate) enum Backing {
     /// Mapped from an object; the mapping goes before the object.
     Object { mapping: Mapping, object: Arc<Object> },
     /// The user's own memory; other processes that share it do not share this doorbell.
-    Borrowed { bell: Box<Doorbell> },
+    Borrowed { bell: Arc<Doorbell> },
+}
+
+/// A doorbell that may be used without a view: it keeps itself mapped, but not the memory it speaks of.
+#[derive(Clone, Debug)]
+pub struct Bell(Keeper);
+
+#[derive(Clone, Debug)]
+enum Keeper {
+    Object(Arc<Object>),
+    Own(Arc<Doorbell>),
+}
+
+impl std::ops::Deref for Bell {
+    type Target = Doorbell;
+
+    fn deref(&self) -> &Doorbell {
+        match &self.0 {
+            // SAFETY: the control page stays mapped while the object lives, which `self` holds.
+            Keeper::Object(object) => unsafe { &*object.bell() },
+            Keeper::Own(bell) => bell,
+        }
+    }
 }
 
 #[repr(C)]
@@ -191,7 +216,7 @@ impl Object {
 impl Backing {
     /// Memory of the user's: nothing to unmap.
     pub(crate) fn borrowed() -> Self {
-        Self::Borrowed { bell: Box::default() }
+        Self::Borrowed { bell: Arc::default() }
     }
 
     /// The doorbell of the memory; valid while this lives.
@@ -199,6 +224,21 @@ impl Backing {
         match self {
             Self::Object { object, .. } => object.bell(),
             Self::Borrowed { bell } => &raw const **bell,
+        }
+    }
+
+    /// The doorbell, to keep.
+    pub(crate) fn keep_bell(&self) -> Bell {
+        Bell(match self {
+            Self::Object { object, .. } => Keeper::Object(Arc::clone(object)),
+            Self::Borrowed { bell } => Keeper::Own(Arc::clone(bell)),
+        })
+    }
+
+    /// Makes the addresses inaccessible now, whoever still holds this. Nothing may access them any more.
+    pub(crate) fn unmap(&self) {
+        if let Self::Object { mapping, .. } = self {
+            mapping.unmap();
         }
     }
 
@@ -233,7 +273,7 @@ impl Mapping {
                 libc::mmap(hint as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0)
             };
             if p != libc::MAP_FAILED {
-                let got = Self { base: nonnull(p)?, len, reserved: false };
+                let got = Self { base: nonnull(p)?, len, reserved: false, gone: AtomicBool::new(false) };
                 if got.address() == hint {
                     return Ok(got);
                 } // a kernel before 4.17 took the address for a hint: `got` unmaps itself
@@ -249,7 +289,22 @@ impl Mapping {
         let base = start.next_multiple_of(align);
         trim(start, base - start);
         trim(base + len, start + total - base - len);
-        Ok(Self { base: nonnull(base as *mut libc::c_void)?, len, reserved: false })
+        Ok(Self { base: nonnull(base as *mut libc::c_void)?, len, reserved: false, gone: AtomicBool::new(false) })
+    }
+
+    fn unmap(&self) {
+        if self.gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let p = self.base.as_ptr().cast();
+        if self.reserved {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            // SAFETY: the pages are ours until the reservation is freed, which needs them unmapped first.
+            unsafe { libc::mmap(p, self.len, libc::PROT_NONE, flags, -1, 0) };
+        } else {
+            // SAFETY: the range is ours and nothing refers to it any more.
+            unsafe { libc::munmap(p, self.len) };
+        }
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -268,21 +323,13 @@ impl Mapping {
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { base: nonnull(p)?, len, reserved: fixed.is_some() })
+        Ok(Self { base: nonnull(p)?, len, reserved: fixed.is_some(), gone: AtomicBool::new(false) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let p = self.base.as_ptr().cast();
-        if self.reserved {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            // SAFETY: the pages are ours until the reservation is freed, which needs them unmapped first.
-            unsafe { libc::mmap(p, self.len, libc::PROT_NONE, flags, -1, 0) };
-        } else {
-            // SAFETY: the range is ours and nothing refers to it any more.
-            unsafe { libc::munmap(p, self.len) };
-        }
+        self.unmap();
     }
 }
 

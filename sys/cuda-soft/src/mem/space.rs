@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::object::Backing;
-use super::{Doorbell, MAX_DEVICES};
+use super::{Bell, Doorbell, MAX_DEVICES};
 
 /// Who may access a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,12 @@ impl View<'_> {
         let (base, entry) = self.map.at(addr)?;
         let (read, writable) = self.map.rights(self.device, entry.rights);
         (if write { writable } else { read }).then(|| entry.span(base, writable))
+    }
+
+    /// The doorbell at `addr`, to sleep on after the view has gone.
+    #[must_use]
+    pub fn keep(&self, addr: u64) -> Option<Bell> {
+        self.map.at(addr).map(|(_, entry)| entry.backing.keep_bell())
     }
 
     /// As [`find`](Self::find) for a copy engine, which also reaches the plain memory of every other device
