@@ -32,6 +32,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/load16.ptxi",
     "inc/lockstep_signal.ptxi",
     "inc/lockstep_wait.ptxi",
+    "inc/packet_input.ptxi",
     "inc/put_packets.ptxi",
     "inc/put_packets_turn.ptxi",
     "inc/reduce_done.ptxi",
