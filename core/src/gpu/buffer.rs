@@ -13,6 +13,7 @@ use super::pod::Pod;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;
+use crate::env::{Env, HandleChoice};
 use crate::error::{Error, ErrorKind, Result};
 
 /// By which kind of handle a buffer shall be shareable with other processes.
@@ -30,25 +31,15 @@ pub enum HandlePolicy {
 }
 
 impl HandlePolicy {
-    /// What `AQUEDUCT_HANDLE` asks for: `auto` (default), `fabric`, `fd` or `ipc`.
+    /// What `AQUEDUCT_HANDLE` asks for: `ipc` is [`HandlePolicy::Legacy`], `vmm` (the default) [`HandlePolicy::Auto`].
     ///
     /// # Errors
-    /// Invalid usage for any other value.
+    /// Invalid usage for an environment that cannot be parsed.
     pub fn from_env() -> Result<Self> {
-        Self::parse(&std::env::var("AQUEDUCT_HANDLE").unwrap_or_default())
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        match text {
-            "" | "auto" => Ok(Self::Auto),
-            "fabric" => Ok(Self::Fabric),
-            "fd" => Ok(Self::Fd),
-            "ipc" => Ok(Self::Legacy),
-            other => Err(Error::usage(
-                "handle policy",
-                format!("AQUEDUCT_HANDLE={other} is not known; use auto, fabric, fd or ipc"),
-            )),
-        }
+        Ok(match Env::get()?.handle {
+            HandleChoice::Vmm => Self::Auto,
+            HandleChoice::Ipc => Self::Legacy,
+        })
     }
 }
 
@@ -134,7 +125,7 @@ impl GpuBuffer {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "GpuBuffer",
-                "this device has no virtual memory management; use AQUEDUCT_HANDLE=auto or ipc",
+                "this device has no virtual memory management; use AQUEDUCT_HANDLE=ipc or HandlePolicy::Auto",
             ));
         }
         let allocation = Arc::new(PhysicalAllocation::create(context, len, types)?);
@@ -265,17 +256,4 @@ fn is_refusal(error: &Error) -> bool {
     ]
     .iter()
     .any(|code| code.0.cast_signed() == error.code())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_handle_policy_names_its_choices() {
-        assert_eq!(HandlePolicy::parse("").unwrap(), HandlePolicy::Auto);
-        assert_eq!(HandlePolicy::parse("ipc").unwrap(), HandlePolicy::Legacy);
-        let error = HandlePolicy::parse("shm").unwrap_err();
-        assert!(error.message().contains("auto, fabric, fd or ipc"), "{error}");
-    }
 }

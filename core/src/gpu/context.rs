@@ -3,8 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_driver_sys::{CUcontext, CUresult, CUstreamCaptureMode};
 
@@ -15,6 +14,7 @@ use super::reaper::Reaper;
 use super::staging::Staging;
 use super::status;
 use crate::error::{Error, Result};
+use crate::sync::{AtomicBool, Ordering, lock};
 
 /// A retained primary context. Cheap to clone; everything made in it holds a clone.
 ///
@@ -258,9 +258,4 @@ impl Drop for RelaxedCapture<'_> {
         let result = unsafe { call!(self.driver, cuThreadExchangeStreamCaptureMode(&raw mut self.previous)) };
         self.driver.note_drop(result);
     }
-}
-
-/// Locks, also after a panic elsewhere: every critical section here leaves its data whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -66,7 +66,7 @@ impl Stream {
     /// # Errors
     /// Invalid usage if address or length is not a multiple of 4; what the driver says.
     pub fn fill_u32(&self, dst: &DeviceSlice, value: u32) -> Result<()> {
-        if dst.ptr() % 4 != 0 || dst.len() % 4 != 0 {
+        if !dst.ptr().is_multiple_of(4) || !dst.len().is_multiple_of(4) {
             return Err(Error::usage("fill_u32", "address and length must be multiples of 4"));
         }
         if dst.is_empty() {

@@ -84,6 +84,14 @@ impl Device {
         (0..Self::count(driver)?).map(|ordinal| Self::new(driver, ordinal)).collect()
     }
 
+    /// The visible device with this identity, if there is one.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn with_uuid(driver: &Driver, uuid: [u8; 16]) -> Result<Option<Self>> {
+        Ok(Self::all(driver)?.into_iter().find(|device| device.uuid().is_ok_and(|own| own == uuid)))
+    }
+
     fn no_such(driver: &Driver, ordinal: u32, count: u32) -> Error {
         let names: Vec<String> = Self::all(driver)
             .unwrap_or_default()

@@ -4,7 +4,8 @@
 //! that the check before each driver call is one load and no system call.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sync::raw::{AtomicU32, Ordering};
 
 /// How many forks lie between the first process of this family and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);

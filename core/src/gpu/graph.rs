@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::driver::call;
 use super::stream::{KeepAlive, Stream};
 use crate::error::Result;
+use crate::sync::lock;
 
 /// What a capture forbids other calls to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,18 +6,21 @@
 //! open, and its exit invalidates it: both ends have to agree on the end of its use.
 
 use std::collections::HashMap;
+use std::ffi::c_char;
 use std::fmt;
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cuda_driver_sys::{CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::driver::call;
 use super::pointer::address_range;
+use super::reaper::Action;
 use super::slice::{DeviceSlice, resolve};
 use super::stream::KeepAlive;
 use crate::error::Result;
+use crate::sync::lock;
 
 /// What [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric) gives. A bearer token: its
 /// bytes are not shown in messages.
@@ -40,95 +43,112 @@ impl fmt::Debug for LegacyHandle {
     }
 }
 
-/// A plain allocation as other processes can open it.
-#[derive(Clone, Debug)]
-pub struct LegacyExport {
-    /// The handle of the whole allocation.
-    pub handle: LegacyHandle,
-    /// Where in the allocation the exported address lies, in bytes.
-    pub offset: usize,
-    /// The bytes of the whole allocation.
-    pub size: usize,
-}
-
-/// Exports the plain allocation around `ptr`.
-///
-/// # Errors
-/// What the driver says; mapped memory (VMM) has no legacy handle.
-pub fn export_legacy(context: &Context, ptr: CUdeviceptr) -> Result<LegacyExport> {
-    let (base, size) = address_range(context, ptr)?;
-    let mut handle = CUipcMemHandle::default();
-    let _entered = context.enter()?;
-    // SAFETY: `handle` is a live output; the driver checks the address.
-    context.noted(unsafe { call!(context.driver(), cuIpcGetMemHandle(&raw mut handle, base)) })?;
-    let bytes = handle.reserved.map(|b| u8::from_ne_bytes(b.to_ne_bytes()));
-    Ok(LegacyExport { handle: LegacyHandle(bytes), offset: (ptr - base) as usize, size })
+impl LegacyHandle {
+    /// Exports the whole plain allocation around `ptr`: opening it gives the address that
+    /// [`PointerInfo`](super::PointerInfo) calls its base.
+    ///
+    /// # Errors
+    /// What the driver says; mapped memory (VMM) has no legacy handle.
+    pub fn export(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
+        let (base, _) = address_range(context, ptr)?;
+        let mut handle = CUipcMemHandle::default();
+        let _entered = context.enter()?;
+        // SAFETY: `handle` is a live output; the driver checks the address.
+        context.noted(unsafe { call!(context.driver(), cuIpcGetMemHandle(&raw mut handle, base)) })?;
+        Ok(Self(handle.reserved.map(|b| u8::from_ne_bytes(b.to_ne_bytes()))))
+    }
 }
 
 /// The handles open in one context: the driver maps each once, so each is opened once and shared.
 #[derive(Default)]
-pub(super) struct LegacyCache(Mutex<HashMap<LegacyHandle, Weak<LegacyMapping>>>);
+pub(super) struct LegacyCache(Mutex<HashMap<LegacyHandle, Weak<Opened>>>);
 
-/// An allocation of another process, open in this one. Closed when the last holder drops it.
-#[derive(Debug)]
-pub struct LegacyMapping {
+/// One opening of a handle, closed once.
+struct Opened {
     ptr: CUdeviceptr,
     size: usize,
+    after: Mutex<Vec<AfterClose>>,
     context: Context,
 }
 
+type AfterClose = Box<dyn FnOnce() + Send>;
+
+/// An allocation of another process, open in this one. Cheap to clone; closed when the last clone, and the last other
+/// mapping of the same handle, is dropped.
+#[derive(Clone)]
+pub struct LegacyMapping {
+    opened: Arc<Opened>,
+}
+
 impl LegacyMapping {
-    /// Opens `handle`, made by [`export_legacy`] in another process of this host.
+    /// Opens `handle`, made by [`LegacyHandle::export`] in another process of this host.
     ///
     /// # Errors
     /// What the driver says: a process cannot open its own handle, nor one whose process is gone.
-    pub fn open(context: &Context, handle: &LegacyHandle) -> Result<Arc<Self>> {
+    pub fn open(context: &Context, handle: &LegacyHandle) -> Result<Self> {
         let mut open = lock(&context.inner.legacy.0);
-        if let Some(mapping) = open.get(handle).and_then(Weak::upgrade) {
-            return Ok(mapping);
+        if let Some(opened) = open.get(handle).and_then(Weak::upgrade) {
+            return Ok(Self { opened });
         }
-        let raw = CUipcMemHandle { reserved: handle.0.map(|b| core::ffi::c_char::from_ne_bytes([b])) };
+        let raw = CUipcMemHandle { reserved: handle.0.map(|b| c_char::from_ne_bytes([b])) };
         let flags = CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
         let mut ptr = 0;
         let _entered = context.enter()?;
-        // SAFETY: `ptr` is a live output; what is opened is closed once, after the mapping is dropped.
+        // SAFETY: `ptr` is a live output; what is opened is closed once, after `Opened` is dropped.
         context.noted(unsafe { call!(context.driver(), cuIpcOpenMemHandle_v2(&raw mut ptr, raw, flags)) })?;
-        // From here on the mapping closes it, also when the size cannot be had.
-        let mut mapping = Self { ptr, size: 0, context: context.clone() };
-        mapping.size = address_range(context, ptr)?.1;
-        let mapping = Arc::new(mapping);
+        // From here on `Opened` closes it, also when the size cannot be had.
+        let mut opened = Opened { ptr, size: 0, after: Mutex::default(), context: context.clone() };
+        opened.size = address_range(context, ptr)?.1;
+        let opened = Arc::new(opened);
         open.retain(|_, weak| weak.strong_count() > 0);
-        open.insert(handle.clone(), Arc::downgrade(&mapping));
-        Ok(mapping)
+        open.insert(handle.clone(), Arc::downgrade(&opened));
+        Ok(Self { opened })
+    }
+
+    /// Drops this mapping, and has `after` run once the handle is really closed: at once, or when no work that may use
+    /// it runs any more. If it cannot be closed (the context is lost), `after` is dropped without running.
+    ///
+    /// It runs on the thread whose call happened to close the handle, and must not wait.
+    pub fn close_then(self, after: impl FnOnce() + Send + 'static) {
+        lock(&self.opened.after).push(Box::new(after));
     }
 
     /// The address of the allocation's first byte in this process.
     pub fn ptr(&self) -> CUdeviceptr {
-        self.ptr
+        self.opened.ptr
     }
 
     /// Bytes.
     pub fn size(&self) -> usize {
-        self.size
+        self.opened.size
     }
 
     /// A range of it, in bytes, that keeps it open.
     ///
     /// # Errors
     /// Invalid usage if the range does not lie within.
-    pub fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
-        let (start, len) = resolve(self.size, range)?;
-        let keep = Arc::clone(self) as KeepAlive;
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
+        let Opened { ptr, size, context, .. } = &*self.opened;
+        let (start, len) = resolve(*size, range)?;
+        let keep = Arc::clone(&self.opened) as KeepAlive;
         // SAFETY: the range lies within the mapping, which is open as long as `keep` lives. That the exporter keeps the
         // memory is its side of the agreement in the module's documentation.
-        Ok(unsafe { DeviceSlice::from_raw(&self.context, self.ptr + start as u64, len, keep) })
+        Ok(unsafe { DeviceSlice::from_raw(context, ptr + start as u64, len, keep) })
     }
 }
 
-impl Drop for LegacyMapping {
+impl fmt::Debug for LegacyMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LegacyMapping({:#x}, {} bytes)", self.ptr(), self.size())
+    }
+}
+
+impl Drop for Opened {
     fn drop(&mut self) {
         let ptr = self.ptr;
-        // SAFETY: opened by `open`, closed once (the driver counts openings); the context is quiet when this runs.
-        self.context.dispose(Box::new(move |driver| unsafe { call!(driver, cuIpcCloseMemHandle(ptr)) }));
+        let after = std::mem::take(self.after.get_mut().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: opened once by `LegacyMapping::open` and closed once; the context is quiet when this runs.
+        let close: Action = Box::new(move |driver| unsafe { call!(driver, cuIpcCloseMemHandle(ptr)) });
+        self.context.dispose_then(close, Some(Box::new(move || after.into_iter().for_each(|f| f()))));
     }
 }

@@ -123,9 +123,9 @@ impl Function {
             *config;
         let (driver, f, queue, params) = (context.driver(), self.raw(), stream.raw(), params.as_mut_ptr());
         let _entered = context.enter()?;
-        // SAFETY: function and stream are alive and of the current context; the caller vouches for the parameters,
-        // which the driver copies during the call.
-        context.noted(if cooperative {
+        let result = if cooperative {
+            // SAFETY: function and stream are alive and of the current context; the caller vouches for the
+            // parameters, which the driver copies during the call.
             unsafe {
                 call!(driver, cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params))
             }
@@ -133,7 +133,8 @@ impl Function {
             let extra = std::ptr::null_mut();
             // SAFETY: as above.
             unsafe { call!(driver, cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params, extra)) }
-        })
+        };
+        context.noted(result)
     }
 
     /// Whether `config` fits the kernel and the device. A launch checks it too; a plan can check it earlier.

@@ -8,10 +8,11 @@ use cuda_driver_sys::{
     CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
 };
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 /// Loaded PTX. Cheap to clone; unloaded when the last clone and the last [`Function`] are gone.
 #[derive(Clone, Debug)]

@@ -4,7 +4,6 @@ use std::ffi::c_void;
 use std::ops::RangeBounds;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use cuda_driver_sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
@@ -13,14 +12,14 @@ use cuda_driver_sys::{
 
 use super::context::Context;
 use super::driver::call;
-use super::pod::Pod;
-use super::slice::{DeviceSlice, check, resolve};
+use super::slice::{DeviceSlice, resolve};
 use super::stream::KeepAlive;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::volatile::VolatileSlice;
 
 /// Zeroed host memory, page-locked and mapped into every device's address space. Freed when dropped.
 ///
-/// Devices write it while the host reads: it is reached through atomics and volatile copies only, never as a slice.
+/// Devices write it while the host reads: it is reached through [`VolatileSlice`] only, never as `&[u8]`.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     host: NonNull<u8>,
@@ -31,8 +30,8 @@ pub struct PinnedBuffer {
 
 // SAFETY: the memory belongs to no thread, and is freed once, in `Drop`.
 unsafe impl Send for PinnedBuffer {}
-// SAFETY: it is reached through atomics and volatile accesses, which concurrent devices and threads are expected to
-// make; no reference to plain data in it is ever given out.
+// SAFETY: it is reached through `VolatileSlice`, whose accesses are atomic; no reference to plain data in it is given
+// out.
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
@@ -52,11 +51,7 @@ impl PinnedBuffer {
         // SAFETY: `host` is a live output; the memory is freed once, after this value is dropped.
         context.noted(unsafe { call!(driver, cuMemHostAlloc(&raw mut host, len, flags)) })?;
         let Some(host) = NonNull::new(host.cast::<u8>()) else {
-            return Err(Error::new(
-                crate::ErrorKind::Cuda,
-                "cuMemHostAlloc",
-                "the driver gave a null address",
-            ));
+            return Err(Error::new(ErrorKind::Cuda, "cuMemHostAlloc", "the driver gave a null address"));
         };
         // SAFETY: `len` bytes just allocated; nobody else knows of them yet.
         unsafe { ptr::write_bytes(host.as_ptr(), 0, len) };
@@ -66,8 +61,8 @@ impl PinnedBuffer {
     }
 
     /// The host address.
-    pub fn host_ptr(&self) -> *mut u8 {
-        self.host.as_ptr()
+    pub fn host_ptr(&self) -> NonNull<u8> {
+        self.host
     }
 
     /// The address for kernels of any device.
@@ -90,50 +85,10 @@ impl PinnedBuffer {
         &self.context
     }
 
-    /// The aligned word at byte `offset`.
-    ///
-    /// # Errors
-    /// Invalid usage if it does not lie within or is not aligned.
-    pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32> {
-        let at = self.element::<u32>(offset, 1)?;
-        // SAFETY: aligned, within the buffer, alive as long as `self`, and only ever accessed atomically or volatile.
-        Ok(unsafe { AtomicU32::from_ptr(at) })
-    }
-
-    /// The aligned double word at byte `offset`.
-    ///
-    /// # Errors
-    /// Invalid usage if it does not lie within or is not aligned.
-    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
-        let at = self.element::<u64>(offset, 1)?;
-        // SAFETY: as for 32 bits.
-        Ok(unsafe { AtomicU64::from_ptr(at) })
-    }
-
-    /// Copies what is at byte `offset`, element by element, into `values`.
-    ///
-    /// # Errors
-    /// Invalid usage if there is not as much or the offset is not aligned for `T`.
-    pub fn read<T: Pod>(&self, offset: usize, values: &mut [T]) -> Result<()> {
-        let from = self.element::<T>(offset, values.len())?;
-        for (i, value) in values.iter_mut().enumerate() {
-            // SAFETY: aligned and within the buffer; whatever bits are there are a valid `T`.
-            *value = unsafe { from.add(i).read_volatile() };
-        }
-        Ok(())
-    }
-
-    /// Copies `values`, element by element, to byte `offset`.
-    ///
-    /// # Errors
-    /// Invalid usage if they do not fit or the offset is not aligned for `T`.
-    pub fn write<T: Pod>(&self, offset: usize, values: &[T]) -> Result<()> {
-        let to = self.element::<T>(offset, values.len())?;
-        for (i, value) in values.iter().enumerate() {
-            // SAFETY: aligned and within the buffer.
-            unsafe { to.add(i).write_volatile(*value) };
-        }
-        Ok(())
+    /// Its bytes, for the host.
+    pub fn memory(&self) -> VolatileSlice<'_> {
+        // SAFETY: `len` bytes that live as long as `self`, and which this process reaches through this method only.
+        unsafe { VolatileSlice::new(self.host, self.len) }
     }
 
     /// A range of it, in bytes, that keeps it alive.
@@ -145,18 +100,6 @@ impl PinnedBuffer {
         let keep = Arc::clone(self) as KeepAlive;
         // SAFETY: the range lies within the buffer, which lives as long as `keep`.
         Ok(unsafe { DeviceSlice::from_raw(&self.context, self.device + start as u64, len, keep) })
-    }
-
-    fn element<T>(&self, offset: usize, count: usize) -> Result<*mut T> {
-        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
-        check(self.len, offset, bytes)?;
-        // SAFETY: `offset` is at most `len`.
-        let at = unsafe { self.host.as_ptr().add(offset) };
-        if at.align_offset(align_of::<T>()) != 0 {
-            let message = format!("offset {offset} is not a multiple of {}", align_of::<T>());
-            return Err(Error::usage("PinnedBuffer", message));
-        }
-        Ok(at.cast())
     }
 }
 
@@ -211,8 +154,8 @@ impl HostRegistration {
     }
 
     /// The host address.
-    pub fn host_ptr(&self) -> *mut u8 {
-        self.host.as_ptr()
+    pub fn host_ptr(&self) -> NonNull<u8> {
+        self.host
     }
 
     /// The address for kernels of any device.

@@ -47,7 +47,7 @@ impl PointerInfo {
     ///
     /// # Errors
     /// What the driver says beyond not knowing the address, which is [`MemoryKind::Unregistered`].
-    pub fn query(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
+    pub fn of(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
         let _entered = context.enter()?;
         let get = |attribute| attribute_of(context, attribute, ptr);
         let kind = match get(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?.map(low32) {

@@ -6,14 +6,14 @@
 //! outlives them; the driver finds it again when the device's context is made anew.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
-use super::context::{Context, RelaxedCapture, lock};
+use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
 use super::stream::KeepAlive;
 use crate::error::Result;
+use crate::sync::{AtomicUsize, Ordering, lock};
 
 /// The unfinished business of one context.
 #[derive(Default)]
@@ -56,6 +56,7 @@ unsafe impl Send for Retired {}
 struct Disposal {
     context: Context,
     action: Action,
+    then: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Frees something. Runs once, with the context current, or never.
@@ -77,8 +78,8 @@ impl Context {
         }
         let ready = lock(&reaper.state).take_ready(self);
         reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
-        for Disposal { context, action } in ready {
-            context.run(action);
+        for Disposal { context, action, then } in ready {
+            context.run(action, then);
         }
     }
 
@@ -89,9 +90,14 @@ impl Context {
 
     /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
     pub(super) fn dispose(&self, action: Action) {
+        self.dispose_then(action, None);
+    }
+
+    /// As [`Context::dispose`], and runs `then` after `action` has succeeded.
+    pub(super) fn dispose_then(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
         if self.driver().forked() {
             // The parent owns it; the child's copy of the handle means nothing.
-            std::mem::forget(action);
+            std::mem::forget((action, then));
             return;
         }
         if self.is_lost() {
@@ -103,10 +109,10 @@ impl Context {
         let mut state = lock(&self.inner.reaper.state);
         if entered.is_ok() && state.is_quiet(self) {
             drop(state);
-            self.run(action);
+            self.run(action, then);
         } else {
             self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
-            state.disposals.push(Disposal { context: self.clone(), action });
+            state.disposals.push(Disposal { context: self.clone(), action, then });
         }
     }
 
@@ -127,11 +133,14 @@ impl Context {
         }
     }
 
-    fn run(&self, action: Action) {
+    fn run(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
         let driver = self.driver();
         let relaxed = RelaxedCapture::new(driver);
         let result = self.noted(action(driver));
         drop(relaxed);
+        if let (Ok(()), Some(then)) = (&result, then) {
+            then();
+        }
         driver.note_drop(result);
     }
 }

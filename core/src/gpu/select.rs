@@ -4,6 +4,7 @@ use cuda_driver_sys::DriverTable;
 
 use super::device::Device;
 use super::driver::Driver;
+use crate::env::{DriverChoice, Env};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The software device's table, where the program links one.
@@ -17,18 +18,18 @@ impl Driver {
     /// and the software device otherwise. [`Driver::reason`] says which and why.
     ///
     /// # Errors
-    /// What the chosen driver says; for `auto`, what the NVIDIA driver says if no software device is linked.
+    /// An unknown `AQUEDUCT_DRIVER`; what the chosen driver says; for `auto`, what the NVIDIA driver says if no software device is linked.
     pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
-        let choice = std::env::var("AQUEDUCT_DRIVER").unwrap_or_default();
-        let library = std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|path| !path.is_empty());
-        select(&choice, library.as_deref(), soft)
+        let env = Env::get()?;
+        let library = env.cuda_library.as_ref().map(|path| path.to_string_lossy());
+        select(env.driver, library.as_deref(), soft)
     }
 }
 
-fn select(choice: &str, library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
+fn select(choice: DriverChoice, library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
     match choice {
-        "cuda" => Ok(Driver::load(library)?.because("AQUEDUCT_DRIVER=cuda".into())),
-        "soft" => match soft {
+        DriverChoice::Cuda => Ok(Driver::load(library)?.because("AQUEDUCT_DRIVER=cuda".into())),
+        DriverChoice::Soft => match soft {
             Some(table) => Ok(Driver::software(table())?.because("AQUEDUCT_DRIVER=soft".into())),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -37,11 +38,7 @@ fn select(choice: &str, library: Option<&str>, soft: Option<SoftwareTable>) -> R
                  aqueduct command",
             )),
         },
-        "" | "auto" => automatic(library, soft),
-        other => Err(Error::usage(
-            "select driver",
-            format!("AQUEDUCT_DRIVER={other} is not known; use auto, cuda or soft"),
-        )),
+        DriverChoice::Auto => automatic(library, soft),
     }
 }
 
@@ -86,7 +83,7 @@ mod tests {
 
     #[test]
     fn auto_falls_back_to_software_and_says_why() {
-        let driver = select("auto", NOWHERE, Some(soft)).unwrap();
+        let driver = select(DriverChoice::Auto, NOWHERE, Some(soft)).unwrap();
         assert_eq!(*driver.provenance(), Provenance::Software);
         assert_eq!(driver.version(), (12, 4));
         assert!(driver.reason().contains("/nonexistent/libcuda.so.1"), "{}", driver.reason());
@@ -94,20 +91,13 @@ mod tests {
 
     #[test]
     fn without_software_the_real_drivers_error_is_given() {
-        for choice in ["", "auto", "cuda"] {
+        for choice in [DriverChoice::Auto, DriverChoice::Cuda] {
             let error = select(choice, NOWHERE, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.message().contains("/nonexistent/libcuda.so.1"), "{error}");
         }
-        assert!(select("cuda", NOWHERE, Some(soft)).is_err(), "cuda never means software");
-        assert_eq!(select("soft", None, None).unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn an_unknown_choice_names_the_choices() {
-        let error = select("gpu", None, Some(soft)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
-        assert!(error.message().contains("auto, cuda or soft"), "{error}");
+        assert!(select(DriverChoice::Cuda, NOWHERE, Some(soft)).is_err(), "cuda never means software");
+        assert_eq!(select(DriverChoice::Soft, None, None).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -10,12 +10,13 @@ use std::sync::MutexGuard;
 
 use cuda_driver_sys::{CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr, CUstream, CUstream_flags};
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::driver::{Driver, call};
 use super::reaper::{Retired, is_idle};
 use super::stream::poll_until;
 use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::sync::lock;
 
 /// Bytes copied at a time.
 const BLOCK: usize = 1 << 20;

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::driver::call;
 use super::event::Event;
 use super::reaper::{Retired, is_capturing, is_idle};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::sync::lock;
 
 /// Something that unfinished work uses and that therefore must not be dropped yet.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;
