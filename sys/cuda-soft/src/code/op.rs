@@ -437,6 +437,9 @@ pub enum Special {
     GlobalTimerHi,
     DynamicSharedSize,
     TotalSharedSize,
+    /// `%envreg0` to `%envreg31`, given by the launch: 1 and 2 are the high and low half of the address of
+    /// a cooperative launch's zeroed grid workspace (at least 16 bytes), all others and all of other launches 0.
+    EnvReg(u8),
     /// The offset of dynamic shared memory in the block's shared memory.
     DynamicSharedBase,
     /// The stack offset of the current call's frame.

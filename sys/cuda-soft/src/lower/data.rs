@@ -1,0 +1,169 @@
+//! Sizes, alignments and initial bytes of variables (PTX ISA 5.4.4).
+
+use super::link::{Program, Symbol, element};
+use crate::code::{self, Relocation, Ty};
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Constant, Init, Linkage, Name, Position, Space, Variable};
+
+/// Largest variable; keeps sums of sizes far from overflow.
+const LIMIT: u64 = 1 << 40;
+
+/// Most bytes of initial data in one variable.
+const INIT_LIMIT: u64 = 1 << 28;
+
+/// Bytes of `variable`.
+pub(super) fn size(variable: &Variable) -> Result<u64, Diagnostic> {
+    let at = variable.name.at;
+    let Some(ty) = element(variable)? else {
+        return Err(at.error(format!("Predicate '{}' has no place in memory", variable.name.text)));
+    };
+    let mut bytes = u64::from(ty.size() * variable.vector);
+    for (nth, dimension) in variable.dimensions.iter().enumerate() {
+        let length = match (dimension, &variable.init) {
+            (Some(length), _) => *length,
+            (None, Some(Init::List(items, _))) if nth == 0 => items.len() as u64,
+            (None, _) if nth == 0 && variable.linkage == Linkage::Extern => 0,
+            (None, _) => {
+                return Err(at.error(format!("Array '{}' has no size", variable.name.text)));
+            }
+        };
+        bytes = bytes
+            .checked_mul(length)
+            .filter(|b| *b <= LIMIT)
+            .ok_or_else(|| at.error(format!("Variable '{}' is too large", variable.name.text)))?;
+    }
+    Ok(bytes)
+}
+
+/// Alignment of `variable`: what is written, at least that of its elements.
+pub(super) fn alignment(variable: &Variable) -> Result<u32, Diagnostic> {
+    let natural = element(variable)?.map_or(1, Ty::size) * variable.vector;
+    Ok(variable.align.max(natural))
+}
+
+/// All `.global` and `.const` variables.
+pub(super) fn globals(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Vec<code::Global> {
+    let mut all = Vec::with_capacity(program.globals.len());
+    for (unit, variable) in &program.globals {
+        match global(program, *unit, variable) {
+            Ok(global) => all.push(global),
+            Err(error) => {
+                errors.push(error);
+                all.push(code::Global::default());
+            }
+        }
+    }
+    all
+}
+
+fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<code::Global, Diagnostic> {
+    let size = size(variable)?;
+    let mut image = Image { program, unit, bytes: Vec::new(), relocations: Vec::new() };
+    if let Some(init) = &variable.init {
+        if size > INIT_LIMIT {
+            return Err(variable.name.at.error("Initialised variable is too large"));
+        }
+        let Some(ty) = element(variable)? else {
+            return Err(variable.name.at.error("Predicates cannot be initialised"));
+        };
+        let mut shape: Vec<u64> = variable.dimensions.iter().map(|d| d.unwrap_or(u64::MAX)).collect();
+        if variable.vector > 1 {
+            shape.push(u64::from(variable.vector));
+        }
+        image.bytes.resize(usize::try_from(size).unwrap_or(0), 0);
+        image.fill(init, ty, &shape, 0, size)?;
+    }
+    Ok(code::Global {
+        name: variable.name.text.clone(),
+        constant: variable.space == Space::Const,
+        visible: variable.linkage != Linkage::Internal,
+        size,
+        align: u64::from(alignment(variable)?),
+        init: image.bytes,
+        relocations: image.relocations,
+    })
+}
+
+struct Image<'p, 'a> {
+    program: &'p Program<'a>,
+    unit: usize,
+    bytes: Vec<u8>,
+    relocations: Vec<Relocation>,
+}
+
+impl Image<'_, '_> {
+    /// Writes `init` into the `size` bytes at `offset`, which have `shape` (outermost first).
+    fn fill(&mut self, init: &Init, ty: Ty, shape: &[u64], offset: u64, size: u64) -> Result<(), Diagnostic> {
+        match (init, shape) {
+            (Init::List(items, at), [outer, inner @ ..]) => {
+                if items.len() as u64 > *outer {
+                    return Err(at.error(format!("{} initial values for {outer} elements", items.len())));
+                }
+                let stride = if *outer == u64::MAX {
+                    size.checked_div(items.len() as u64).unwrap_or(0)
+                } else {
+                    size / outer
+                };
+                let mut place = offset;
+                for item in items {
+                    self.fill(item, ty, inner, place, stride)?;
+                    place += stride;
+                }
+                Ok(())
+            }
+            (Init::List(_, at), []) => Err(at.error("Too many braces in an initial value")),
+            (Init::Value(_, at), [_, ..]) => Err(at.error("An array is initialised with a list in braces")),
+            (Init::Value(value, at), []) => {
+                let bits = immediate(*value, ty, *at)?;
+                self.write(offset, &bits.to_le_bytes()[..ty.size() as usize]);
+                Ok(())
+            }
+            (Init::Address { symbol, offset: addend, .. }, []) => self.address(symbol, *addend, ty, offset),
+            (Init::Address { symbol, .. }, [_, ..]) => {
+                Err(symbol.at.error("An array is initialised with a list in braces"))
+            }
+        }
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        if let Some(place) = self.bytes.get_mut(start..start.saturating_add(bytes.len())) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn address(&mut self, name: &Name, addend: i64, ty: Ty, offset: u64) -> Result<(), Diagnostic> {
+        let symbol = match self.program.symbol(self.unit, &name.text) {
+            Some(Symbol::Global(index)) => code::Symbol::Global(*index),
+            Some(Symbol::Function(index)) => code::Symbol::Function(*index),
+            Some(_) => {
+                return Err(name.at.error(format!("The address of '{}' is not a constant", name.text)));
+            }
+            None => return Err(name.at.error(format!("Unknown symbol '{}'", name.text))),
+        };
+        let size = match ty {
+            Ty::B64 | Ty::U64 | Ty::S64 => 8,
+            Ty::B32 | Ty::U32 | Ty::S32 => 4,
+            _ => return Err(name.at.error("An address does not fit the variable's type")),
+        };
+        self.relocations.push(Relocation { offset, size, symbol, addend });
+        Ok(())
+    }
+}
+
+/// The bits of `value` as an operand or element of type `ty` (PTX ISA 4.5: constants are converted at use).
+pub(super) fn immediate(value: Constant, ty: Ty, at: Position) -> Result<u64, Diagnostic> {
+    let mismatch = || at.error(format!("Constant does not agree with type .{}", super::modifiers::word(ty)));
+    let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
+    match (value, ty) {
+        (Constant::F64(v), Ty::F64) => Ok(v.to_bits()),
+        #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is the meaning")]
+        (Constant::F64(v), Ty::F32) => Ok(u64::from((v as f32).to_bits())),
+        (Constant::F64(v), Ty::B64) => Ok(v.to_bits()),
+        (Constant::F32(bits), Ty::F32 | Ty::B32) => Ok(u64::from(bits)),
+        (Constant::F32(bits), Ty::F64) => Ok(f64::from(f32::from_bits(bits)).to_bits()),
+        (Constant::Signed(v), ty) if !ty.float() => Ok(v.cast_unsigned() & mask),
+        (Constant::Unsigned(v), ty) if !ty.float() => Ok(v & mask),
+        _ => Err(mismatch()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Branches, returns and pauses (PTX ISA 9.7.12).
+
+use super::Lowered;
+use crate::code::{Op, Ty};
+use crate::lower::function::{Builder, exactly};
+use crate::lower::modifiers::Modifiers;
+use crate::ptx::ast::{Instruction, OperandKind};
+
+/// The branch holds the label's number until the function is complete.
+pub(super) fn bra<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    m.take("uni");
+    let [target] = exactly(b, i)?;
+    let OperandKind::Name { name, component: None, offset: 0 } = &target.kind else {
+        return Err(b.mismatch(target.at, "a label is wanted"));
+    };
+    let target = b.label(name, target.at)?;
+    b.emit(Op::Bra { target });
+    Ok(())
+}
+
+/// `brx.idx`.
+pub(super) fn brx<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    m.required("'.idx'", &[("idx", ())])?;
+    m.take("uni");
+    let [index, list] = exactly(b, i)?;
+    let index = b.value(index, Ty::U32)?;
+    let OperandKind::Name { name, component: None, offset: 0 } = &list.kind else {
+        return Err(b.mismatch(list.at, "a list of branch targets is wanted"));
+    };
+    let targets = b.targets(name, list.at)?;
+    b.emit(Op::Brx { index, targets: targets.into() });
+    Ok(())
+}
+
+/// `ret`, `exit`, `trap`, `brkpt`.
+pub(super) fn leave<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let [] = exactly(b, i)?;
+    let op = match i.opcode.text.as_str() {
+        "ret" => {
+            m.take("uni");
+            b.give_back()?;
+            Op::Ret
+        }
+        "exit" => Op::Exit,
+        _ => Op::Trap,
+    };
+    b.emit(op);
+    Ok(())
+}
+
+pub(super) fn nanosleep<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let ty = m.ty(&[Ty::U32])?;
+    b.needs("nanosleep", 70, (6, 3), m.at())?;
+    let [duration] = exactly(b, i)?;
+    let duration = b.value(duration, ty)?;
+    b.emit(Op::Nanosleep { duration });
+    Ok(())
+}
+
+/// Launches here never overlap their predecessors in a stream, so there is nothing to wait for.
+pub(super) fn griddepcontrol<'a>(
+    b: &mut Builder<'_, 'a>,
+    i: &'a Instruction,
+    m: &mut Modifiers<'a>,
+) -> Lowered {
+    m.required("Action", &[("launch_dependents", ()), ("wait", ())])?;
+    b.needs("griddepcontrol", 90, (7, 8), m.at())?;
+    let [] = exactly(b, i)?;
+    b.emit(Op::Nop);
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Conversions of values and addresses (PTX ISA 9.7.9.20 to 9.7.9.22).
+
+use super::Lowered;
+use crate::code::op::Fp;
+use crate::code::{Op, Space, Src, Ty};
+use crate::lower::function::{Builder, exactly};
+use crate::lower::modifiers::{INTEGER_ROUNDS, Modifiers, ROUNDS, SPACES};
+use crate::lower::operand::Fit;
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Instruction, Operand};
+
+const SOURCES: [Ty; 13] = [
+    Ty::U8,
+    Ty::U16,
+    Ty::U32,
+    Ty::U64,
+    Ty::S8,
+    Ty::S16,
+    Ty::S32,
+    Ty::S64,
+    Ty::F16,
+    Ty::Bf16,
+    Ty::F32,
+    Ty::F64,
+    Ty::B32,
+];
+
+pub(super) fn cvt<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let dty = m.ty(&[&SOURCES[..12], &[Ty::F16x2, Ty::Bf16x2]].concat())?;
+    let sty = m.ty(&SOURCES[..12])?;
+    let at = m.at();
+    if matches!(dty, Ty::F16x2 | Ty::Bf16x2) {
+        return pair(b, i, m, dty, sty);
+    }
+    if dty == Ty::Bf16 || sty == Ty::Bf16 {
+        let old = (dty, sty) == (Ty::Bf16, Ty::F32);
+        let (sm, ptx) = if old { (80, (7, 0)) } else { (90, (7, 8)) };
+        b.needs("cvt with .bf16", sm, ptx, at)?;
+    }
+    let fp = rounding(b, m, dty, sty)?;
+    let [d, a] = exactly(b, i)?;
+    let d = b.dst(d, dty, Fit::Wide)?;
+    let a = source(b, a, sty)?;
+    b.emit(Op::Cvt { d, dty, sty, fp, a });
+    Ok(())
+}
+
+/// A register, a constant, or (as in `mov`) a special register.
+fn source(b: &mut Builder<'_, '_>, a: &Operand, sty: Ty) -> Result<Src, Diagnostic> {
+    if b.register(a)?.is_none()
+        && !sty.float()
+        && let Some((value, ty)) = b.special(a)?
+    {
+        if ty.size() < sty.size() {
+            return Err(b.mismatch(a.at, "the special register has another size"));
+        }
+        return Ok(value);
+    }
+    b.src(a, sty, Fit::Wide)
+}
+
+/// Which rounding a conversion needs and may have (PTX ISA, `cvt`, tables of rounding modifiers).
+fn rounding(b: &Builder<'_, '_>, m: &mut Modifiers<'_>, dty: Ty, sty: Ty) -> Result<Fp, Diagnostic> {
+    let mut fp = Fp::default();
+    match (dty.float(), sty.float()) {
+        (false, false) => {}
+        (false, true) => {
+            fp.round = m.one_of(&INTEGER_ROUNDS).ok_or_else(|| rounding_missing(b, m))?;
+        }
+        (true, false) => fp.round = m.one_of(&ROUNDS).ok_or_else(|| rounding_missing(b, m))?,
+        (true, true) if dty == sty => {
+            if let Some(round) = m.one_of(&INTEGER_ROUNDS) {
+                (fp.round, fp.integral) = (round, true);
+            }
+        }
+        (true, true) if dty.size() > sty.size() => {}
+        (true, true) => {
+            fp.round = m.one_of(&ROUNDS).ok_or_else(|| rounding_missing(b, m))?;
+            fp.relu = dty.size() == 2 && sty == Ty::F32 && m.take("relu");
+        }
+    }
+    fp.ftz = (dty == Ty::F32 || sty == Ty::F32) && m.take("ftz");
+    fp.sat = dty != Ty::Bf16 && m.take("sat");
+    Ok(fp)
+}
+
+fn rounding_missing(b: &Builder<'_, '_>, m: &Modifiers<'_>) -> Diagnostic {
+    m.at().error(format!("Rounding modifier required for instruction '{}'", b.opcode))
+}
+
+/// `cvt.rn.f16x2.f32 d, a, b`.
+fn pair<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>, dty: Ty, sty: Ty) -> Lowered {
+    if sty != Ty::F32 {
+        return Err(m.at().error("Unexpected instruction types specified for 'cvt'"));
+    }
+    b.needs("cvt to a pair of 16-bit floats", 80, (7, 0), m.at())?;
+    let round = m.one_of(&ROUNDS[..2]).ok_or_else(|| rounding_missing(b, m))?;
+    let fp = Fp { round, relu: m.take("relu"), ..Fp::default() };
+    let [d, high, low] = exactly(b, i)?;
+    let d = b.dst(d, dty, Fit::Exact)?;
+    let (high, low) = (b.value(high, Ty::F32)?, b.value(low, Ty::F32)?);
+    b.emit(Op::CvtPair { d, dty, fp, a: high, b: low });
+    Ok(())
+}
+
+pub(super) fn cvta<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let to = m.take("to");
+    let space = m.required("State space", &SPACES)?;
+    let ty = m.ty(&[Ty::U64])?;
+    let [d, a] = exactly(b, i)?;
+    let d = b.dst(d, ty, Fit::Exact)?;
+    let space = b.window(space);
+    if to {
+        let Some(_) = b.register(a)? else {
+            return Err(a.at.error("Argument 1 of instruction 'cvta.to': must be register"));
+        };
+        let a = b.value(a, ty)?;
+        b.emit(Op::FromGeneric { space, d, a });
+        return Ok(());
+    }
+    let a = match b.register(a)? {
+        Some(_) => b.value(a, ty)?,
+        None => match b.address_of(a, ty)? {
+            Some((found, a)) if found == space => a,
+            Some(_) => {
+                return Err(a.at.error("State space mismatch between instruction and address in 'cvta'"));
+            }
+            None => b.value(a, ty)?,
+        },
+    };
+    b.emit(Op::ToGeneric { space, d, a });
+    Ok(())
+}
+
+pub(super) fn isspacep<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let space: Space = m.required("State space", &SPACES)?;
+    let [p, a] = exactly(b, i)?;
+    let (p, a) = (b.pred(p)?, b.value(a, Ty::U64)?);
+    b.emit(Op::IsSpace { space, p, a });
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! Loads, stores, prefetches and asynchronous copies (PTX ISA 9.7.9).
+
+use super::Lowered;
+use crate::code::op::Mem;
+use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
+use crate::lower::function::{Builder, exactly};
+use crate::lower::modifiers::{Modifiers, SCOPES, SPACES};
+use crate::lower::operand::Fit;
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Instruction, Operand};
+
+const TYPES: [Ty; 14] = [
+    Ty::B8,
+    Ty::B16,
+    Ty::B32,
+    Ty::B64,
+    Ty::U8,
+    Ty::U16,
+    Ty::U32,
+    Ty::U64,
+    Ty::S8,
+    Ty::S16,
+    Ty::S32,
+    Ty::S64,
+    Ty::F32,
+    Ty::F64,
+];
+
+pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let (sem, scope) = ordering(b, m, "acquire", Semantics::Acquire)?;
+    let read_only = i.opcode.text == "ldu" || m.take("nc");
+    hints(m, &["ca", "cg", "cs", "lu", "cv"]);
+    let (space, count, ty) = shape(m)?;
+    if read_only && (sem != Semantics::Weak || !matches!(space, Space::Global | Space::Generic)) {
+        return Err(m.at().error("Read-only loads are weak loads of '.global'"));
+    }
+    let [d, a] = exactly(b, i)?;
+    let parts = b.parts(d);
+    size_matches(b, parts, count, d)?;
+    let (space, addr) = b.address(a, space)?;
+    let mem = Mem { sem, scope, space, ty, count, addr };
+    allowed(b, &mem, a)?;
+    let mut registers = [None; 4];
+    for (place, operand) in registers.iter_mut().zip(parts) {
+        *place = if count > 1 {
+            b.dst_or_sink(operand, ty, Fit::Wide)?
+        } else {
+            Some(b.dst(operand, ty, Fit::Wide)?)
+        };
+    }
+    b.emit(Op::Ld { mem, d: registers });
+    Ok(())
+}
+
+pub(super) fn st<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let (sem, scope) = ordering(b, m, "release", Semantics::Release)?;
+    hints(m, &["wb", "cg", "cs", "wt"]);
+    let (space, count, ty) = shape(m)?;
+    let [a, value] = exactly(b, i)?;
+    let parts = b.parts(value);
+    size_matches(b, parts, count, value)?;
+    let (space, addr) = b.address(a, space)?;
+    if space == Space::Const || addr.base == Base::KernelParam {
+        return Err(a.at.error("State space mismatch between instruction and address in instruction 'st'"));
+    }
+    let mem = Mem { sem, scope, space, ty, count, addr };
+    allowed(b, &mem, a)?;
+    let mut src = [Src::Imm(0); 4];
+    for (place, operand) in src.iter_mut().zip(parts) {
+        *place = b.src(operand, ty, Fit::Wide)?;
+    }
+    b.emit(Op::St { mem, src });
+    Ok(())
+}
+
+/// `.weak`, `.relaxed`, `.acquire` or `.release`, `.volatile`, `.mmio`, and the scope (PTX ISA 8.6).
+fn ordering(
+    b: &Builder<'_, '_>,
+    m: &mut Modifiers<'_>,
+    ordered: &str,
+    semantics: Semantics,
+) -> Result<(Semantics, Scope), Diagnostic> {
+    let at = m.at();
+    let mmio = m.take("mmio");
+    let table = [
+        ("weak", Semantics::Weak),
+        ("relaxed", Semantics::Relaxed),
+        ("volatile", Semantics::Volatile),
+        (ordered, semantics),
+    ];
+    let sem = m.one_of(&table);
+    let scope = m.one_of(&SCOPES);
+    if mmio {
+        b.needs(".mmio", 70, (8, 2), at)?;
+        return match (sem, scope) {
+            (Some(Semantics::Relaxed), Some(Scope::Sys)) => Ok((Semantics::Volatile, Scope::Sys)),
+            _ => Err(at.error("Modifier '.mmio' requires '.relaxed' and '.sys'")),
+        };
+    }
+    let name = |sem| table.iter().find(|(_, s)| *s == sem).map_or("weak", |(name, _)| name);
+    match (sem, scope) {
+        (None | Some(Semantics::Weak), None) => Ok((Semantics::Weak, Scope::Cta)),
+        (Some(Semantics::Volatile), None) => Ok((Semantics::Volatile, Scope::Sys)),
+        (Some(sem @ (Semantics::Weak | Semantics::Volatile)), Some(_)) => {
+            Err(at.error(format!("Modifier '.{}' cannot be combined with a scope", name(sem))))
+        }
+        (None, Some(_)) => {
+            Err(at.error(format!("A scope requires '.relaxed' or '.{ordered}' with '{}'", b.opcode)))
+        }
+        (Some(sem), None) => {
+            let name = name(sem);
+            Err(at.error(format!("Modifier '.{name}' requires scope with '{}' instruction", b.opcode)))
+        }
+        (Some(sem), Some(scope)) => {
+            b.needs(&format!("{}.{}", b.opcode, name(sem)), 70, (6, 0), at)?;
+            if scope == Scope::Cluster {
+                b.needs(".cluster scope", 90, (7, 8), at)?;
+            }
+            Ok((sem, scope))
+        }
+    }
+}
+
+/// Takes cache operators and eviction hints: this device has no caches to steer.
+fn hints(m: &mut Modifiers<'_>, operators: &[&str]) {
+    const PRIORITIES: [&str; 9] = [
+        "L1::evict_normal",
+        "L1::evict_unchanged",
+        "L1::evict_first",
+        "L1::evict_last",
+        "L1::no_allocate",
+        "L2::64B",
+        "L2::128B",
+        "L2::256B",
+        "unified",
+    ];
+    operators.iter().any(|word| m.take(word));
+    while m.pick(|word| PRIORITIES.contains(&word).then_some(())).is_some() {}
+}
+
+/// State space (generic if none), vector length and element type.
+fn shape(m: &mut Modifiers<'_>) -> Result<(Space, u8, Ty), Diagnostic> {
+    let space = m.one_of(&SPACES).unwrap_or(Space::Generic);
+    let count = m.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
+    let ty = m.ty(&TYPES)?;
+    if u32::from(count) * ty.size() > 16 {
+        return Err(m.at().error("Feature '256 bit wide load/store' is not supported on this device"));
+    }
+    Ok((space, count, ty))
+}
+
+fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Operand) -> Lowered {
+    if parts.len() == usize::from(count) {
+        return Ok(());
+    }
+    Err(operand.at.error(format!("Argument vector size mismatch for instruction '{}'", b.opcode)))
+}
+
+/// Ordered accesses go to memory that other threads see.
+fn allowed(b: &Builder<'_, '_>, mem: &Mem, a: &Operand) -> Lowered {
+    let shared = matches!(mem.space, Space::Generic | Space::Global | Space::Shared);
+    if shared || matches!(mem.sem, Semantics::Weak | Semantics::Volatile) {
+        return Ok(());
+    }
+    let what = "State space mismatch between instruction and address in instruction";
+    Err(a.at.error(format!("{what} '{}'", b.opcode)))
+}
+
+pub(super) fn prefetch<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let space = m.one_of(&[("global", Space::Global), ("local", Space::Local)]).unwrap_or(Space::Generic);
+    let levels = [("L1", ()), ("L2", ()), ("L2::evict_last", ()), ("L2::evict_normal", ())];
+    m.required("Cache level", &levels)?;
+    let [a] = exactly(b, i)?;
+    b.address(a, space)?;
+    b.emit(Op::Nop);
+    Ok(())
+}
+
+/// `cp.async` of 4, 8 or 16 bytes and the forms that wait for it, which find it done.
+pub(super) fn cp_async<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let at = m.at();
+    let simple = m.take("async") && !i.modifiers.iter().any(|word| word.text == "bulk");
+    if !simple {
+        return Err(at.error("Bulk and reducing asynchronous copies are not supported on this device"));
+    }
+    b.needs("cp.async", 80, (7, 0), at)?;
+    if m.take("commit_group") || m.take("wait_all") {
+        let [] = exactly(b, i)?;
+        b.emit(Op::Nop);
+        return Ok(());
+    }
+    if m.take("wait_group") {
+        let [pending] = exactly(b, i)?;
+        if !matches!(b.value(pending, Ty::U32)?, Src::Imm(_)) {
+            return Err(b.mismatch(pending.at, "a constant is wanted"));
+        }
+        b.emit(Op::Nop);
+        return Ok(());
+    }
+    let bypass = m.required("Cache", &[("ca", false), ("cg", true)])?;
+    m.required("Shared space", &[("shared", ()), ("shared::cta", ())])?;
+    m.required("'.global'", &[("global", ())])?;
+    hints(m, &[]);
+    let (dst, src, size, rest) = match &i.operands[..] {
+        [dst, src, size, rest @ ..] if rest.len() <= 1 => (dst, src, size, rest.first()),
+        _ => return Err(b.mismatch(at, "3 or 4 operands wanted")),
+    };
+    let bytes = match b.value(size, Ty::U32)? {
+        Src::Imm(16) => 16,
+        Src::Imm(bytes @ (4 | 8)) if !bypass => bytes,
+        _ => return Err(b.mismatch(size.at, "the size is 4, 8 or 16, with '.cg' 16")),
+    };
+    let src_size = rest.map_or(Ok(Src::Imm(bytes)), |o| b.value(o, Ty::U32))?;
+    let (_, dst): (Space, Addr) = b.address(dst, Space::Shared)?;
+    let (_, src) = b.address(src, Space::Global)?;
+    let size = if bytes == 16 {
+        16
+    } else if bytes == 8 {
+        8
+    } else {
+        4
+    };
+    b.emit(Op::CpAsync { dst, src, size, src_size });
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Symbols of one or several modules (PTX ISA 11.6, "Linking Directives").
+
+use std::collections::HashMap;
+
+use super::data;
+use crate::code::op::Service;
+use crate::code::{Param, Ty};
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Function, Item, Linkage, Module, Space, Variable};
+
+/// What the modules define, and what each name means in each of them.
+#[derive(Debug)]
+pub(super) struct Program<'a> {
+    /// Defined functions, in order of appearance.
+    pub(super) functions: Vec<Defined<'a>>,
+    /// Defined `.global` and `.const` variables.
+    pub(super) globals: Vec<(usize, &'a Variable)>,
+    /// Names at module scope, per module.
+    scopes: Vec<HashMap<&'a str, Symbol<'a>>>,
+}
+
+/// A function with a body.
+#[derive(Debug)]
+pub(super) struct Defined<'a> {
+    /// Index of its module.
+    pub(super) unit: usize,
+    pub(super) module: &'a Module,
+    pub(super) ast: &'a Function,
+    pub(super) signature: Signature,
+}
+
+/// What a name at module scope means.
+#[derive(Clone, Debug)]
+pub(super) enum Symbol<'a> {
+    /// An index into [`Program::globals`].
+    Global(u32),
+    /// A static shared variable and the module that defines it.
+    Shared(usize, &'a Variable),
+    /// `.extern .shared x[]`: the dynamic part of shared memory.
+    DynamicShared(&'a Variable),
+    /// An index into [`Program::functions`].
+    Function(u32),
+    /// A function the device itself provides.
+    Service(Service, Signature),
+}
+
+/// Layout of what passes between a caller and a function; offsets are in the callee's frame, for kernels in
+/// the launch's parameter buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Signature {
+    pub(super) returns: Vec<Param>,
+    pub(super) params: Vec<Param>,
+    /// Bytes that both take together.
+    pub(super) size: u32,
+}
+
+impl<'a> Program<'a> {
+    /// What `name` means at the scope of module `unit`.
+    pub(super) fn symbol(&self, unit: usize, name: &str) -> Option<&Symbol<'a>> {
+        self.scopes[unit].get(name)
+    }
+}
+
+/// Functions that nvcc's output calls and that no module defines.
+fn service(name: &str) -> Option<Service> {
+    match name {
+        "vprintf" => Some(Service::Printf),
+        "__assertfail" => Some(Service::AssertFail),
+        _ => None,
+    }
+}
+
+/// Gathers the definitions of all modules and resolves every name.
+pub(super) fn link(modules: &[Module]) -> Result<Program<'_>, Diagnostic> {
+    let mut linker = Linker {
+        program: Program {
+            functions: Vec::new(),
+            globals: Vec::new(),
+            scopes: vec![HashMap::new(); modules.len()],
+        },
+        exported: HashMap::new(),
+        imports: Vec::new(),
+        errors: Vec::new(),
+    };
+    for (unit, module) in modules.iter().enumerate() {
+        for item in &module.items {
+            match item {
+                Item::Variable(variable) => linker.variable(unit, variable),
+                Item::Function(function) => linker.function(unit, module, function),
+            }
+        }
+    }
+    linker.resolve();
+    Diagnostic::join(linker.errors).map_or(Ok(linker.program), Err)
+}
+
+struct Linker<'a> {
+    program: Program<'a>,
+    /// Definitions other modules may use.
+    exported: HashMap<&'a str, (Linkage, Symbol<'a>)>,
+    /// Declarations without a definition in their own module so far.
+    imports: Vec<(usize, Import<'a>)>,
+    errors: Vec<Diagnostic>,
+}
+
+#[derive(Clone, Copy)]
+enum Import<'a> {
+    Variable(&'a Variable),
+    Function(&'a Function),
+}
+
+impl<'a> Linker<'a> {
+    fn variable(&mut self, unit: usize, variable: &'a Variable) {
+        let unsized_array = variable.dimensions.first() == Some(&None) && variable.init.is_none();
+        if variable.linkage == Linkage::Extern {
+            if variable.space == Space::Shared && unsized_array {
+                let symbol = Symbol::DynamicShared(variable);
+                self.program.scopes[unit].insert(&variable.name.text, symbol);
+            } else {
+                self.imports.push((unit, Import::Variable(variable)));
+            }
+            return;
+        }
+        let name = variable.name.text.as_str();
+        if self.yields(variable.linkage, name) {
+            self.imports.push((unit, Import::Variable(variable)));
+            return;
+        }
+        let symbol = if variable.space == Space::Shared {
+            Symbol::Shared(unit, variable)
+        } else {
+            self.program.globals.push((unit, variable));
+            Symbol::Global(index(self.program.globals.len() - 1))
+        };
+        self.define(unit, &variable.name, variable.linkage, symbol);
+    }
+
+    fn function(&mut self, unit: usize, module: &'a Module, function: &'a Function) {
+        if function.body.is_none() || self.yields(function.linkage, &function.name.text) {
+            self.imports.push((unit, Import::Function(function)));
+            return;
+        }
+        match signature(function) {
+            Ok(signature) => {
+                self.program.functions.push(Defined { unit, module, ast: function, signature });
+                let symbol = Symbol::Function(index(self.program.functions.len() - 1));
+                self.define(unit, &function.name, function.linkage, symbol);
+            }
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    /// Whether a weak or tentative definition gives way to one that is already there.
+    fn yields(&self, linkage: Linkage, name: &str) -> bool {
+        matches!(linkage, Linkage::Weak | Linkage::Common) && self.exported.contains_key(name)
+    }
+
+    fn define(&mut self, unit: usize, name: &'a crate::ptx::ast::Name, linkage: Linkage, symbol: Symbol<'a>) {
+        let text = name.text.as_str();
+        if self.program.scopes[unit].insert(text, symbol.clone()).is_some() {
+            self.errors.push(name.at.error(format!("Duplicate definition of '{text}'")));
+            return;
+        }
+        if linkage == Linkage::Internal {
+            return;
+        }
+        match self.exported.get(text) {
+            None => {
+                self.exported.insert(text, (linkage, symbol));
+            }
+            // Kernels of one module and functions of another may be weak: the strong one counts.
+            Some((Linkage::Weak | Linkage::Common, _)) => {
+                self.exported.insert(text, (linkage, symbol));
+            }
+            Some(_) => self.errors.push(name.at.error(format!("Multiple definition of '{text}'"))),
+        }
+    }
+
+    fn resolve(&mut self) {
+        for (unit, import) in std::mem::take(&mut self.imports) {
+            let name = match import {
+                Import::Variable(variable) => &variable.name,
+                Import::Function(function) => &function.name,
+            };
+            if self.program.scopes[unit].contains_key(name.text.as_str()) {
+                continue;
+            }
+            let found = match self.exported.get(name.text.as_str()) {
+                Some((_, symbol)) => Some(symbol.clone()),
+                None => self.provided(import),
+            };
+            match found {
+                Some(symbol) => {
+                    if let Err(error) = self.agree(import, &symbol) {
+                        self.errors.push(error);
+                    }
+                    self.program.scopes[unit].insert(&name.text, symbol);
+                }
+                None => self.errors.push(name.at.error(format!("Unresolved extern '{}'", name.text))),
+            }
+        }
+    }
+
+    fn provided(&mut self, import: Import<'a>) -> Option<Symbol<'a>> {
+        let Import::Function(function) = import else {
+            return None;
+        };
+        let service = service(&function.name.text)?;
+        match signature(function) {
+            Ok(signature) => Some(Symbol::Service(service, signature)),
+            Err(error) => {
+                self.errors.push(error);
+                None
+            }
+        }
+    }
+
+    /// A declaration has to say what the definition says.
+    fn agree(&self, import: Import<'a>, symbol: &Symbol<'a>) -> Result<(), Diagnostic> {
+        let (name, agrees) = match (import, symbol) {
+            (Import::Function(function), Symbol::Function(index)) => {
+                let defined = &self.program.functions[*index as usize];
+                let same =
+                    defined.signature == signature(function)? && defined.ast.is_entry == function.is_entry;
+                (&function.name, same)
+            }
+            (Import::Function(function), Symbol::Service(..)) => (&function.name, true),
+            (Import::Variable(variable), Symbol::Global(index)) => {
+                let (_, defined) = self.program.globals[*index as usize];
+                (&variable.name, same_variable(variable, defined))
+            }
+            (Import::Variable(variable), Symbol::Shared(_, defined)) => {
+                (&variable.name, same_variable(variable, defined))
+            }
+            (Import::Variable(Variable { name, .. }) | Import::Function(Function { name, .. }), _) => {
+                (name, false)
+            }
+        };
+        if agrees {
+            Ok(())
+        } else {
+            Err(name.at.error(format!("Declaration of '{}' does not match its definition", name.text)))
+        }
+    }
+}
+
+fn same_variable(declared: &Variable, defined: &Variable) -> bool {
+    declared.space == defined.space
+        && (declared.dimensions.first() == Some(&None)
+            || data::size(declared).ok() == data::size(defined).ok())
+}
+
+/// Lays out returned values and parameters one after another, each aligned.
+fn signature(function: &Function) -> Result<Signature, Diagnostic> {
+    let mut size = 0;
+    let returns = function.returns.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
+    let params = function.params.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
+    Ok(Signature { returns, params, size })
+}
+
+/// Most bytes a kernel's parameters take (PTX ISA 5.1.6.1, from sm_70 and ISA 8.1).
+const PARAMETER_LIMIT: u32 = 32764;
+
+fn place(variable: &Variable, end: &mut u32) -> Result<Param, Diagnostic> {
+    let at = variable.name.at;
+    let bytes = data::size(variable)?;
+    let size = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let align = data::alignment(variable)?;
+    let offset = end.next_multiple_of(align);
+    match offset.checked_add(size) {
+        Some(next) if next <= PARAMETER_LIMIT => *end = next,
+        _ => return Err(at.error(format!("Formal parameter space overflowed (max {PARAMETER_LIMIT} bytes)"))),
+    }
+    Ok(Param { offset, size, align })
+}
+
+fn index(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// The element type of a declared variable; `None` for predicates.
+pub(super) fn element(variable: &Variable) -> Result<Option<Ty>, Diagnostic> {
+    if variable.ty.text == "pred" {
+        return Ok(None);
+    }
+    super::modifiers::ty(&variable.ty.text).map(Some).ok_or_else(|| {
+        variable.ty.at.error(format!("Type '.{}' is not supported on this device", variable.ty.text))
+    })
+}

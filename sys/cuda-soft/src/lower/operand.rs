@@ -1,0 +1,333 @@
+//! Operands of instructions: names to slots, constants to bits, and whether their types agree (PTX ISA 9.2
+//! and 9.4, "Operand Size Exceeding Instruction-Type Size").
+
+use super::data;
+use super::function::Builder;
+use super::link::Symbol;
+use super::modifiers::word;
+use super::scope::Entity;
+use super::special::{Reading, special};
+use crate::code::op::{Binary, Fp, Special};
+use crate::code::{Addr, Base, Op, Pred, PredSrc, Reg, Space, Src, Ty};
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Operand, OperandKind, Position};
+
+/// How a register's declared type has to agree with the instruction's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// The same size.
+    Exact,
+    /// At least the size: `ld`, `st`, `cvt`.
+    Wide,
+}
+
+fn agrees(ty: Ty, register: Ty, fit: Fit) -> bool {
+    let untyped = |ty| matches!(ty, Ty::B8 | Ty::B16 | Ty::B32 | Ty::B64);
+    let fits = match fit {
+        Fit::Exact => register.size() == ty.size(),
+        Fit::Wide => register.size() >= ty.size(),
+    };
+    let alike = if ty.float() || register.float() { ty == register } else { true };
+    fits && (untyped(ty) || untyped(register) || alike)
+}
+
+impl Builder<'_, '_> {
+    /// The error for an operand that does not belong there.
+    pub(super) fn mismatch(&self, at: Position, detail: &str) -> Diagnostic {
+        at.error(format!("Arguments mismatch for instruction '{}': {detail}", self.opcode))
+    }
+
+    fn entity(&mut self, name: &str, at: Position) -> Result<Option<Entity>, Diagnostic> {
+        self.scopes.find(name, &mut self.slots).map_err(|what| at.error(what))
+    }
+
+    fn unknown(&self, name: &str, at: Position) -> Diagnostic {
+        at.error(format!("Unknown symbol '{name}'"))
+    }
+
+    /// The register that an operand names, with its declared type; `None` if it names something else.
+    pub(super) fn register(&mut self, operand: &Operand) -> Result<Option<(Reg, Ty)>, Diagnostic> {
+        let OperandKind::Name { name, component, offset: 0 } = &operand.kind else {
+            return Ok(None);
+        };
+        Ok(match (self.entity(name, operand.at)?, component) {
+            (Some(Entity::Register(reg, ty)), None) => Some((reg, ty)),
+            (Some(Entity::Vector(regs, ty)), Some(component)) => {
+                let index = "xyzw".find(*component).unwrap_or(usize::MAX);
+                let reg = regs.get(index).ok_or_else(|| self.mismatch(operand.at, "no such component"))?;
+                Some((*reg, ty))
+            }
+            _ => None,
+        })
+    }
+
+    /// A destination register of type `ty`.
+    pub(super) fn dst(&mut self, operand: &Operand, ty: Ty, fit: Fit) -> Result<Reg, Diagnostic> {
+        match self.register(operand)? {
+            Some((reg, declared)) => self.agree(operand, reg, declared, ty, fit),
+            None => {
+                self.known_name(operand)?;
+                Err(operand.at.error(format!("Result register required for instruction '{}'", self.opcode)))
+            }
+        }
+    }
+
+    /// A destination that may be `_`.
+    pub(super) fn dst_or_sink(
+        &mut self,
+        operand: &Operand,
+        ty: Ty,
+        fit: Fit,
+    ) -> Result<Option<Reg>, Diagnostic> {
+        if operand.kind == OperandKind::Sink { Ok(None) } else { self.dst(operand, ty, fit).map(Some) }
+    }
+
+    fn agree(&self, operand: &Operand, reg: Reg, declared: Ty, ty: Ty, fit: Fit) -> Result<Reg, Diagnostic> {
+        if agrees(ty, declared, fit) {
+            return Ok(reg);
+        }
+        let detail = format!("a .{} register where .{} is wanted", word(declared), word(ty));
+        Err(self.mismatch(operand.at, &detail))
+    }
+
+    fn known_name(&mut self, operand: &Operand) -> Result<(), Diagnostic> {
+        if let OperandKind::Name { name, component, .. } = &operand.kind {
+            let known = self.entity(name, operand.at)?.is_some()
+                || self.program.symbol(self.defined.unit, name).is_some()
+                || special(name, *component).is_some();
+            if !known {
+                return Err(self.unknown(name, operand.at));
+            }
+        }
+        Ok(())
+    }
+
+    /// A source of type `ty`: a register or a constant.
+    pub(super) fn src(&mut self, operand: &Operand, ty: Ty, fit: Fit) -> Result<Src, Diagnostic> {
+        if let OperandKind::Constant(value) = operand.kind {
+            return data::immediate(value, ty, operand.at).map(Src::Imm);
+        }
+        if let Some((reg, declared)) = self.register(operand)? {
+            return self.agree(operand, reg, declared, ty, fit).map(Src::Reg);
+        }
+        self.known_name(operand)?;
+        if let OperandKind::Name { name, component, .. } = &operand.kind
+            && special(name, *component).is_some()
+        {
+            let what = format!("Special register argument not allowed for instruction '{}'", self.opcode);
+            return Err(operand.at.error(what));
+        }
+        Err(self.mismatch(operand.at, &format!("a register or constant of type .{} is wanted", word(ty))))
+    }
+
+    /// As [`Self::src`] with registers of the same size.
+    pub(super) fn value(&mut self, operand: &Operand, ty: Ty) -> Result<Src, Diagnostic> {
+        self.src(operand, ty, Fit::Exact)
+    }
+
+    /// A destination predicate.
+    pub(super) fn pred(&mut self, operand: &Operand) -> Result<Pred, Diagnostic> {
+        match self.pred_src(operand)? {
+            PredSrc::Reg { pred, negate: false } => Ok(pred),
+            _ => Err(self.mismatch(operand.at, "a predicate register is wanted")),
+        }
+    }
+
+    /// A destination predicate that may be `_`.
+    pub(super) fn pred_or_sink(&mut self, operand: &Operand) -> Result<Option<Pred>, Diagnostic> {
+        if operand.kind == OperandKind::Sink { Ok(None) } else { self.pred(operand).map(Some) }
+    }
+
+    /// A source predicate: `p`, `!p` or a constant.
+    pub(super) fn pred_src(&mut self, operand: &Operand) -> Result<PredSrc, Diagnostic> {
+        let (name, negate) = match &operand.kind {
+            OperandKind::Name { name, component: None, offset: 0 } => (name, false),
+            OperandKind::Not(name) => (name, true),
+            OperandKind::Constant(value) => {
+                return data::immediate(*value, Ty::U64, operand.at).map(|bits| PredSrc::Imm(bits != 0));
+            }
+            _ => return Err(self.mismatch(operand.at, "a predicate is wanted")),
+        };
+        match self.entity(name, operand.at)? {
+            Some(Entity::Predicate(pred)) => Ok(PredSrc::Reg { pred, negate }),
+            Some(_) => Err(self.mismatch(operand.at, "a predicate is wanted")),
+            None => Err(self.unknown(name, operand.at)),
+        }
+    }
+
+    /// The parts of a vector operand, or the operand itself.
+    pub(super) fn parts<'o>(&self, operand: &'o Operand) -> &'o [Operand] {
+        match &operand.kind {
+            OperandKind::Vector(all) => all,
+            _ => std::slice::from_ref(operand),
+        }
+    }
+
+    /// Reads a special register into a temporary; `None` if the operand is none.
+    pub(super) fn special(&mut self, operand: &Operand) -> Result<Option<(Src, Ty)>, Diagnostic> {
+        let OperandKind::Name { name, component, offset: 0 } = &operand.kind else {
+            return Ok(None);
+        };
+        let Some((reading, ty)) = special(name, *component) else {
+            return Ok(None);
+        };
+        match reading {
+            Reading::Constant(value) => Ok(Some((Src::Imm(value), ty))),
+            Reading::Special(special) => {
+                let d = self.temporary(ty, operand.at)?;
+                self.emit(Op::Special { d, special });
+                Ok(Some((d.into(), ty)))
+            }
+        }
+    }
+
+    /// Where a memory operand points. `space` generic takes the space of a variable that is named.
+    pub(super) fn address(&mut self, operand: &Operand, space: Space) -> Result<(Space, Addr), Diagnostic> {
+        let at = operand.at;
+        let OperandKind::Address { base, offset } = &operand.kind else {
+            return Err(self.mismatch(at, "an address in brackets is wanted"));
+        };
+        let offset = *offset;
+        let Some(name) = base else {
+            return Ok((space, Addr { base: Base::Zero, offset }));
+        };
+        let (found, addr) = match self.entity(name, at)? {
+            Some(Entity::Register(reg, ty)) => {
+                if ty.float() || ty.size() < 4 {
+                    return Err(self.mismatch(at, "an address register has 32 or 64 integer bits"));
+                }
+                return Ok((self.window(space), Addr { base: Base::Reg(reg), offset }));
+            }
+            Some(Entity::Frame { offset: start, local, .. }) => {
+                let space = if local { Space::Local } else { Space::Param };
+                (space, Addr { base: Base::Frame, offset: i64::from(start).wrapping_add(offset) })
+            }
+            Some(Entity::KernelParam(start)) => (
+                Space::Param,
+                Addr { base: Base::KernelParam, offset: i64::from(start).wrapping_add(offset) },
+            ),
+            Some(Entity::DynamicShared) => self.dynamic_shared(offset, at)?,
+            Some(Entity::Shared(start)) => {
+                (Space::Shared, Addr { base: Base::Zero, offset: i64::from(start).wrapping_add(offset) })
+            }
+            Some(_) => return Err(self.mismatch(at, &format!("'{name}' is not an address"))),
+            None => self.symbol_address(name, offset, at)?,
+        };
+        let inferred = space == Space::Generic && found != Space::Param;
+        if found != space && !inferred {
+            let what = "State space mismatch between instruction and address in instruction";
+            return Err(at.error(format!("{what} '{}'", self.opcode)));
+        }
+        Ok((found, addr))
+    }
+
+    /// Parameters of a `.func` lie in its frame, so their addresses are local ones.
+    pub(super) fn window(&self, space: Space) -> Space {
+        if space == Space::Param && !self.defined.ast.is_entry { Space::Local } else { space }
+    }
+
+    fn symbol_address(&mut self, name: &str, offset: i64, at: Position) -> Result<(Space, Addr), Diagnostic> {
+        let program = self.program;
+        match program.symbol(self.defined.unit, name) {
+            Some(Symbol::Global(index)) => {
+                let constant = program.globals[*index as usize].1.space == crate::ptx::ast::Space::Const;
+                let space = if constant { Space::Const } else { Space::Global };
+                Ok((space, Addr { base: Base::Global(*index), offset }))
+            }
+            Some(Symbol::Shared(unit, variable)) => {
+                let start = i64::from(self.layout.offset(*unit, variable));
+                Ok((Space::Shared, Addr { base: Base::Zero, offset: start.wrapping_add(offset) }))
+            }
+            Some(Symbol::DynamicShared(_)) => self.dynamic_shared(offset, at),
+            Some(_) => Err(self.mismatch(at, &format!("'{name}' is not a variable"))),
+            None => Err(self.unknown(name, at)),
+        }
+    }
+
+    fn dynamic_shared(&mut self, offset: i64, at: Position) -> Result<(Space, Addr), Diagnostic> {
+        let d = self.temporary(Ty::U32, at)?;
+        self.emit(Op::Special { d, special: Special::DynamicSharedBase });
+        Ok((Space::Shared, Addr { base: Base::Reg(d), offset }))
+    }
+
+    /// The address of a named variable or function as a value of `ty` (4 or 8 bytes), with its space;
+    /// `None` if the operand names no such thing.
+    pub(super) fn address_of(
+        &mut self,
+        operand: &Operand,
+        ty: Ty,
+    ) -> Result<Option<(Space, Src)>, Diagnostic> {
+        let at = operand.at;
+        let OperandKind::Name { name, component: None, offset } = &operand.kind else {
+            return Ok(None);
+        };
+        if let Some(Symbol::Function(index)) = self.program.symbol(self.defined.unit, name)
+            && self.entity(name, at)?.is_none()
+        {
+            let d = self.temporary(Ty::U64, at)?;
+            self.emit(Op::FunctionAddress { d, function: *index });
+            return Ok(Some((Space::Generic, d.into())));
+        }
+        let named = match self.entity(name, at)? {
+            Some(Entity::Frame { local: true, .. }) => Space::Local,
+            Some(Entity::Frame { .. } | Entity::KernelParam(_)) => Space::Param,
+            Some(Entity::Shared(_) | Entity::DynamicShared) => Space::Shared,
+            Some(_) => return Ok(None),
+            None if self.program.symbol(self.defined.unit, name).is_some() => Space::Generic,
+            None => return Ok(None),
+        };
+        let bracketed = OperandKind::Address { base: Some(name.clone()), offset: *offset };
+        let (space, addr) = self.address(&Operand { at, kind: bracketed }, named)?;
+        let src = match addr.base {
+            Base::Zero | Base::KernelParam => Src::Imm(addr.offset.cast_unsigned()),
+            Base::Global(global) => {
+                if ty.size() != 8 {
+                    return Err(self.mismatch(at, "an address in this space has 64 bits"));
+                }
+                let d = self.temporary(ty, at)?;
+                self.emit(Op::GlobalAddress { d, global, addend: addr.offset });
+                d.into()
+            }
+            Base::Frame => self.offset_from(Special::FrameBase, addr.offset, ty, at)?,
+            Base::Reg(_) => self.offset_from(Special::DynamicSharedBase, addr.offset, ty, at)?,
+        };
+        Ok(Some((self.window(space), src)))
+    }
+
+    fn offset_from(&mut self, start: Special, offset: i64, ty: Ty, at: Position) -> Result<Src, Diagnostic> {
+        let d = self.temporary(ty, at)?;
+        self.emit(Op::Special { d, special: start });
+        if offset != 0 {
+            let (op, b) = (Binary::Add, Src::Imm(offset.cast_unsigned()));
+            self.emit(Op::Binary { op, ty, fp: Fp::default(), d, a: d.into(), b });
+        }
+        Ok(d.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_agree_as_in_ptxas() {
+        for (ty, register, exact, wide) in [
+            (Ty::S32, Ty::U32, true, true),
+            (Ty::S32, Ty::B32, true, true),
+            (Ty::F32, Ty::B32, true, true),
+            (Ty::F32, Ty::U32, false, false),
+            (Ty::F32, Ty::F64, false, false),
+            (Ty::F32, Ty::B64, false, true),
+            (Ty::U8, Ty::U32, false, true),
+            (Ty::B8, Ty::F32, false, true),
+            (Ty::U64, Ty::U32, false, false),
+            (Ty::U32, Ty::F32, false, false),
+            (Ty::F16, Ty::B16, true, true),
+            (Ty::F16, Ty::U16, false, false),
+            (Ty::Bf16x2, Ty::B32, true, true),
+        ] {
+            assert_eq!(agrees(ty, register, Fit::Exact), exact, "{ty:?} {register:?}");
+            assert_eq!(agrees(ty, register, Fit::Wide), wide, "{ty:?} {register:?}");
+        }
+    }
+}
