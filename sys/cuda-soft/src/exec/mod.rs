@@ -11,7 +11,7 @@
 //!   the doorbells of the memory that was read.
 //!
 //! Semantics are those of PTX ISA 9; the memory model maps to that of Rust's atomics of at least
-//! the same strength on the real addresses (see [`memory`]).
+//! the same strength on the real addresses (`memory`).
 
 mod alu;
 mod atomic;
@@ -26,11 +26,9 @@ mod regs;
 mod residency;
 mod spin;
 mod step;
+mod transfer;
 mod warp;
 mod watchdog;
-
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,6 +65,9 @@ pub struct Launch {
     pub dynamic_shared: u32,
     /// The parameter buffer, laid out as [`Function::params`](crate::code::Function::params) says.
     pub params: Vec<u8>,
+    /// The address of a cooperative launch's zeroed workspace (at least 16 bytes), else 0; see
+    /// [`Special::EnvReg`](crate::code::op::Special::EnvReg).
+    pub workspace: u64,
     /// The ordinal of the device.
     pub device: usize,
     /// What the device can hold.

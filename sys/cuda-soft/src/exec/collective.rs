@@ -1,0 +1,188 @@
+//! Instructions in which lanes of a warp, or warps of a block, take part together
+//! (PTX ISA 9.7.13 and `shfl`, `vote`, `match`, `redux`, `elect`).
+
+use super::alu;
+use super::atomic;
+use super::barrier::{BARRIERS, Reduction};
+use super::fault::{FaultKind, Trouble};
+use super::regs::{ALL, LANES, Lanes, bits, lanes};
+use super::step::{Context, Flow};
+use super::warp::Warp;
+use crate::code::op::{BarrierKind, BoolOp, Op, ShflMode, VoteKind};
+use crate::code::{PredSrc, Src};
+
+/// Whether the lanes named by a member mask are together.
+pub(super) enum Met {
+    /// These lanes have executed the instruction.
+    Now(u32),
+    /// The others have not come yet.
+    Later,
+}
+
+impl Warp {
+    /// Executes `op` for the lanes of `active` that are together with all their members.
+    pub(super) fn collective(&mut self, active: u32, op: &Op) -> Met {
+        let members = match op {
+            Op::WarpSync { mask }
+            | Op::Vote { mask, .. }
+            | Op::Shfl { mask, .. }
+            | Op::Match { mask, .. }
+            | Op::Redux { mask, .. }
+            | Op::Elect { mask, .. } => self.regs.get32(*mask),
+            _ => [ALL; LANES],
+        };
+        let mut now = self.met & active;
+        self.met &= !now;
+        if now == 0 {
+            let together = |l: usize| members[l] & self.live & !active == 0;
+            now = lanes(active).filter(|l| together(*l)).fold(0, |m, l| m | 1 << l);
+        }
+        let rest = active & !now;
+        if now == 0 {
+            self.meeting |= rest;
+            for lane in lanes(rest) {
+                self.meeting_for[lane] = members[lane];
+            }
+            self.meet();
+            return Met::Later;
+        }
+        let group = |lane: usize| members[lane] & now;
+        match op {
+            Op::Vote { kind, a, .. } => self.vote(now, *kind, *a, group),
+            Op::Shfl { mode, d, p, a, b, c, .. } => {
+                let (values, found) = self.shfl(*mode, *a, *b, *c);
+                self.regs.put32(*d, &values, now);
+                if let Some(p) = p {
+                    self.regs.put_pred(*p, found, now);
+                }
+            }
+            Op::Match { all, d, p, a, .. } => {
+                let a = self.regs.get64(*a);
+                let equal: Lanes<u32> =
+                    std::array::from_fn(|l| group(l) & bits(|other| a[other] == a[l]));
+                let whole = bits(|l| equal[l] == group(l));
+                let r = if *all {
+                    std::array::from_fn(|l| if whole >> l & 1 != 0 { equal[l] } else { 0 })
+                } else {
+                    equal
+                };
+                self.regs.put32(*d, &r, now);
+                if let Some(p) = p {
+                    self.regs.put_pred(*p, whole, now);
+                }
+            }
+            Op::Redux { op, ty, d, a, .. } => {
+                let a = self.regs.get64(*a);
+                let reduce = |x, o: usize| atomic::compute(*op, *ty, x, a[o], 0);
+                let mut r = [0; LANES];
+                for lane in lanes(now) {
+                    let mut members = lanes(group(lane));
+                    let first = members.next().map_or(0, |l| alu::extend(a[l], *ty));
+                    r[lane] = members.fold(first, reduce);
+                }
+                self.regs.put64(*d, &r, now);
+            }
+            Op::Elect { d, p, .. } => {
+                let leader: Lanes<u32> = std::array::from_fn(|l| group(l).trailing_zeros());
+                if let Some(d) = d {
+                    self.regs.put32(*d, &leader, now);
+                }
+                self.regs.put_pred(*p, bits(|l| leader[l] == l as u32), now);
+            }
+            _ => {}
+        }
+        Met::Now(now)
+    }
+
+    fn vote(&mut self, now: u32, kind: VoteKind, a: PredSrc, group: impl Fn(usize) -> u32) {
+        let a = self.regs.pred_src(a);
+        match kind {
+            VoteKind::All(p) => self.regs.put_pred(p, bits(|l| group(l) & !a == 0), now),
+            VoteKind::Any(p) => self.regs.put_pred(p, bits(|l| group(l) & a != 0), now),
+            VoteKind::Uni(p) => {
+                let uniform = |g: u32| g & a == 0 || g & !a == 0;
+                self.regs.put_pred(p, bits(|l| uniform(group(l))), now);
+            }
+            VoteKind::Ballot(d) => {
+                self.regs.put32(d, &std::array::from_fn(|l| group(l) & a), now);
+            }
+        }
+    }
+
+    /// The source lane of each lane by the table of PTX ISA 9.7.9.6 (`shfl.sync`).
+    fn shfl(&self, mode: ShflMode, a: Src, b: Src, c: Src) -> (Lanes<u32>, u32) {
+        let (a, b, c) = (self.regs.get32(a), self.regs.get32(b), self.regs.get32(c));
+        let mut values = a;
+        let mut found = 0;
+        for lane in 0..LANES {
+            let (l, step) = (lane as i32, (b[lane] & 31) as i32);
+            let clamp = (c[lane] & 31) as i32;
+            let segment = (c[lane] >> 8 & 31) as i32;
+            let most = (l & segment) | (clamp & !segment & 31);
+            let least = l & segment;
+            let (source, inside) = match mode {
+                // For `up`, `c` bounds from below.
+                ShflMode::Up => (l - step, l - step >= most),
+                ShflMode::Down => (l + step, l + step <= most),
+                ShflMode::Bfly => (l ^ step, (l ^ step) <= most),
+                ShflMode::Idx => {
+                    let source = least | (step & !segment & 31);
+                    (source, source <= most)
+                }
+            };
+            if inside {
+                values[lane] = a[(source & 31) as usize];
+                found |= 1 << lane;
+            }
+        }
+        (values, found)
+    }
+
+    /// `bar` and `barrier`.
+    pub(super) fn barrier(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        mask: u32,
+        kind: BarrierKind,
+        id: Src,
+        threads: Option<Src>,
+    ) -> Result<Flow, Trouble> {
+        let first = mask.trailing_zeros() as usize & 31;
+        let id = self.regs.lane(id, first) as usize;
+        let threads = threads.map(|t| self.regs.lane(t, first) as u32);
+        if id >= BARRIERS || threads.is_some_and(|t| t == 0 || t % 32 != 0) {
+            return Err(Trouble::of(FaultKind::IllegalInstruction, mask));
+        }
+        let passed = cx.barriers.take_passed(self.index, mask);
+        if passed != 0 {
+            self.take_result(passed, kind, cx.barriers.result(id));
+            return Ok(Flow::Some(passed));
+        }
+        let wait = !matches!(kind, BarrierKind::Arrive);
+        let holds = match kind {
+            BarrierKind::RedPopc { a, .. } | BarrierKind::RedPred { a, .. } => self.regs.pred_src(a),
+            BarrierKind::Sync | BarrierKind::Arrive => 0,
+        };
+        cx.barriers.arrive(id, self.index, mask, threads, wait, holds);
+        self.spin.wrote();
+        if !wait {
+            return Ok(Flow::Next);
+        }
+        let passed = cx.barriers.take_passed(self.index, mask);
+        self.take_result(passed, kind, cx.barriers.result(id));
+        Ok(Flow::Some(passed))
+    }
+
+    fn take_result(&mut self, mask: u32, kind: BarrierKind, result: Reduction) {
+        match kind {
+            BarrierKind::RedPopc { d, .. } => {
+                self.regs.put32(d, &[result.count; LANES], mask);
+            }
+            BarrierKind::RedPred { op, p, .. } => {
+                let holds = if op == BoolOp::And { result.all } else { result.any };
+                self.regs.put_pred(p, if holds { ALL } else { 0 }, mask);
+            }
+            BarrierKind::Sync | BarrierKind::Arrive => {}
+        }
+    }
+}

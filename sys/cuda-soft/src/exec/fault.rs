@@ -1,0 +1,92 @@
+//! What goes wrong in a kernel.
+
+use std::fmt;
+
+/// The first fault of a grid. The grid's other blocks are abandoned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// The kernel's name.
+    pub kernel: String,
+    /// The block's index.
+    pub block: [u32; 3],
+    /// The thread's index in its block.
+    pub thread: [u32; 3],
+    /// The function the thread was in.
+    pub function: String,
+    /// The source line of the instruction, 0 where there is none.
+    pub line: u32,
+    /// The address, for faults of memory.
+    pub address: Option<u64>,
+}
+
+/// Kinds of faults; the driver maps them to `CUresult`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// An access outside all mappings, or without the right to it.
+    IllegalAddress,
+    /// An address that is not a multiple of the access's size.
+    MisalignedAddress,
+    /// `trap`.
+    Trap,
+    /// `__assertfail`.
+    Assert,
+    /// An instruction or operand the hardware would reject: a barrier number above 15, a call to
+    /// an address that is no function, an atomic on a type that has none.
+    IllegalInstruction,
+    /// An atomic, or another instruction, on a state space where it cannot be.
+    InvalidAddressSpace,
+    /// A call or branch to nowhere.
+    InvalidPc,
+    /// More calls in flight than the thread's stack holds.
+    StackOverflow,
+    /// The kernel made no progress for longer than the [watchdog](super::Watchdog) allows.
+    Timeout,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            FaultKind::IllegalAddress => "illegal address",
+            FaultKind::MisalignedAddress => "misaligned address",
+            FaultKind::Trap => "trap",
+            FaultKind::Assert => "device-side assertion",
+            FaultKind::IllegalInstruction => "illegal instruction",
+            FaultKind::InvalidAddressSpace => "operation not supported in this address space",
+            FaultKind::InvalidPc => "invalid program counter",
+            FaultKind::StackOverflow => "stack overflow",
+            FaultKind::Timeout => "no progress within the watchdog's limit",
+        };
+        write!(f, "{what}")?;
+        if let Some(address) = self.address {
+            write!(f, " {address:#x}")?;
+        }
+        let ([bx, by, bz], [tx, ty, tz]) = (self.block, self.thread);
+        write!(f, " in kernel {}, block ({bx},{by},{bz}), thread ({tx},{ty},{tz})", self.kernel)?;
+        if self.line != 0 {
+            write!(f, ", line {} ({})", self.line, self.function)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A fault as the instruction reports it; the grid adds the names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trouble {
+    pub(super) kind: FaultKind,
+    pub(super) lane: u8,
+    pub(super) address: Option<u64>,
+}
+
+impl Trouble {
+    pub(super) fn at(kind: FaultKind, lane: usize, address: u64) -> Self {
+        Trouble { kind, lane: lane as u8, address: Some(address) }
+    }
+
+    pub(super) fn of(kind: FaultKind, mask: u32) -> Self {
+        Trouble { kind, lane: mask.trailing_zeros().min(31) as u8, address: None }
+    }
+}

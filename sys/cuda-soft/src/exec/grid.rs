@@ -1,0 +1,220 @@
+//! A launched kernel: what its blocks share and how it ends.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::fault::{Fault, Trouble};
+use super::memory::Range;
+use super::warp::{Line, lines};
+use super::{Image, Launch};
+use crate::code::op::CallTarget;
+use crate::code::{Function, Module, Op};
+
+/// Called once, when the last block has ended or been abandoned.
+pub(super) type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
+
+pub(super) struct Grid {
+    launch: Launch,
+    id: u64,
+    params: Box<[Line]>,
+    /// Stack bytes per thread.
+    pub(super) stack_size: u32,
+    /// Blocks not ended yet, those not started included.
+    remaining: AtomicU64,
+    faulted: AtomicBool,
+    /// Whether the watchdog has spoken.
+    pub(super) reported: AtomicBool,
+    end: Mutex<End>,
+}
+
+struct End {
+    fault: Option<Fault>,
+    done: Option<Done>,
+}
+
+impl Grid {
+    pub(super) fn new(launch: Launch, done: Done) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let params = lines(launch.params.len() as u64);
+        for (at, byte) in launch.params.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..byte.len()].copy_from_slice(byte);
+            params[at / 16].set(at % 16, u64::from_le_bytes(word));
+        }
+        let blocks = launch.grid.iter().map(|n| u64::from(*n)).product();
+        Grid {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            params,
+            stack_size: stack_size(&launch.image.code, launch.function),
+            remaining: AtomicU64::new(blocks),
+            faulted: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
+            end: Mutex::new(End { fault: None, done: Some(done) }),
+            launch,
+        }
+    }
+
+    pub(super) fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    pub(super) fn image(&self) -> &Image {
+        &self.launch.image
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The kernel.
+    pub(super) fn function(&self) -> &Function {
+        &self.image().code.functions[self.launch.function]
+    }
+
+    /// All blocks, ended or not.
+    pub(super) fn blocks(&self) -> u64 {
+        self.launch.grid.iter().map(|n| u64::from(*n)).product()
+    }
+
+    /// Threads of a block.
+    pub(super) fn threads(&self) -> u32 {
+        self.launch.block.iter().product()
+    }
+
+    /// Where the parameters lie. The tail of the last line is not the kernel's.
+    pub(super) fn params(&self) -> Range {
+        let range = Range::of(&self.params);
+        Range { base: range.base, end: range.base + self.launch.params.len() as u64 }
+    }
+
+    /// The offset of dynamic shared memory.
+    pub(super) fn dynamic_shared_base(&self) -> u64 {
+        let function = self.function();
+        let align = function.dynamic_shared_align.max(16).next_power_of_two();
+        u64::from(function.shared_size.next_multiple_of(align))
+    }
+
+    /// Bytes of shared memory of a block.
+    pub(super) fn shared_size(&self) -> u64 {
+        match self.launch.dynamic_shared {
+            0 => u64::from(self.function().shared_size),
+            dynamic => self.dynamic_shared_base() + u64::from(dynamic),
+        }
+    }
+
+    /// Whether the address lies in a variable of the constant bank.
+    pub(super) fn in_constant(&self, address: u64) -> bool {
+        let image = self.image();
+        image.code.globals.iter().zip(&image.globals).any(|(variable, base)| {
+            variable.constant && address >= *base && address - base < variable.size
+        })
+    }
+
+    /// Whether some block has faulted, so that the others need not go on.
+    pub(super) fn faulted(&self) -> bool {
+        self.faulted.load(Ordering::Relaxed)
+    }
+
+    /// Records a fault; the first one counts.
+    pub(super) fn fault(&self, fault: Fault) {
+        self.end.lock().fault.get_or_insert(fault);
+        self.faulted.store(true, Ordering::Relaxed);
+    }
+
+    /// `count` blocks have ended, or will never start. The last ones call the owner.
+    pub(super) fn ended(&self, count: u64) {
+        if count != 0 && self.remaining.fetch_sub(count, Ordering::AcqRel) == count {
+            let mut end = self.end.lock();
+            let (fault, done) = (end.fault.take(), end.done.take());
+            drop(end);
+            if let Some(done) = done {
+                done(fault.map_or(Ok(()), Err));
+            }
+        }
+    }
+
+    /// A fault with its names.
+    pub(super) fn describe(
+        &self,
+        trouble: Trouble,
+        block: [u32; 3],
+        thread: [u32; 3],
+        at: (u32, u32),
+    ) -> Fault {
+        let (function, line) = self.source(at);
+        Fault {
+            kind: trouble.kind,
+            kernel: self.function().name.clone(),
+            block,
+            thread,
+            function,
+            line,
+            address: trouble.address,
+        }
+    }
+
+    /// The function's name and source line of an instruction given as (function, index).
+    pub(super) fn source(&self, (function, pc): (u32, u32)) -> (String, u32) {
+        let function = &self.image().code.functions[function as usize];
+        let line = function.lines.get(pc as usize).copied().unwrap_or(0);
+        (function.name.clone(), line)
+    }
+}
+
+impl fmt::Debug for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "grid {} of {}", self.id, self.function().name)
+    }
+}
+
+/// For calls whose depth the code does not bound.
+const OPEN_STACK: u32 = 16 << 10;
+
+/// Bytes of stack a thread of the kernel needs.
+fn stack_size(module: &Module, kernel: usize) -> u32 {
+    let mut path = vec![false; module.functions.len()];
+    deepest(module, kernel, &mut path).next_multiple_of(16)
+}
+
+fn deepest(module: &Module, index: usize, path: &mut [bool]) -> u32 {
+    let function = &module.functions[index];
+    path[index] = true;
+    let mut below = 0;
+    for inst in &function.code {
+        if let Op::Call(call) = &inst.op {
+            below = below.max(match call.target {
+                CallTarget::Function(callee) if !path[callee as usize] => {
+                    deepest(module, callee as usize, path)
+                }
+                CallTarget::Function(_) | CallTarget::Indirect(_) => OPEN_STACK,
+                CallTarget::Service(_) => 0,
+            });
+        }
+    }
+    path[index] = false;
+    function.frame_size.saturating_add(below).min(512 << 10)
+}
+
+/// A grid in the order of its device's launches: how many of its blocks have started.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) grid: Arc<Grid>,
+    pub(super) next: u64,
+    /// Share of the device that one block takes, out of [`WHOLE`].
+    pub(super) cost: u64,
+}
+
+/// A whole device.
+pub(super) const WHOLE: u64 = 1 << 40;
+
+impl Pending {
+    pub(super) fn new(grid: Arc<Grid>) -> Self {
+        let shared = u32::try_from(grid.shared_size()).unwrap_or(u32::MAX);
+        // A launch that can never fit is the driver's to refuse; one block at a time is safe.
+        let fits = grid.launch().limits.max_blocks(grid.threads(), shared, 0).max(1);
+        Pending { grid, next: 0, cost: WHOLE / fits }
+    }
+}

@@ -1,0 +1,326 @@
+//! Loads and stores of a warp: addresses, checks, and the accesses themselves.
+//!
+//! Every access of device code is a Rust atomic of the element's size (relaxed, with fences around
+//! it for stronger semantics), because other threads of this process, other processes and the host
+//! may access the same bytes at the same time. A 16-byte vector is two 8-byte or four 4-byte
+//! single-copy-atomic elements, as the PTX memory model has it.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::fault::{FaultKind, Trouble};
+use super::regs::{ALL, LANES, Lanes, lanes};
+use crate::code::{Semantics, Space};
+use crate::mem::{Bell, Doorbell, View};
+
+/// A range of real addresses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Range {
+    pub(super) base: u64,
+    pub(super) end: u64,
+}
+
+impl Range {
+    /// The range of a buffer that device code may access through its address.
+    pub(super) fn of<T>(buffer: &[T]) -> Range {
+        let base = buffer.as_ptr().expose_provenance() as u64;
+        Range { base, end: base + size_of_val(buffer) as u64 }
+    }
+
+    #[inline(always)]
+    pub(super) fn holds(self, first: u64, end: u64) -> bool {
+        first >= self.base && end <= self.end && first <= end
+    }
+}
+
+/// Local memory of a warp: one stack per lane, one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stacks {
+    pub(super) base: u64,
+    pub(super) stride: u64,
+}
+
+impl Stacks {
+    #[inline(always)]
+    pub(super) fn of_lane(self, lane: usize) -> Range {
+        let base = self.base + self.stride * lane as u64;
+        Range { base, end: base + self.stride }
+    }
+}
+
+/// What a block may access during one quantum.
+#[derive(Debug)]
+pub(super) struct Access<'a> {
+    view: &'a View<'a>,
+    /// Spans found lately; they hold while the view lives.
+    cache: [Cached; CACHE],
+    next: usize,
+    /// The block's shared memory.
+    pub(super) shared: Range,
+    /// The launch's parameters, read-only.
+    pub(super) params: Range,
+    /// Doorbells of memory stored to and not rung yet.
+    rung: [*const Doorbell; CACHE],
+    to_ring: usize,
+}
+
+const CACHE: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Cached {
+    range: Range,
+    writable: bool,
+    bell: *const Doorbell,
+}
+
+/// An access checked for all lanes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) space: Space,
+    /// Bytes per lane; a power of two up to 16.
+    pub(super) size: u64,
+    pub(super) write: bool,
+    pub(super) stacks: Stacks,
+}
+
+impl<'a> Access<'a> {
+    pub(super) fn new(view: &'a View<'a>, shared: Range, params: Range) -> Self {
+        let none = Cached { range: Range::default(), writable: false, bell: std::ptr::null() };
+        let rung = [std::ptr::null(); CACHE];
+        Access { view, cache: [none; CACHE], next: 0, shared, params, rung, to_ring: 0 }
+    }
+
+    /// Checks that the lanes of `mask` may access `size` bytes at their addresses.
+    ///
+    /// # Errors
+    /// The first lane that may not.
+    #[inline]
+    pub(super) fn check(&mut self, at: &Lanes<u64>, mask: u32, ask: Request) -> Result<(), Trouble> {
+        let (mut least, mut most, mut low) = (u64::MAX, 0, 0);
+        if mask == ALL {
+            for address in at {
+                least = least.min(*address);
+                most = most.max(*address);
+                low |= address;
+            }
+        } else {
+            for lane in lanes(mask) {
+                least = least.min(at[lane]);
+                most = most.max(at[lane]);
+                low |= at[lane];
+            }
+        }
+        if low & (ask.size - 1) != 0 {
+            let lane = lanes(mask).find(|l| at[*l] & (ask.size - 1) != 0).unwrap_or(0);
+            return Err(Trouble::at(FaultKind::MisalignedAddress, lane, at[lane]));
+        }
+        // Aligned, hence no overflow short of the very top, which `saturating` keeps out of range.
+        let end = most.saturating_add(ask.size);
+        match ask.space {
+            Space::Shared if self.shared.holds(least, end) => return Ok(()),
+            Space::Global | Space::Generic | Space::Const => {
+                for cached in &self.cache {
+                    if cached.range.holds(least, end) && (cached.writable || !ask.write) {
+                        if ask.write {
+                            self.ring_later(cached.bell);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+            _ => {}
+        }
+        lanes(mask).try_for_each(|lane| self.check_lane(at[lane], lane, ask))
+    }
+
+    #[cold]
+    fn check_lane(&mut self, first: u64, lane: usize, ask: Request) -> Result<(), Trouble> {
+        let end = first.saturating_add(ask.size);
+        let windows = match ask.space {
+            Space::Shared => self.shared.holds(first, end),
+            Space::Local => ask.stacks.of_lane(lane).holds(first, end),
+            Space::Param => {
+                ask.stacks.of_lane(lane).holds(first, end)
+                    || (!ask.write && self.params.holds(first, end))
+            }
+            Space::Generic => {
+                self.shared.holds(first, end)
+                    || ask.stacks.of_lane(lane).holds(first, end)
+                    || (!ask.write && self.params.holds(first, end))
+            }
+            Space::Global | Space::Const => false,
+        };
+        if windows {
+            return Ok(());
+        }
+        if !matches!(ask.space, Space::Global | Space::Generic | Space::Const) {
+            return Err(Trouble::at(FaultKind::IllegalAddress, lane, first));
+        }
+        let bell = self.span(first, end, ask.write);
+        let bell = bell.ok_or(Trouble::at(FaultKind::IllegalAddress, lane, first))?;
+        if ask.write {
+            self.ring_later(bell);
+        }
+        Ok(())
+    }
+
+    fn span(&mut self, first: u64, end: u64, write: bool) -> Option<*const Doorbell> {
+        let known = self.cache.iter().find(|c| c.range.holds(first, end) && (c.writable || !write));
+        if let Some(cached) = known {
+            return Some(cached.bell);
+        }
+        let span = self.view.find(first, write)?;
+        let range = Range { base: span.base, end: span.end };
+        if !range.holds(first, end) {
+            return None;
+        }
+        self.cache[self.next] = Cached { range, writable: span.writable, bell: span.bell };
+        self.next = (self.next + 1) % CACHE;
+        Some(span.bell)
+    }
+
+    #[inline(always)]
+    fn ring_later(&mut self, bell: *const Doorbell) {
+        if self.rung[..self.to_ring].contains(&bell) {
+            return;
+        }
+        if self.to_ring == CACHE {
+            self.ring();
+        }
+        self.rung[self.to_ring] = bell;
+        self.to_ring += 1;
+    }
+
+    /// Rings the doorbells of all memory stored to since the last time.
+    pub(super) fn ring(&mut self) {
+        for bell in &self.rung[..self.to_ring] {
+            // SAFETY: a span's bell is valid while the view lives, which `self` borrows; null for
+            // memory that has none.
+            if let Some(bell) = unsafe { bell.as_ref() } {
+                bell.ring();
+            }
+        }
+        self.to_ring = 0;
+    }
+
+    /// The doorbell of the memory at `address`, and its sequence now.
+    pub(super) fn sequence(&self, address: u64) -> Option<(Bell, u32)> {
+        let bell = self.view.keep(address)?;
+        let sequence = bell.sequence();
+        Some((bell, sequence))
+    }
+}
+
+/// What must come before a store or atomic of these semantics.
+#[inline(always)]
+pub(super) fn before(sem: Semantics) {
+    match sem {
+        Semantics::Release | Semantics::AcqRel => fence(Ordering::Release),
+        Semantics::SeqCst => fence(Ordering::SeqCst),
+        Semantics::Weak | Semantics::Relaxed | Semantics::Acquire | Semantics::Volatile => {}
+    }
+}
+
+/// What must come after a load or atomic of these semantics.
+#[inline(always)]
+pub(super) fn after(sem: Semantics) {
+    match sem {
+        Semantics::Acquire | Semantics::AcqRel => fence(Ordering::Acquire),
+        Semantics::SeqCst => fence(Ordering::SeqCst),
+        Semantics::Weak | Semantics::Relaxed | Semantics::Release | Semantics::Volatile => {}
+    }
+}
+
+/// Loads `SIZE` bytes at each address.
+///
+/// # Safety
+/// The lanes of `mask` passed [`Access::check`] for this size under a view that still lives.
+#[inline(always)]
+pub(super) unsafe fn load(at: &Lanes<u64>, mask: u32, size: u32) -> Lanes<u64> {
+    macro_rules! each {
+        ($atomic:ty) => {{
+            let mut r = [0; LANES];
+            if mask == ALL {
+                for lane in 0..LANES {
+                    // SAFETY: the caller checked range, rights and alignment.
+                    r[lane] = unsafe { u64::from(word::<$atomic>(at[lane]).load(Ordering::Relaxed)) };
+                }
+            } else {
+                for lane in lanes(mask) {
+                    // SAFETY: the caller checked range, rights and alignment.
+                    r[lane] = unsafe { u64::from(word::<$atomic>(at[lane]).load(Ordering::Relaxed)) };
+                }
+            }
+            r
+        }};
+    }
+    match size {
+        1 => each!(AtomicU8),
+        2 => each!(AtomicU16),
+        4 => each!(AtomicU32),
+        _ => each!(AtomicU64),
+    }
+}
+
+/// Stores the low `SIZE` bytes of each value at each address.
+///
+/// # Safety
+/// The lanes of `mask` passed [`Access::check`] for writing this size under a view that still
+/// lives.
+#[inline(always)]
+pub(super) unsafe fn store(at: &Lanes<u64>, values: &Lanes<u64>, mask: u32, size: u32) {
+    macro_rules! each {
+        ($atomic:ty, $t:ty) => {
+            if mask == ALL {
+                for lane in 0..LANES {
+                    // SAFETY: the caller checked range, rights and alignment.
+                    unsafe { word::<$atomic>(at[lane]) }.store(values[lane] as $t, Ordering::Relaxed);
+                }
+            } else {
+                for lane in lanes(mask) {
+                    // SAFETY: the caller checked range, rights and alignment.
+                    unsafe { word::<$atomic>(at[lane]) }.store(values[lane] as $t, Ordering::Relaxed);
+                }
+            }
+        };
+    }
+    match size {
+        1 => each!(AtomicU8, u8),
+        2 => each!(AtomicU16, u16),
+        4 => each!(AtomicU32, u32),
+        _ => each!(AtomicU64, u64),
+    }
+}
+
+/// The atomic at a real address.
+///
+/// # Safety
+/// `address` is aligned for `A` and mapped, with the rights to what is done with it, for `'a`.
+#[inline(always)]
+pub(super) unsafe fn word<'a, A>(address: u64) -> &'a A {
+    // SAFETY: the caller vouches for the address; concurrent access is atomic on all sides.
+    unsafe { &*std::ptr::with_exposed_provenance::<A>(address as usize) }
+}
+
+/// `fence` of these semantics.
+#[inline]
+pub(super) fn fence_of(sem: Semantics) {
+    match sem {
+        Semantics::SeqCst => fence(Ordering::SeqCst),
+        Semantics::Acquire => fence(Ordering::Acquire),
+        Semantics::Release => fence(Ordering::Release),
+        Semantics::AcqRel | Semantics::Relaxed | Semantics::Volatile | Semantics::Weak => {
+            fence(Ordering::AcqRel);
+        }
+    }
+}
+
+/// Copies bytes between stacks.
+///
+/// # Safety
+/// Both ranges are mapped, writable, and nobody else accesses them meanwhile.
+pub(super) unsafe fn copy(from: u64, to: u64, size: u64) {
+    let source = std::ptr::with_exposed_provenance::<u8>(from as usize);
+    let target = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: the caller's.
+    unsafe { std::ptr::copy(source, target, size as usize) };
+}

@@ -1,0 +1,354 @@
+//! A warp's turn: groups of lanes run until they part, join, wait or have had their share.
+
+use super::alu;
+use super::barrier::Barriers;
+use super::block::Place;
+use super::collective::Met;
+use super::fault::{FaultKind, Trouble};
+use super::grid::Grid;
+use super::memory::{self, Access, Range};
+use super::regs::lanes;
+use super::spin::Loop;
+use super::warp::{Frame, Group, Warp};
+use crate::code::op::{Call, CallTarget, FrameCopy, Service};
+use crate::code::{self, Inst, Op};
+
+/// Instructions per turn.
+const TURN: u32 = 4096;
+/// Instructions after which lanes that stand elsewhere get their chance.
+const FAIR: u32 = 512;
+
+/// What surrounds a warp during its turn.
+#[derive(Debug)]
+pub(super) struct Context<'a, 'v> {
+    pub(super) grid: &'a Grid,
+    pub(super) place: &'a Place,
+    pub(super) barriers: &'a mut Barriers,
+    pub(super) access: &'a mut Access<'v>,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Something moved; the warp may or may not be able to go on.
+    Progress,
+    /// All lanes wait, as they did after the last turn.
+    Waiting,
+    /// All lanes have exited.
+    Exited,
+}
+
+/// Why a group stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Its lanes, or others, may have to be put together differently.
+    Regroup,
+    /// Others wait for their chance.
+    Unfair,
+    /// The turn is over.
+    Over,
+}
+
+/// What an instruction does to the group's way.
+pub(super) enum Flow {
+    /// On to the next instruction.
+    Next,
+    /// The lanes of the mask go on to the next instruction, the other active ones stay.
+    Some(u32),
+    /// Every lane's counter has been set.
+    Placed,
+    /// On to the next instruction, in a later turn.
+    Rest,
+}
+
+impl Warp {
+    /// Runs until the turn is over or no lane can go on.
+    ///
+    /// # Errors
+    /// The first fault; the counter of its lane is at the instruction.
+    pub(super) fn turn(&mut self, cx: &mut Context<'_, '_>) -> Result<Turn, Trouble> {
+        self.spin.begin();
+        self.spinning = 0;
+        self.watches.clear();
+        let mut left = TURN;
+        let mut oldest = false;
+        loop {
+            let blocked = self.meeting | cx.barriers.waiting(self.index) | self.spinning;
+            let ready = self.live & !blocked;
+            let Some(group) = self.choose(ready, oldest) else { break };
+            match self.run(cx, group, ready & !group.mask, &mut left)? {
+                Stop::Regroup => oldest = false,
+                Stop::Unfair => oldest = true,
+                Stop::Over => return Ok(Turn::Progress),
+            }
+        }
+        Ok(match (self.live, self.spin.changed()) {
+            (0, _) => Turn::Exited,
+            (_, true) => Turn::Progress,
+            (_, false) => Turn::Waiting,
+        })
+    }
+
+    fn run(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        group: Group,
+        others: u32,
+        left: &mut u32,
+    ) -> Result<Stop, Trouble> {
+        let Group { mask, mut pc, frame: number } = group;
+        let frame = self.frame(number);
+        let grid = cx.grid;
+        let function = &grid.image().code.functions[frame.function as usize];
+        self.regs.enter(frame.window, function);
+        let mut join = self.next_join(others, number, pc);
+        let mut fair = FAIR;
+        loop {
+            if pc >= join {
+                self.place(mask, pc);
+                return Ok(Stop::Regroup);
+            }
+            if *left == 0 {
+                self.place(mask, pc);
+                return Ok(Stop::Over);
+            }
+            *left -= 1;
+            if others != 0 {
+                if fair == 0 {
+                    self.place(mask, pc);
+                    return Ok(Stop::Unfair);
+                }
+                fair -= 1;
+            }
+            let Some(Inst { guard, op }) = function.code.get(pc as usize) else {
+                self.leave(cx, mask);
+                return Ok(Stop::Regroup);
+            };
+            let active = match guard.pred {
+                None => mask,
+                Some(p) => mask & if guard.negate { !self.regs.pred(p) } else { self.regs.pred(p) },
+            };
+            if active == 0 {
+                pc += 1;
+                continue;
+            }
+            if let Op::Bra { target } = *op {
+                let waits = match target <= pc {
+                    true => self.spin.backward(pc, active),
+                    false => Loop::Working,
+                };
+                if active != mask || waits != Loop::Working {
+                    self.place(mask & !active, pc + 1);
+                    self.place(active, target);
+                    if let Loop::Waiting(watch) = waits {
+                        self.wait(active, watch);
+                    }
+                    return Ok(Stop::Regroup);
+                }
+                pc = target;
+                if others != 0 {
+                    join = self.next_join(others, number, pc);
+                }
+                continue;
+            }
+            if alu::run(&mut self.regs, active, op) {
+                pc += 1;
+                continue;
+            }
+            let here = Group { mask: active, pc, frame: number };
+            let flow = match self.execute(cx, here, frame, op) {
+                Ok(flow) => flow,
+                Err(trouble) => {
+                    self.place(mask, pc);
+                    return Err(trouble);
+                }
+            };
+            match flow {
+                Flow::Next => pc += 1,
+                Flow::Some(on) if on == active => pc += 1,
+                Flow::Some(on) => {
+                    self.place(active & !on, pc);
+                    self.place(on | mask & !active, pc + 1);
+                    return Ok(Stop::Regroup);
+                }
+                Flow::Placed => {
+                    self.place(mask & !active, pc + 1);
+                    return Ok(Stop::Regroup);
+                }
+                Flow::Rest => {
+                    self.place(mask, pc + 1);
+                    return Ok(Stop::Over);
+                }
+            }
+        }
+    }
+
+    /// Executes what is neither arithmetic nor a branch.
+    fn execute(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        here: Group,
+        frame: Frame,
+        op: &Op,
+    ) -> Result<Flow, Trouble> {
+        let mask = here.mask;
+        match op {
+            Op::Ld { mem, d } => self.ld(cx, mask, frame, mem, d)?,
+            Op::St { mem, src } => self.st(cx, mask, frame, mem, src)?,
+            Op::Atom { op, mem, d, b, c } => self.atom(cx, mask, frame, *op, mem, *d, [*b, *c])?,
+            Op::CpAsync { dst, src, size, src_size } => {
+                self.cp_async(cx, mask, frame, [*dst, *src], *size, *src_size)?;
+            }
+            Op::Fence { sem, .. } => memory::fence_of(*sem),
+            Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
+            Op::GlobalAddress { d, global, addend } => {
+                let address = cx.grid.image().globals[*global as usize].wrapping_add_signed(*addend);
+                self.regs.put64(*d, &[address; 32], mask);
+            }
+            Op::FunctionAddress { d, function } => {
+                self.regs.put64(*d, &[code::function_address(*function); 32], mask);
+            }
+            Op::ToGeneric { space, d, a } => self.to_generic(cx, mask, *space, *d, *a),
+            Op::FromGeneric { space, d, a } => self.from_generic(cx, mask, *space, *d, *a),
+            Op::IsSpace { space, p, a } => self.is_space(cx, mask, *space, *p, *a),
+            Op::Barrier { kind, id, threads } => {
+                return self.barrier(cx, mask, *kind, *id, *threads);
+            }
+            Op::WarpSync { .. }
+            | Op::Vote { .. }
+            | Op::Shfl { .. }
+            | Op::Match { .. }
+            | Op::Redux { .. }
+            | Op::Elect { .. } => {
+                return Ok(match self.collective(mask, op) {
+                    Met::Now(lanes) => Flow::Some(lanes),
+                    Met::Later => Flow::Some(0),
+                });
+            }
+            Op::ActiveMask { d } => self.regs.put32(*d, &[mask; 32], mask),
+            Op::Brx { index, targets } => {
+                for lane in lanes(mask) {
+                    let index = self.regs.lane(*index, lane) as u32;
+                    let target = targets.get(index as usize);
+                    let target = target.ok_or(Trouble::of(FaultKind::InvalidPc, 1 << lane))?;
+                    self.pc[lane] = *target;
+                }
+                return Ok(Flow::Placed);
+            }
+            Op::Call(call) => return self.calls(cx, here, frame, call),
+            Op::Ret => {
+                self.leave(cx, mask);
+                return Ok(Flow::Placed);
+            }
+            Op::Exit => {
+                self.exit(cx, mask);
+                return Ok(Flow::Placed);
+            }
+            Op::Trap => return Err(Trouble::of(FaultKind::Trap, mask)),
+            Op::Nanosleep { .. } => return Ok(Flow::Rest),
+            Op::Nop => {}
+            // Arithmetic and branches went their own way.
+            _ => return Err(Trouble::of(FaultKind::IllegalInstruction, mask)),
+        }
+        Ok(Flow::Next)
+    }
+
+    fn wait(&mut self, mask: u32, watch: u64) {
+        self.spinning |= mask;
+        if !self.watches.contains(&watch) {
+            self.watches.push(watch);
+        }
+    }
+
+    fn calls(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        here: Group,
+        frame: Frame,
+        call: &Call,
+    ) -> Result<Flow, Trouble> {
+        let mask = here.mask;
+        let module = &cx.grid.image().code;
+        let invalid = || Trouble::of(FaultKind::InvalidPc, mask);
+        match call.target {
+            CallTarget::Function(callee) => {
+                let inner = self.call(module, here, mask, callee)?;
+                self.copy(mask, frame, inner, &call.args)?;
+            }
+            CallTarget::Indirect(reg) => {
+                let callees = self.regs.get64(reg.into());
+                for lane in lanes(mask) {
+                    let callee = code::function_at(callees[lane]).ok_or_else(invalid)?;
+                    let function = module.functions.get(callee as usize).ok_or_else(invalid)?;
+                    let fits = |c: &FrameCopy| c.to.saturating_add(c.size) <= function.frame_size;
+                    if !call.args.iter().all(fits) {
+                        return Err(invalid());
+                    }
+                    let inner = self.call(module, here, 1 << lane, callee)?;
+                    self.copy(1 << lane, frame, inner, &call.args)?;
+                }
+            }
+            CallTarget::Service(Service::AssertFail) => {
+                return Err(Trouble::of(FaultKind::Assert, mask));
+            }
+            CallTarget::Service(Service::Printf) => return Ok(Flow::Next),
+        }
+        Ok(Flow::Placed)
+    }
+
+    /// Copies between the frames of two calls of the same lanes.
+    fn copy(
+        &mut self,
+        mask: u32,
+        from: Frame,
+        to: Frame,
+        copies: &[FrameCopy],
+    ) -> Result<(), Trouble> {
+        let stacks = self.stacks();
+        for copy in copies {
+            for lane in lanes(mask) {
+                let stack = stacks.of_lane(lane);
+                let ends = |frame: Frame, offset: u32| {
+                    let first = stack.base + u64::from(frame.stack) + u64::from(offset);
+                    Range { base: first, end: first + u64::from(copy.size) }
+                };
+                let (source, target) = (ends(from, copy.from), ends(to, copy.to));
+                if !stack.holds(source.base, source.end) || !stack.holds(target.base, target.end) {
+                    return Err(Trouble::of(FaultKind::StackOverflow, 1 << lane));
+                }
+                // SAFETY: both ranges are in this lane's stack, which only this thread accesses
+                // while it runs the warp.
+                unsafe { memory::copy(source.base, target.base, u64::from(copy.size)) };
+            }
+        }
+        Ok(())
+    }
+
+    /// `ret`: back to the caller, or out of the kernel.
+    fn leave(&mut self, cx: &mut Context<'_, '_>, mask: u32) {
+        let mut gone = 0;
+        for lane in lanes(mask) {
+            let inner = self.frame_of(lane);
+            let Some((back, outer)) = self.ret(lane) else {
+                gone |= 1 << lane;
+                continue;
+            };
+            let caller = &cx.grid.image().code.functions[outer.function as usize];
+            if let Op::Call(call) = &caller.code[back.pc as usize].op {
+                // Frames were checked when the module was loaded and when the call was made; a
+                // result longer than an indirect callee's frame reads what lies behind it.
+                let _ = self.copy(1 << lane, inner, outer, &call.returns);
+            }
+        }
+        if gone != 0 {
+            self.exit(cx, gone);
+        }
+    }
+
+    fn exit(&mut self, cx: &mut Context<'_, '_>, mask: u32) {
+        self.live &= !mask;
+        self.spin.wrote();
+        cx.barriers.exit(self.index, mask);
+        self.meet();
+    }
+}

@@ -1,0 +1,231 @@
+//! A warp: 32 lanes, where each of them is, and which of them run next.
+
+use super::fault::{FaultKind, Trouble};
+use super::memory::Stacks;
+use super::regs::{ALL, LANES, Lanes, Regs, Window, lanes};
+use super::spin::Spin;
+use crate::code::{Function, Module};
+
+/// The state of a warp between turns.
+#[derive(Debug)]
+pub(super) struct Warp {
+    /// Its number in the block.
+    pub(super) index: usize,
+    pub(super) regs: Regs,
+    /// Where each lane is in its function.
+    pub(super) pc: Lanes<u32>,
+    /// Which of `frames` each lane is in.
+    frame: Lanes<u16>,
+    /// Calls in flight, each (function, windows, depth) once.
+    frames: Vec<Frame>,
+    /// Return points per lane; empty until the first call.
+    returns: Vec<Vec<Return>>,
+    /// Lanes that have not exited.
+    pub(super) live: u32,
+    /// Lanes that wait for others of their warp, and for whom.
+    pub(super) meeting: u32,
+    pub(super) meeting_for: Lanes<u32>,
+    /// Lanes that have met and have not gone on yet.
+    pub(super) met: u32,
+    /// When each lane last ran, for fairness.
+    stamp: Lanes<u32>,
+    clock: u32,
+    pub(super) spin: Spin,
+    /// Lanes found waiting in a loop in this turn, and what they look at.
+    pub(super) spinning: u32,
+    pub(super) watches: Vec<u64>,
+    stacks: Box<[Line]>,
+    pub(super) stack_size: u32,
+}
+
+/// A part of a buffer that device code accesses by address, aligned as CUDA aligns allocations.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(super) struct Line([std::sync::atomic::AtomicU64; 16]);
+
+impl Line {
+    /// Sets one of its sixteen words.
+    pub(super) fn set(&self, word: usize, value: u64) {
+        self.0[word].store(value, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// A zeroed buffer of at least `bytes`.
+pub(super) fn lines(bytes: u64) -> Box<[Line]> {
+    (0..bytes.div_ceil(128)).map(|_| Line::default()).collect()
+}
+
+/// A call in flight, as far as lanes can share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) function: u32,
+    pub(super) window: Window,
+    /// Offset of the frame in the lane's stack.
+    pub(super) stack: u32,
+    pub(super) depth: u16,
+}
+
+/// Where a lane goes on after a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Return {
+    /// The call instruction.
+    pub(super) pc: u32,
+    frame: u16,
+}
+
+/// Lanes at one place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) mask: u32,
+    pub(super) pc: u32,
+    pub(super) frame: u16,
+}
+
+impl Warp {
+    /// A warp whose lanes `live` stand at the beginning of `function`.
+    pub(super) fn new(index: usize, live: u32, function: u32, code: &Function, stack_size: u32) -> Self {
+        let frame = Frame { function, window: Window::default(), stack: 0, depth: 0 };
+        let mut regs = Regs::default();
+        regs.enter(frame.window, code);
+        Warp {
+            index,
+            regs,
+            pc: [0; LANES],
+            frame: [0; LANES],
+            frames: vec![frame],
+            returns: Vec::new(),
+            live,
+            meeting: 0,
+            meeting_for: [0; LANES],
+            met: 0,
+            stamp: [0; LANES],
+            clock: 0,
+            spin: Spin::default(),
+            spinning: 0,
+            watches: Vec::new(),
+            stacks: lines(u64::from(stack_size) * LANES as u64),
+            stack_size,
+        }
+    }
+
+    /// The lanes' stacks.
+    pub(super) fn stacks(&self) -> Stacks {
+        let base = self.stacks.as_ptr().expose_provenance() as u64;
+        Stacks { base, stride: u64::from(self.stack_size) }
+    }
+
+    /// The frame with this number.
+    #[inline]
+    pub(super) fn frame(&self, number: u16) -> Frame {
+        self.frames[usize::from(number)]
+    }
+
+    /// The frame a lane is in.
+    pub(super) fn frame_of(&self, lane: usize) -> Frame {
+        self.frame(self.frame[lane])
+    }
+
+    /// The lanes to run next among `ready`: the deepest call first, in it the least program
+    /// counter, so that lanes that are ahead wait where paths join. With `oldest`, the lanes that
+    /// have not run for longest, whatever they are at.
+    pub(super) fn choose(&mut self, ready: u32, oldest: bool) -> Option<Group> {
+        let first = if oldest {
+            lanes(ready).min_by_key(|l| self.stamp[*l])?
+        } else if self.frames.len() == 1 {
+            lanes(ready).min_by_key(|l| self.pc[*l])?
+        } else {
+            lanes(ready).min_by_key(|l| (u16::MAX - self.frame_of(*l).depth, self.pc[*l]))?
+        };
+        let (pc, frame) = (self.pc[first], self.frame[first]);
+        self.clock += 1;
+        let mut mask = 0;
+        for lane in lanes(ready) {
+            if self.pc[lane] == pc && self.frame[lane] == frame {
+                mask |= 1 << lane;
+                self.stamp[lane] = self.clock;
+            }
+        }
+        Some(Group { mask, pc, frame })
+    }
+
+    /// The nearest place at or after `pc` where a lane of `others` stands in the same frame.
+    pub(super) fn next_join(&self, others: u32, frame: u16, pc: u32) -> u32 {
+        lanes(others)
+            .filter(|l| self.frame[*l] == frame && self.pc[*l] >= pc)
+            .map(|l| self.pc[l])
+            .min()
+            .unwrap_or(u32::MAX)
+    }
+
+    /// Moves the lanes of `mask` to `pc` in their frame.
+    pub(super) fn place(&mut self, mask: u32, pc: u32) {
+        if mask == ALL {
+            self.pc = [pc; LANES];
+        } else {
+            for lane in lanes(mask) {
+                self.pc[lane] = pc;
+            }
+        }
+    }
+
+    /// Moves the lanes of the group into `callee`, to return after the call at `group.pc`.
+    ///
+    /// # Errors
+    /// The stack has no room for the frame.
+    pub(super) fn call(
+        &mut self,
+        module: &Module,
+        group: Group,
+        mask: u32,
+        callee: u32,
+    ) -> Result<Frame, Trouble> {
+        let caller = self.frame(group.frame);
+        let code = &module.functions[caller.function as usize];
+        let frame = Frame {
+            function: callee,
+            window: caller.window.after(code),
+            stack: caller.stack + code.frame_size,
+            depth: caller.depth + 1,
+        };
+        let end = u64::from(frame.stack) + u64::from(module.functions[callee as usize].frame_size);
+        if end > u64::from(self.stack_size) || frame.depth > MAX_DEPTH {
+            return Err(Trouble::of(FaultKind::StackOverflow, mask));
+        }
+        let number = self.frames.iter().position(|f| *f == frame).unwrap_or_else(|| {
+            self.frames.push(frame);
+            self.frames.len() - 1
+        });
+        self.returns.resize(LANES, Vec::new());
+        for lane in lanes(mask) {
+            self.returns[lane].push(Return { pc: group.pc, frame: group.frame });
+            self.pc[lane] = 0;
+            // Distinct frames are fewer than call sites times depth, far below 2^16.
+            self.frame[lane] = number as u16;
+        }
+        Ok(frame)
+    }
+
+    /// Takes a lane back to its caller and says to which call it returns; `None` in the kernel.
+    pub(super) fn ret(&mut self, lane: usize) -> Option<(Return, Frame)> {
+        let back = self.returns.get_mut(lane)?.pop()?;
+        self.frame[lane] = back.frame;
+        self.pc[lane] = back.pc + 1;
+        Some((back, self.frame(back.frame)))
+    }
+
+    /// Lets lanes go on whose meeting is complete: every live lane of the mask has come.
+    pub(super) fn meet(&mut self) {
+        for lane in lanes(self.meeting) {
+            let all = self.meeting_for[lane] & self.live;
+            let here = lanes(self.meeting & all)
+                .filter(|l| self.meeting_for[*l] == self.meeting_for[lane])
+                .fold(0, |m, l| m | 1 << l);
+            if all & !here == 0 {
+                self.met |= here;
+                self.meeting &= !here;
+            }
+        }
+    }
+}
+
+const MAX_DEPTH: u16 = 1024;

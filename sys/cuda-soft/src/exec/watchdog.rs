@@ -1,0 +1,72 @@
+//! Who waits for what, said aloud when nothing moves.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When to speak up about a grid that makes no progress, and when to end it.
+#[derive(Clone)]
+pub struct Watchdog {
+    /// No progress for this long is reported, once per stall.
+    pub report_after: Duration,
+    /// No progress for this long is a [`FaultKind::Timeout`](super::FaultKind::Timeout).
+    pub fault_after: Option<Duration>,
+    /// Receives the report.
+    pub report: Arc<dyn Fn(&Stall) + Send + Sync>,
+}
+
+/// A block that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The block's index.
+    pub block: [u32; 3],
+    /// The first waiting thread's index in its block.
+    pub thread: [u32; 3],
+    /// The function it is in.
+    pub function: String,
+    /// The source line where it waits, 0 where there is none.
+    pub line: u32,
+    /// The address it reads again and again; `None` at a barrier.
+    pub address: Option<u64>,
+    /// How long the block has made no progress.
+    pub waited: Duration,
+}
+
+impl Default for Watchdog {
+    /// Reports on standard error after a minute, never faults.
+    fn default() -> Self {
+        Watchdog {
+            report_after: Duration::from_secs(60),
+            fault_after: None,
+            report: Arc::new(|stall| eprintln!("aqueduct software device: {stall}")),
+        }
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog")
+            .field("report_after", &self.report_after)
+            .field("fault_after", &self.fault_after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([bx, by, bz], [tx, ty, tz]) = (self.block, self.thread);
+        write!(
+            f,
+            "kernel {}, block ({bx},{by},{bz}), thread ({tx},{ty},{tz}) has waited {:.1} s",
+            self.kernel,
+            self.waited.as_secs_f64()
+        )?;
+        match self.address {
+            Some(address) => write!(f, " for a change at {address:#x}")?,
+            None => write!(f, " at a barrier")?,
+        }
+        write!(f, " (line {} of {})", self.line, self.function)
+    }
+}
