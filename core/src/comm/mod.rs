@@ -1,1 +1,39 @@
-//! comm.
+//! Ranks that work together: the communicator, its control links, and what two ranks set up with each other.
+//!
+//! Setup is two-phase: [`Communicator::connect`], [`send_memory`](Communicator::send_memory),
+//! [`recv_memory`](Communicator::recv_memory) and [`build_semaphore`](Communicator::build_semaphore) return a
+//! [`Pending`], and [`Communicator::setup`] makes them all, each as soon as both ends are ready. Everything goes over the
+//! communicator's own authenticated links; the bootstrap is only needed to make it.
+
+mod communicator;
+mod config;
+mod connection;
+mod control;
+mod core;
+mod endpoint;
+mod frames;
+mod holds;
+mod key;
+mod links;
+mod mailbox;
+mod memory;
+mod peer;
+mod pending;
+mod poll;
+mod registry;
+mod report;
+mod semaphore;
+mod setup;
+mod tokens;
+mod topology;
+
+pub use communicator::{Communicator, RESERVED_TAGS};
+pub use config::CommunicatorConfig;
+pub use connection::{Connection, ConnectionCounters};
+pub use endpoint::{EndpointConfig, Transport, Transports};
+pub use memory::RegisteredMemory;
+pub use peer::{DeviceIdentity, DriverKind, PeerInfo};
+pub use pending::{Dependency, Pending};
+pub use report::AbortReport;
+pub use semaphore::{Device2DeviceSemaphore, SemaphoreCounters};
+pub use topology::{PeerTopology, Topology};

@@ -1,0 +1,454 @@
+//! The communicator: a group of ranks, each with one device.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
+
+use super::config::CommunicatorConfig;
+use super::connection::{ConnectItem, Connection};
+use super::control::Control;
+use super::core::{AbortMemory, Core};
+use super::endpoint::{EndpointConfig, Transport, Transports};
+use super::key::{Key, Kind};
+use super::links::{Identity, Links, Listeners};
+use super::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use super::peer::{self, DeviceIdentity, DriverKind, PeerInfo};
+use super::pending::{Dependency, Pending};
+use super::report::AbortReport;
+use super::semaphore::{Device2DeviceSemaphore, SemaphoreItem};
+use super::setup::{self, Item};
+use super::topology::Topology;
+use super::{frames, registry};
+use crate::abort::{Abort, AbortCause};
+use crate::bootstrap::Bootstrap;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{CUdeviceptr, Context, Device, GpuBuffer, KeepAlive};
+use crate::sync::lock;
+
+const NEW: &str = "Communicator::new";
+
+/// Tags from here on belong to the library's own objects.
+pub const RESERVED_TAGS: u64 = 1 << 63;
+
+/// A group of ranks with one device each, their control links, and what they set up together.
+///
+/// Made by all ranks together; after that each rank asks for what it needs and calls [`setup`](Self::setup). What is made
+/// by a communicator (connections, received memory, semaphores) keeps the group alive: links are closed, in good order,
+/// when the last of it is dropped, or by [`close`](Self::close). If a rank is lost or aborts, every call on every rank
+/// fails with the reason and every waiting kernel is told to leave.
+///
+/// Cheap to clone; clones are one communicator. All methods can be called from any thread. One `setup` runs at a time;
+/// others wait for it.
+#[derive(Clone, Debug)]
+pub struct Communicator {
+    setup: Arc<Setup>,
+    core: Arc<Core>,
+}
+
+/// What only `setup` needs. Apart from the core, which what is queued here may hold.
+#[derive(Debug, Default)]
+struct Setup {
+    queue: Mutex<Queue>,
+    /// Held while `setup` runs.
+    running: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    items: Vec<Box<dyn Item>>,
+    keys: HashSet<Key>,
+    internal_tags: u64,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(&self.keys).finish()
+    }
+}
+
+impl Communicator {
+    /// Joins the group that all ranks of `bootstrap` make together. Collective; `bootstrap` is not needed afterwards.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the ranks do not fit together: a number given twice, different world sizes or versions, GPUs mixed
+    /// with software devices; otherwise what failed, until `deadline`.
+    pub fn new(
+        bootstrap: &dyn Bootstrap,
+        context: &Context,
+        config: CommunicatorConfig,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Self> {
+        let deadline = deadline.into();
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        if rank >= size {
+            return Err(Error::usage(NEW, format!("rank {rank} is not below the world size of {size}")));
+        }
+        // The name first: listeners must know it before their addresses can be told.
+        let seeds = bootstrap.all_gather(&crate::net::random_bytes::<32>()?, deadline)?;
+        let seed = seeds.first().and_then(|seed| <[u8; 32]>::try_from(&seed[..]).ok()).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Remote,
+                NEW,
+                "rank 0 runs something else; use one version of aqueduct everywhere",
+            )
+        })?;
+        let identity = Identity::new(rank, size, seed, None);
+        let listeners = Listeners::bind(&identity, &config)?;
+        let mine = PeerInfo {
+            rank,
+            size,
+            host: config.host_id.clone().unwrap_or_else(peer::host_identity),
+            process: registry::process_number()?,
+            pid: std::process::id(),
+            device: identify(context.device())?,
+            library: env!("CARGO_PKG_VERSION").into(),
+            abi: ABI_VERSION,
+            frames: frames::VERSION,
+            tcp: listeners.tcp(),
+            unix: listeners.unix(),
+        };
+        let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
+        let peers: Arc<[PeerInfo]> = peer::check_all(&mine, &gathered)?.into();
+        let abort = Abort::new();
+        let abort_memory = AbortMemory::new(context, &abort, rank)?;
+        let control = Control::new(rank, size, abort);
+        let links = Links::open(control, identity, listeners, peers.clone(), deadline)?;
+        let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
+        log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
+        Ok(Self { setup: Arc::default(), core })
+    }
+
+    /// This rank's number.
+    pub fn rank(&self) -> u32 {
+        self.core.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.core.peers().len()).unwrap_or(u32::MAX)
+    }
+
+    /// The context of this rank's device.
+    pub fn context(&self) -> &Context {
+        self.core.context()
+    }
+
+    /// The settings it was made with.
+    pub fn config(&self) -> &CommunicatorConfig {
+        self.core.config()
+    }
+
+    /// What every rank said about itself, in rank order.
+    pub fn peers(&self) -> &[PeerInfo] {
+        self.core.peers()
+    }
+
+    /// Who is near, and how the devices reach each other.
+    pub fn topology(&self) -> &Topology {
+        self.core.topology()
+    }
+
+    /// Asks for a connection to `peer`, which must ask for one to this rank with the same `tag` and transport. There can
+    /// be several to one peer, by tag. One to oneself copies within the device.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a rank that does not exist, a tag of the library's own, the same connection asked for twice
+    /// before `setup()`; `Unsupported` if the transport does not lead there.
+    pub fn connect(
+        &self,
+        peer: u32,
+        tag: u64,
+        endpoint: impl Into<EndpointConfig>,
+    ) -> Result<Pending<Connection>> {
+        let (key, endpoint) = (self.user_key(Kind::Connection, peer, tag)?, endpoint.into());
+        match endpoint.transport {
+            Transport::CudaIpc => self.check_reach(key)?,
+        }
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(ConnectItem::new(key, endpoint, pending.clone())))?;
+        Ok(pending)
+    }
+
+    /// Registers all of `buffer` for `transports`. Nothing is sent; registering twice is harmless.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the buffer is on another device than this communicator's.
+    pub fn register_memory(
+        &self,
+        buffer: &Arc<GpuBuffer>,
+        transports: impl Into<Transports>,
+    ) -> Result<RegisteredMemory> {
+        self.register_range(buffer, 0, buffer.len(), transports)
+    }
+
+    /// Registers bytes `offset .. offset + len` of `buffer`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a range that is empty or not inside (overflow included), or a buffer on another device.
+    pub fn register_range(
+        &self,
+        buffer: &Arc<GpuBuffer>,
+        offset: usize,
+        len: usize,
+        transports: impl Into<Transports>,
+    ) -> Result<RegisteredMemory> {
+        const OP: &str = "register_memory";
+        self.core.check(OP)?;
+        if buffer.context() != self.context() {
+            let message = format!(
+                "the buffer is on device {} and this communicator uses device {}; allocate it in Communicator::context()",
+                buffer.context().device().ordinal(),
+                self.context().device().ordinal()
+            );
+            return Err(Error::usage(OP, message));
+        }
+        memory::register_buffer(buffer, offset, len, transports.into())
+    }
+
+    /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
+    /// Whether other processes can open it depends on how it was allocated, and is found out when it is sent.
+    ///
+    /// # Safety
+    /// The memory must stay allocated, and nobody may hold Rust references into it, until the last [`RegisteredMemory`]
+    /// made from this registration is dropped, here and at every peer.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if it is not device memory of this communicator's device, or not that much.
+    pub unsafe fn register_raw(
+        &self,
+        ptr: CUdeviceptr,
+        len: usize,
+        transports: impl Into<Transports>,
+    ) -> Result<RegisteredMemory> {
+        self.core.check("register_memory")?;
+        // SAFETY: the caller's promise is the same.
+        unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }
+    }
+
+    /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.
+    /// After `setup()` the peer has it mapped.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received or is not registered for CudaIpc;
+    /// `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
+    pub fn send_memory(&self, memory: &RegisteredMemory, peer: u32, tag: u64) -> Result<Pending<()>> {
+        self.enqueue_send(memory, self.user_key(Kind::MemorySend, peer, tag)?)
+    }
+
+    /// Asks for memory of `peer`, which must call [`send_memory`](Self::send_memory) with the same `tag`.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub fn recv_memory(&self, peer: u32, tag: u64) -> Result<Pending<RegisteredMemory>> {
+        self.enqueue_recv(self.user_key(Kind::MemoryRecv, peer, tag)?)
+    }
+
+    /// Asks for a semaphore with the peer of `connection`, which must ask for one with the same `tag`. `connection` may be
+    /// a [`Pending`] of the same `setup()`. One over a connection to oneself signals itself.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub fn build_semaphore(
+        &self,
+        connection: impl Into<Dependency<Connection>>,
+        tag: u64,
+    ) -> Result<Pending<Device2DeviceSemaphore>> {
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
+    }
+
+    /// Makes everything that was asked for since the last call, together with the peers, which call this too.
+    ///
+    /// Items are matched by what they are, peer and tag, never by the order of calls, and each is made as soon as both
+    /// ends are ready. An item ends when both ends exist: its peer's `setup` must be running, too. Of items with the same
+    /// name, asked for in later calls, the n-th at one end belongs to the n-th at the other, failed ones included.
+    /// A failure of one item ends it at both ends and fails what is built on it; the others are made all the same.
+    ///
+    /// # Errors
+    /// The first failure in the order of asking; each `Pending` has its own. `Timeout` names the kind, peer and tag of an
+    /// item whose other end was not asked for before `deadline`.
+    pub fn setup(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let _running = lock(&self.setup.running);
+        let items = {
+            let mut queue = lock(&self.setup.queue);
+            queue.keys.clear();
+            std::mem::take(&mut queue.items)
+        };
+        let checked = self.core.check("setup");
+        let made = setup::run(&self.core, items, deadline);
+        checked.and(made)
+    }
+
+    /// Ends the communicator on all ranks: every call fails with `reason` from now on, and waiting kernels leave. Only the
+    /// first cause counts.
+    pub fn abort(&self, reason: impl Into<String>) {
+        if !self.core.context().driver().forked() {
+            self.core.control().abort().abort(AbortCause::requested(self.rank(), reason));
+        }
+    }
+
+    /// `Ok` while nothing has failed; otherwise why the communicator was aborted.
+    ///
+    /// # Errors
+    /// `PeerLost` with the rank, `Aborted`, or what else the first cause was.
+    pub fn check(&self) -> Result<()> {
+        self.core.check("check")
+    }
+
+    /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
+    pub fn abort_switch(&self) -> &Abort {
+        self.core.control().abort()
+    }
+
+    /// Where kernels find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
+    /// kernel uses them.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.core.abort_memory().handle()
+    }
+
+    /// What keeps the memory behind [`abort_handle`](Self::abort_handle) alive.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.core.abort_memory().keep_alive()
+    }
+
+    /// What the first kernel of this rank that was aborted had been waiting for, once one has left.
+    pub fn abort_record(&self) -> Option<AbortReport> {
+        self.core.abort_memory().record().map(AbortReport::from)
+    }
+
+    /// Leaves in good order: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
+    /// Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object does
+    /// the same except for the wait.
+    ///
+    /// # Errors
+    /// `Timeout` if peers still use our memory, which then stays allocated until this process ends.
+    pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        self.core.check("close")?;
+        let released = self.core.control().wait_released(deadline);
+        self.core.links().leave(deadline)?;
+        if released {
+            return Ok(());
+        }
+        Err(Error::timeout(
+            "close",
+            "peers still have memory of this rank open by legacy handles; drop it there first",
+        ))
+    }
+
+    /// The next tag of the library's own. The same on all ranks as long as all ask for them in the same order.
+    pub(crate) fn next_internal_tag(&self) -> u64 {
+        let mut queue = lock(&self.setup.queue);
+        queue.internal_tags += 1;
+        RESERVED_TAGS | queue.internal_tags
+    }
+
+    /// [`send_memory`](Self::send_memory) with a tag of the library's own.
+    pub(crate) fn send_memory_internal(
+        &self,
+        memory: &RegisteredMemory,
+        peer: u32,
+        tag: u64,
+    ) -> Result<Pending<()>> {
+        self.enqueue_send(memory, self.key(Kind::MemorySend, peer, tag)?)
+    }
+
+    /// [`recv_memory`](Self::recv_memory) with a tag of the library's own.
+    pub(crate) fn recv_memory_internal(&self, peer: u32, tag: u64) -> Result<Pending<RegisteredMemory>> {
+        self.enqueue_recv(self.key(Kind::MemoryRecv, peer, tag)?)
+    }
+
+    fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
+        memory.check_transport(key.kind.op(), Transport::CudaIpc)?;
+        let export = memory::export(&self.core, memory, key.peer)?;
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(SendItem::new(key, export, pending.clone())))?;
+        Ok(pending)
+    }
+
+    fn enqueue_recv(&self, key: Key) -> Result<Pending<RegisteredMemory>> {
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(RecvItem::new(key, pending.clone())))?;
+        Ok(pending)
+    }
+
+    fn enqueue_semaphore(
+        &self,
+        connection: Dependency<Connection>,
+        key: Key,
+    ) -> Result<Pending<Device2DeviceSemaphore>> {
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(SemaphoreItem::new(key, connection, pending.clone())))?;
+        Ok(pending)
+    }
+
+    fn enqueue(&self, item: Box<dyn Item>) -> Result<()> {
+        let key = item.key();
+        let mut queue = lock(&self.setup.queue);
+        if !queue.keys.insert(key) {
+            let message =
+                format!("{} was asked for twice; give each its own tag, or call setup() in between", key);
+            return Err(Error::usage(key.kind.op(), message));
+        }
+        queue.items.push(item);
+        Ok(())
+    }
+
+    fn user_key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
+        if tag >= RESERVED_TAGS {
+            return Err(Error::usage(
+                kind.op(),
+                format!("tag {tag} is the library's own; use tags below 2^63"),
+            ));
+        }
+        self.key(kind, peer, tag)
+    }
+
+    fn key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
+        self.core.check(kind.op())?;
+        if peer >= self.size() {
+            let message = format!("there is no rank {peer}; ranks are 0 to {}", self.size() - 1);
+            return Err(Error::usage(kind.op(), message));
+        }
+        Ok(Key { kind, peer, tag })
+    }
+
+    /// That this rank's device can reach the peer's, as far as is known.
+    fn check_reach(&self, key: Key) -> Result<()> {
+        let Some(peer) = self.topology().peer(key.peer) else { return Ok(()) };
+        if peer.is_reachable() || !peer.same_host {
+            // Another host may be in the same NVLink domain; its memory tells.
+            return Ok(());
+        }
+        let (mine, theirs) =
+            (&self.peers()[self.rank() as usize].device, &self.peers()[key.peer as usize].device);
+        let message = format!(
+            "{}: {} ({}) cannot access {} ({}) directly; CudaIpc needs peer access (see nvidia-smi topo -p2p r)",
+            key, mine.name, mine.pci_bus_id, theirs.name, theirs.pci_bus_id
+        );
+        Err(Error::new(ErrorKind::Unsupported, key.kind.op(), message).with_peer(key.peer))
+    }
+}
+
+fn connection_peer(connection: &Dependency<Connection>) -> u32 {
+    match connection {
+        Dependency::Ready(connection) => connection.peer(),
+        Dependency::Pending(pending) => pending.peer(),
+    }
+}
+
+fn identify(device: &Device) -> Result<DeviceIdentity> {
+    let driver = device.driver();
+    Ok(DeviceIdentity {
+        // Drivers before CUDA 11.4 have none; the PCI address then has to do.
+        uuid: device.uuid().unwrap_or_default(),
+        pci_bus_id: device.pci_bus_id()?,
+        name: device.name()?,
+        kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
+        driver_version: driver.version(),
+    })
+}

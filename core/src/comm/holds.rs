@@ -1,0 +1,92 @@
+//! What must outlive its owner because a peer still uses it: the exporter's half of every deregistration.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use crate::gpu::KeepAlive;
+
+/// What a peer gives back with a release frame. Part of the wire form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum HoldId {
+    /// Memory that was exported by a legacy handle, by allocation number: freeing it while a peer has it open is
+    /// undefined (CUDA driver API, `cuIpcOpenMemHandle`).
+    Memory(u64),
+    /// A semaphore's words, by slot: reusing them while a peer may still signal would corrupt the next semaphore.
+    Token(u64),
+}
+
+/// Held things, and how many receipts each peer has.
+#[derive(Default)]
+pub(super) struct Holds {
+    held: HashMap<HoldId, Hold>,
+}
+
+struct Hold {
+    keep: KeepAlive,
+    receipts: HashMap<u32, u64>,
+}
+
+impl Holds {
+    /// Keeps `keep` until `peer` has given back one more receipt of it.
+    pub(super) fn hold(&mut self, id: HoldId, keep: KeepAlive, peer: u32) {
+        let hold = self.held.entry(id).or_insert_with(|| Hold { keep, receipts: HashMap::new() });
+        *hold.receipts.entry(peer).or_default() += 1;
+    }
+
+    /// Takes `count` receipts back; what nobody holds any more is returned, to be dropped outside any lock.
+    pub(super) fn release(&mut self, id: HoldId, peer: u32, count: u64) -> Option<KeepAlive> {
+        let hold = self.held.get_mut(&id)?;
+        let left = hold.receipts.get_mut(&peer)?;
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            hold.receipts.remove(&peer);
+        }
+        if hold.receipts.is_empty() { self.held.remove(&id).map(|hold| hold.keep) } else { None }
+    }
+
+    /// Takes back everything of a peer that is gone.
+    pub(super) fn release_all(&mut self, peer: u32) -> Vec<KeepAlive> {
+        self.held.values_mut().for_each(|hold| drop(hold.receipts.remove(&peer)));
+        self.held.extract_if(|_, hold| hold.receipts.is_empty()).map(|(_, hold)| hold.keep).collect()
+    }
+
+    /// Whether a peer still has memory open.
+    pub(super) fn holds_memory(&self) -> bool {
+        self.held.keys().any(|id| matches!(id, HoldId::Memory(_)))
+    }
+
+    /// The memory that peers still have open, taken out for good.
+    pub(super) fn take_memory(&mut self) -> Vec<KeepAlive> {
+        self.held.extract_if(|id, _| matches!(id, HoldId::Memory(_))).map(|(_, hold)| hold.keep).collect()
+    }
+}
+
+impl std::fmt::Debug for Holds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.held.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn freed_when_the_last_peer_gave_back_the_last_receipt() {
+        let mut holds = Holds::default();
+        let thing = Arc::new(5_u8);
+        let id = HoldId::Memory(1);
+        holds.hold(id, thing.clone(), 1);
+        holds.hold(id, thing.clone(), 1);
+        holds.hold(id, thing.clone(), 2);
+        assert!(holds.release(id, 1, 1).is_none());
+        assert!(holds.release(id, 3, 9).is_none(), "a peer that holds nothing gives nothing back");
+        assert!(holds.release(id, 1, 1).is_none());
+        assert!(holds.release_all(1).is_empty() && holds.holds_memory());
+        assert_eq!(holds.release_all(2).len(), 1);
+        assert!(!holds.holds_memory());
+        assert_eq!(Arc::strong_count(&thing), 1);
+    }
+}

@@ -1,0 +1,176 @@
+//! Opening and owning control links.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::config::CommunicatorConfig;
+use super::control::{Control, Service, eager_openers, eager_peers};
+use super::peer::PeerInfo;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
+
+/// The purpose of control links in [`Claims`].
+const PURPOSE: u16 = 2;
+
+/// Who proves what to whom on the links of one communicator.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    network: Network,
+    scope: u64,
+    rank: u32,
+    size: u32,
+}
+
+impl Identity {
+    /// The identity of `rank` in the communicator that `seed`, which all ranks know, names. `secret` is the job's;
+    /// where the bootstrap has none, the seed takes its place.
+    pub(super) fn new(rank: u32, size: u32, seed: [u8; 32], secret: Option<Secret>) -> Self {
+        let seed = Secret::from_bytes(seed);
+        let named = seed.derive("control scope");
+        let mut scope = [0; 8];
+        scope.copy_from_slice(&named.expose()[..8]);
+        let network = Network::new(secret.unwrap_or(seed).derive("control links")).with_max_frame(128 << 10);
+        Self { network, scope: u64::from_le_bytes(scope), rank, size }
+    }
+
+    fn claims(&self, to: u32) -> Claims {
+        Claims { purpose: PURPOSE, scope: self.scope, from: self.rank, to }
+    }
+}
+
+/// The sockets at which the other ranks find this one. A communicator of one rank has none.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    tcp: Vec<Listener>,
+    unix: Option<Listener>,
+}
+
+impl Listeners {
+    pub(super) fn bind(identity: &Identity, config: &CommunicatorConfig) -> Result<Self> {
+        if identity.size == 1 {
+            return Ok(Self::default());
+        }
+        let claims = identity.claims(Claims::ANY);
+        let ip = match config.interface {
+            Some(ip) => ip,
+            None => default_ip()?,
+        };
+        Ok(Self {
+            tcp: vec![identity.network.listen_tcp(ip, claims)?],
+            unix: Some(identity.network.listen_unix(claims)?),
+        })
+    }
+
+    pub(super) fn tcp(&self) -> Vec<SocketAddr> {
+        self.tcp
+            .iter()
+            .filter_map(|listener| match listener.address() {
+                Address::Tcp(address) => Some(*address),
+                Address::Unix(_) => None,
+            })
+            .collect()
+    }
+
+    pub(super) fn unix(&self) -> PathBuf {
+        match self.unix.as_ref().map(Listener::address) {
+            Some(Address::Unix(path)) => path.clone(),
+            _ => PathBuf::new(),
+        }
+    }
+}
+
+/// The first address that other hosts can reach, by the environment's wishes.
+fn default_ip() -> Result<IpAddr> {
+    let chosen = crate::net::choose(&crate::env::Env::get()?.selection())?;
+    chosen.first().map(|interface| interface.ip).ok_or_else(|| {
+        Error::usage(
+            "Communicator::new",
+            "this host has no network interface that is up, not even the loopback",
+        )
+    })
+}
+
+/// The links of one communicator and the thread that serves them. Dropping it says BYE.
+#[derive(Debug)]
+pub(super) struct Links {
+    control: Arc<Control>,
+    reactor: Reactor,
+    identity: Identity,
+    peers: Arc<[PeerInfo]>,
+}
+
+impl Links {
+    /// Starts the service thread and opens the links that every communicator has; returns when those that others
+    /// open to this rank are there too.
+    pub(super) fn open(
+        control: Arc<Control>,
+        identity: Identity,
+        listeners: Listeners,
+        peers: Arc<[PeerInfo]>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let (rank, size) = (identity.rank, identity.size);
+        let mine = &peers[rank as usize];
+        let reactor =
+            Reactor::start("aqueduct-ctl", ReactorConfig::default(), Box::new(Service(control.clone())))?;
+        // Nobody is served a door that nobody needs.
+        if peers.iter().any(|peer| !peer.same_host(mine)) {
+            listeners.tcp.into_iter().for_each(|listener| reactor.listen(listener));
+        }
+        if let Some(unix) = listeners.unix {
+            reactor.listen(unix);
+        }
+        let (to, from) = (eager_peers(rank, size), eager_openers(rank, size));
+        let links = Self { control, reactor, identity, peers };
+        for peer in &to {
+            links.ensure(*peer, deadline)?;
+        }
+        links.control.wait_linked(&from, deadline)?;
+        if to.len() + from.len() + 1 == size as usize {
+            // Everyone is linked: close the doors, and leave no path behind if this process is killed.
+            links.reactor.stop_listening();
+        }
+        Ok(links)
+    }
+
+    pub(super) fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Makes sure that there is a link to `peer`; to oneself none is needed.
+    pub(super) fn ensure(&self, peer: u32, deadline: Deadline) -> Result<()> {
+        if peer == self.identity.rank || self.control.link(peer).is_some() {
+            return Ok(());
+        }
+        self.control.check_peer("connect", peer)?;
+        let (mine, theirs) = (&self.peers[self.identity.rank as usize], &self.peers[peer as usize]);
+        let (network, claims) = (&self.identity.network, self.identity.claims(peer));
+        let stream = if mine.same_host(theirs) {
+            network.connect_unix(&theirs.unix, claims, deadline)
+        } else {
+            network.connect_tcp(&theirs.tcp, claims, deadline)
+        };
+        let stream = stream.map_err(|error| {
+            let message =
+                format!("cannot open a control link to rank {peer} (process {}): {error}", theirs.pid);
+            Error::new(error.kind(), "Communicator", message).with_peer(peer)
+        })?;
+        let link = self.reactor.add(stream);
+        self.control.adopt(&link);
+        Ok(())
+    }
+
+    /// Says BYE and waits until it is on its way.
+    pub(super) fn leave(&self, deadline: Deadline) -> Result<()> {
+        self.control.leave().iter().try_for_each(|link| link.flush(deadline))
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.control.leave();
+    }
+}

@@ -1,0 +1,252 @@
+//! This rank's memory: registering it, and what a peer needs in order to map it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::super::core::Core;
+use super::super::endpoint::Transports;
+use super::super::holds::HoldId;
+use super::super::mailbox::Offer;
+use super::super::registry;
+use super::wire::{MAX_CHUNKS, MemoryWire, Way};
+use super::{Origin, RegisteredMemory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::ipc::LegacyHandle;
+use crate::gpu::vmm::{self, HandleTypes, PhysicalAllocation};
+use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive, PointerInfo};
+
+/// An allocation of this process of which ranges are registered. One per buffer, however often it is registered.
+#[derive(Debug)]
+pub(in super::super) struct Allocation {
+    number: u64,
+    base: CUdeviceptr,
+    size: usize,
+    context: Context,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Buffer(Arc<GpuBuffer>),
+    /// Memory that the user keeps alive, as the contract of registering it says.
+    Raw(Vec<Arc<PhysicalAllocation>>),
+}
+
+impl Allocation {
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(super) fn base(&self) -> CUdeviceptr {
+        self.base
+    }
+
+    pub(super) fn buffer(&self) -> Option<&Arc<GpuBuffer>> {
+        match &self.source {
+            Source::Buffer(buffer) => Some(buffer),
+            Source::Raw(_) => None,
+        }
+    }
+
+    /// Its physical memory in order of address; none for a plain allocation.
+    fn pieces(&self) -> Vec<Arc<PhysicalAllocation>> {
+        match &self.source {
+            Source::Buffer(buffer) => buffer.allocation().into_iter().cloned().collect(),
+            Source::Raw(pieces) => pieces.clone(),
+        }
+    }
+
+    /// Lets another rank's device of this process use it.
+    pub(super) fn allow(&self, context: &Context) -> Result<()> {
+        if *context == self.context {
+            return Ok(());
+        }
+        match &self.source {
+            Source::Buffer(buffer) => buffer.allow(context.device()),
+            Source::Raw(pieces) if pieces.is_empty() => context.enable_peer_access(&self.context),
+            Source::Raw(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "recv_memory",
+                "memory that another library has mapped cannot be opened to another device of this process; register a GpuBuffer",
+            )),
+        }
+    }
+}
+
+/// Registers bytes `offset .. offset + len` of `buffer`.
+pub(in super::super) fn register_buffer(
+    buffer: &Arc<GpuBuffer>,
+    offset: usize,
+    len: usize,
+    transports: Transports,
+) -> Result<RegisteredMemory> {
+    check_range(offset, len, buffer.len())?;
+    let allocation = registry::find_or_insert(
+        |known| known.buffer().is_some_and(|known| Arc::ptr_eq(known, buffer)),
+        |number| Allocation {
+            number,
+            base: buffer.ptr(),
+            size: buffer.allocated(),
+            context: buffer.context().clone(),
+            source: Source::Buffer(buffer.clone()),
+        },
+    );
+    Ok(local(allocation, offset as u64, len, transports))
+}
+
+/// Registers `len` bytes at `ptr`, which somebody else allocated.
+///
+/// # Safety
+/// They must stay allocated and mapped, for the device of `context`, until the last memory made from this, here and at
+/// peers, is dropped.
+pub(in super::super) unsafe fn register_raw(
+    context: &Context,
+    ptr: CUdeviceptr,
+    len: usize,
+    transports: Transports,
+) -> Result<RegisteredMemory> {
+    const OP: &str = "register_memory";
+    check_range(0, len, usize::MAX)?;
+    let info = PointerInfo::of(context, ptr).map_err(|error| {
+        let message = format!("{ptr:#x} is not an address of device memory that this driver knows");
+        Error::usage(OP, message).with_source(error)
+    })?;
+    if info.device != Some(context.device().ordinal()) {
+        let message = format!(
+            "{ptr:#x} is {:?} memory of device {:?}, and this communicator uses device {}; register memory of its device",
+            info.kind,
+            info.device,
+            context.device().ordinal()
+        );
+        return Err(Error::usage(OP, message));
+    }
+    // Plain allocations have no pieces; the driver says so by an error.
+    let (base, size, pieces) = match vmm::chunks(context, ptr, len) {
+        Ok(chunks) if !chunks.is_empty() => {
+            let size = chunks.iter().map(|chunk| chunk.size).sum();
+            (chunks[0].base, size, chunks.into_iter().map(|chunk| Arc::new(chunk.allocation)).collect())
+        }
+        _ => (info.base, info.size, Vec::new()),
+    };
+    let offset = ptr - base;
+    check_range(usize::try_from(offset).unwrap_or(usize::MAX), len, size)?;
+    let allocation = registry::find_or_insert(
+        |known| matches!(known.source, Source::Raw(_)) && known.base == base && known.size == size,
+        |number| Allocation { number, base, size, context: context.clone(), source: Source::Raw(pieces) },
+    );
+    Ok(local(allocation, offset, len, transports))
+}
+
+fn local(allocation: Arc<Allocation>, offset: u64, len: usize, transports: Transports) -> RegisteredMemory {
+    let keep: KeepAlive = allocation.clone();
+    // SAFETY: the range was checked against the allocation, which owns the memory or, by the contract of raw
+    // registration, is outlived by it; `keep` holds the allocation.
+    let slice = unsafe { DeviceSlice::from_raw(&allocation.context, allocation.base + offset, len, keep) };
+    RegisteredMemory { slice, transports, origin: Origin::Local { allocation, offset } }
+}
+
+fn check_range(offset: usize, len: usize, size: usize) -> Result<()> {
+    if len == 0 {
+        return Err(Error::usage("register_memory", "a memory of zero bytes cannot be registered"));
+    }
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::usage(
+            "register_memory",
+            format!("offset {offset} + size {len} is past the end of an allocation of {size} bytes"),
+        )),
+    }
+}
+
+/// A local memory on its way to one peer.
+#[derive(Debug)]
+pub(in super::super) struct Export {
+    wire: MemoryWire,
+    fds: Vec<OwnedFd>,
+    allocation: Arc<Allocation>,
+    peer: u32,
+}
+
+impl Export {
+    /// The message for the peer. From here on what it opens by a legacy handle is held for it.
+    pub(in super::super) fn offer(self, core: &Core) -> Offer {
+        if let Some(id) = self.hold_id() {
+            core.control().hold(id, self.allocation.clone(), self.peer);
+        }
+        Offer { body: self.wire.encode(), fds: self.fds }
+    }
+
+    /// What the peer has to give back, if anything.
+    pub(in super::super) fn hold_id(&self) -> Option<HoldId> {
+        matches!(self.wire.way, Way::Legacy(_)).then_some(HoldId::Memory(self.allocation.number))
+    }
+}
+
+/// Exports `memory` for `peer`, by the best way there is: none within a process, file descriptors on a host, fabric
+/// handles within an NVLink domain, a legacy handle for plain allocations.
+pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Result<Export> {
+    const OP: &str = "send_memory";
+    let Origin::Local { allocation, offset } = &memory.origin else {
+        return Err(Error::usage(
+            OP,
+            "memory that was received cannot be sent on; its owner has to send it to that rank",
+        ));
+    };
+    let (mine, theirs) = (core.peer(core.rank()), core.peer(peer));
+    let mut fds = Vec::new();
+    let pieces = allocation.pieces();
+    let way = if theirs.same_process(mine) {
+        Way::Process
+    } else if pieces.len() > MAX_CHUNKS {
+        let message = format!(
+            "the range lies in {} separately allocated pieces and at most {MAX_CHUNKS} can be sent; register smaller ranges",
+            pieces.len()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, OP, message));
+    } else if theirs.same_host(mine) && pieces.is_empty() {
+        let handle = LegacyHandle::export(&allocation.context, allocation.base).map_err(|error| {
+            let message = "this memory has no handle that another process can open (memory of a pool or of \
+                           cuMemAllocAsync has none): allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and \
+                           requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
+            Error::new(ErrorKind::Unsupported, OP, message).with_source(error)
+        })?;
+        Way::Legacy(handle.0)
+    } else {
+        let all = |wanted| -> Result<bool> {
+            pieces
+                .iter()
+                .try_fold(!pieces.is_empty(), |all, piece| Ok(all && piece.handle_types()?.contains(wanted)))
+        };
+        let size = |piece: &Arc<PhysicalAllocation>| piece.size() as u64;
+        if theirs.same_host(mine) && all(HandleTypes::FD)? {
+            for piece in &pieces {
+                fds.push(piece.export_fd()?);
+            }
+            Way::Fds(pieces.iter().map(size).collect())
+        } else if all(HandleTypes::FABRIC)? {
+            let chunk = |piece| Ok((size(piece), piece.export_fabric()?.0));
+            Way::Fabric(pieces.iter().map(chunk).collect::<Result<_>>()?)
+        } else if theirs.same_host(mine) {
+            let message = "this memory was mapped without a kind of handle that another process can open: allocate it as a \
+                           GpuBuffer, or with cuMemCreate and requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
+            return Err(Error::new(ErrorKind::Unsupported, OP, message));
+        } else {
+            let message = format!(
+                "rank {peer} is on another host ({}), where CudaIpc reaches only memory with fabric handles; they need an \
+                 NVLink domain with IMEX and AQUEDUCT_HANDLE=auto or fabric",
+                theirs.host
+            );
+            return Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(peer));
+        }
+    };
+    let wire = MemoryWire {
+        transports: memory.transports(),
+        process: registry::process_number()?,
+        allocation: allocation.number,
+        total: allocation.size as u64,
+        offset: *offset,
+        len: memory.len() as u64,
+        way,
+    };
+    Ok(Export { wire, fds, allocation: allocation.clone(), peer })
+}

@@ -1,0 +1,179 @@
+//! A peer's memory: mapping what it described, once per allocation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, Weak};
+
+use super::super::core::Core;
+use super::super::holds::HoldId;
+use super::super::mailbox::Offer;
+use super::super::registry;
+use super::wire::{MemoryWire, Way};
+use super::{Origin, RegisteredMemory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
+use crate::gpu::vmm::{Mapping, PhysicalAllocation};
+use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
+use crate::sync::lock;
+
+const OP: &str = "recv_memory";
+
+/// The live imports of a communicator, by exporting process and its number of the allocation.
+#[derive(Debug, Default)]
+pub(in super::super) struct Imports {
+    live: Mutex<HashMap<(u64, u64), Weak<Import>>>,
+}
+
+/// One allocation of another process, mapped here.
+#[derive(Debug)]
+struct Import {
+    core: Arc<Core>,
+    number: u64,
+    size: usize,
+    /// What each rank holds back for us because of this mapping.
+    receipts: Mutex<BTreeMap<u32, u64>>,
+    mapped: Option<Mapped>,
+}
+
+#[derive(Debug)]
+enum Mapped {
+    Physical(Mapping),
+    Legacy(LegacyMapping),
+}
+
+impl Import {
+    fn base(&self) -> CUdeviceptr {
+        match &self.mapped {
+            Some(Mapped::Physical(mapping)) => mapping.ptr(),
+            Some(Mapped::Legacy(mapping)) => mapping.ptr(),
+            None => 0,
+        }
+    }
+
+    fn add_receipt(&self, from: u32) {
+        if matches!(self.mapped, Some(Mapped::Legacy(_))) {
+            *lock(&self.receipts).entry(from).or_default() += 1;
+        }
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let Some(Mapped::Legacy(mapping)) = self.mapped.take() else { return };
+        let (core, id) = (self.core.clone(), HoldId::Memory(self.number));
+        let receipts = std::mem::take(&mut *lock(&self.receipts));
+        // Only once it is really closed, which may be later, may the exporter free it.
+        mapping.close_then(move || {
+            for (from, count) in receipts {
+                core.control().give_back(from, id, count);
+            }
+        });
+    }
+}
+
+/// The memory that rank `from` described in `offer`, usable on this rank's device.
+pub(in super::super) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Result<RegisteredMemory> {
+    let wire = MemoryWire::decode(&offer.body, offer.fds.len()).map_err(|error| {
+        Error::new(ErrorKind::Remote, OP, format!("rank {from} described its memory in an invalid way"))
+            .with_peer(from)
+            .with_source(error)
+    })?;
+    let (base, keep) = match wire.way {
+        Way::Process => of_this_process(core, from, &wire)?,
+        _ => {
+            let import = of_another_process(core, from, &wire, &offer)?;
+            import.add_receipt(from);
+            (import.base(), import as KeepAlive)
+        }
+    };
+    let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
+    // SAFETY: `decode` has checked that the range lies within `total`, and both ways that the allocation has that size;
+    // `keep` holds the allocation or its mapping, which this rank's device can access.
+    let slice = unsafe { DeviceSlice::from_raw(core.context(), base + wire.offset, len, keep) };
+    Ok(RegisteredMemory { slice, transports: wire.transports, origin: Origin::Received { from } })
+}
+
+fn of_this_process(core: &Core, from: u32, wire: &MemoryWire) -> Result<(CUdeviceptr, KeepAlive)> {
+    let (mine, theirs) = (core.peer(core.rank()), core.peer(from));
+    if !theirs.same_process(mine) || wire.process != registry::process_number()? {
+        let message = format!("rank {from} sent memory as if it were of this process, and it is not");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    let Some(allocation) = registry::find(wire.allocation).filter(|a| a.size() as u64 == wire.total) else {
+        let message =
+            format!("rank {from} has dropped the memory; it must keep it until setup() has returned");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    };
+    allocation.allow(core.context()).map_err(|error| unreachable(core, from, error))?;
+    Ok((allocation.base(), allocation))
+}
+
+fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: &Offer) -> Result<Arc<Import>> {
+    let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
+    let name = (wire.process, wire.allocation);
+    let mut live = lock(&core.imports().live);
+    if let Some(import) = live.get(&name).and_then(Weak::upgrade) {
+        drop(live);
+        if import.size == size {
+            return Ok(import);
+        }
+        let message = format!("rank {from} describes one allocation with two sizes");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    live.retain(|_, import| import.strong_count() > 0);
+    let mapped = map(core, wire, offer).map_err(|error| unreachable(core, from, error))?;
+    if let Mapped::Legacy(mapping) = &mapped
+        && mapping.size() < size
+    {
+        let message = format!(
+            "rank {from} describes {size} bytes and its handle opens {}; use one version of aqueduct everywhere",
+            mapping.size()
+        );
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    let (core, number, receipts) = (core.clone(), wire.allocation, Mutex::default());
+    let import = Arc::new(Import { core, number, size, receipts, mapped: Some(mapped) });
+    live.insert(name, Arc::downgrade(&import));
+    drop(live);
+    Ok(import)
+}
+
+fn map(core: &Core, wire: &MemoryWire, offer: &Offer) -> Result<Mapped> {
+    let context = core.context();
+    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    let parts = match &wire.way {
+        Way::Process => {
+            return Err(Error::new(ErrorKind::Internal, OP, "memory of this process needs no mapping"));
+        }
+        Way::Legacy(handle) => {
+            return Ok(Mapped::Legacy(LegacyMapping::open(context, &LegacyHandle(*handle))?));
+        }
+        Way::Fds(sizes) => offer
+            .fds
+            .iter()
+            .zip(sizes)
+            .map(|(fd, size)| PhysicalAllocation::import_fd(context, fd.as_fd(), bytes(*size)).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?,
+        Way::Fabric(chunks) => chunks
+            .iter()
+            .map(|(size, handle)| {
+                PhysicalAllocation::import_fabric(context, &FabricHandle(*handle), bytes(*size)).map(Arc::new)
+            })
+            .collect::<Result<Vec<_>>>()?,
+    };
+    Ok(Mapped::Physical(Mapping::new(context, parts)?))
+}
+
+fn unreachable(core: &Core, from: u32, error: Error) -> Error {
+    let (mine, theirs) = (&core.peer(core.rank()).device, &core.peer(from).device);
+    let message = format!(
+        "cannot map memory of rank {from} ({} {}) on {} {}; see in `aqueduct info` whether the devices reach each other",
+        theirs.name, theirs.pci_bus_id, mine.name, mine.pci_bus_id
+    );
+    Error::new(error.kind(), OP, message).with_peer(from).with_code(error.code()).with_source(error)
+}
+
+fn too_large(from: u32) -> Error {
+    Error::new(ErrorKind::Remote, OP, format!("rank {from} sent a memory larger than this address space"))
+        .with_peer(from)
+}

@@ -1,0 +1,87 @@
+//! `send_memory()` and `recv_memory()` in the queue of `setup()`.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::super::core::Core;
+use super::super::holds::HoldId;
+use super::super::key::Key;
+use super::super::mailbox::Offer;
+use super::super::pending::Pending;
+use super::super::setup::Item;
+use super::{Export, RegisteredMemory};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(in super::super) struct SendItem {
+    key: Key,
+    export: Option<Export>,
+    held: Option<HoldId>,
+    pending: Pending<()>,
+}
+
+impl SendItem {
+    pub(in super::super) fn new(key: Key, export: Export, pending: Pending<()>) -> Self {
+        Self { key, export: Some(export), held: None, pending }
+    }
+}
+
+impl Item for SendItem {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+        let export = self.export.take()?;
+        self.held = export.hold_id();
+        Some(Ok(export.offer(core)))
+    }
+
+    /// The peer's offer to receive has nothing in it.
+    fn build(&mut self, _: &Arc<Core>, _: Offer) -> Result<()> {
+        Ok(())
+    }
+
+    fn refused(&mut self, core: &Arc<Core>) {
+        if let Some(id) = self.held.take() {
+            core.control().unhold(id, self.key.peer);
+        }
+    }
+
+    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+        self.pending.complete(result);
+    }
+}
+
+pub(in super::super) struct RecvItem {
+    key: Key,
+    pending: Pending<RegisteredMemory>,
+    made: Option<RegisteredMemory>,
+}
+
+impl RecvItem {
+    pub(in super::super) fn new(key: Key, pending: Pending<RegisteredMemory>) -> Self {
+        Self { key, pending, made: None }
+    }
+}
+
+impl Item for RecvItem {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn offer(&mut self, _: &Arc<Core>) -> Option<Result<Offer>> {
+        Some(Ok(Offer::default()))
+    }
+
+    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
+        self.made = Some(super::import(core, self.key.peer, offer)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+        let Self { pending, made, .. } = *self;
+        let missing =
+            || Error::new(ErrorKind::Internal, "recv_memory", "a memory ended without being received");
+        pending.complete(result.and_then(|()| made.ok_or_else(missing)));
+    }
+}
