@@ -32,19 +32,47 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
 
 /// All variables, in the order in which they are listed.
 pub const VARIABLES: &[Variable] = &[
-    variable("AQUEDUCT_DRIVER", "auto", "which CUDA driver: cuda, soft (the software device), or auto: cuda if it works"),
+    variable(
+        "AQUEDUCT_DRIVER",
+        "auto",
+        "which CUDA driver: cuda, soft (the software device), or auto: cuda if it works",
+    ),
     variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1", "path of the CUDA driver library"),
-    variable("AQUEDUCT_HANDLE", "vmm", "how GPU memory is shared between processes if both ways work: vmm or ipc"),
-    variable("AQUEDUCT_SCRATCH_BYTES", "67108864", "limit of scratch memory per communicator and rank, in bytes"),
-    variable("AQUEDUCT_TIMEOUT", "60", "seconds after which a wait for other ranks gives up; fractions are allowed"),
-    variable("AQUEDUCT_SOCKET_IFNAME", "(best)", "network interfaces: name prefixes with commas; =name exactly, ^ excludes"),
+    variable(
+        "AQUEDUCT_HANDLE",
+        "vmm",
+        "how GPU memory is shared between processes if both ways work: vmm or ipc",
+    ),
+    variable(
+        "AQUEDUCT_SCRATCH_BYTES",
+        "67108864",
+        "limit of scratch memory per communicator and rank, in bytes",
+    ),
+    variable(
+        "AQUEDUCT_TIMEOUT",
+        "60",
+        "seconds after which a wait for other ranks gives up; fractions are allowed",
+    ),
+    variable(
+        "AQUEDUCT_SOCKET_IFNAME",
+        "(best)",
+        "network interfaces: name prefixes with commas; =name exactly, ^ excludes",
+    ),
     variable("AQUEDUCT_SOCKET_FAMILY", "any", "address family: any, 4 or 6"),
     variable("AQUEDUCT_RANK", "(none)", "this process's rank; set by aqueduct run"),
     variable("AQUEDUCT_WORLD_SIZE", "(none)", "number of ranks; set by aqueduct run"),
     variable("AQUEDUCT_LOCAL_RANK", "(none)", "rank among those on this host; set by aqueduct run"),
     variable("AQUEDUCT_UNIQUE_ID", "(none)", "the job's unique id with its secret, as hexadecimal text"),
-    variable("AQUEDUCT_UNIQUE_ID_FILE", "(none)", "a file of mode 0600 with the unique id; set by aqueduct run"),
-    variable("AQUEDUCT_LOG", "warn", "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net"),
+    variable(
+        "AQUEDUCT_UNIQUE_ID_FILE",
+        "(none)",
+        "a file of mode 0600 with the unique id; set by aqueduct run",
+    ),
+    variable(
+        "AQUEDUCT_LOG",
+        "warn",
+        "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net",
+    ),
     variable("AQUEDUCT_LOG_FILE", "(stderr)", "file for the log; %h is the host's name, %p the process id"),
     variable("AQUEDUCT_SOFT_*", "", "settings of the software device; it documents them itself"),
 ];
@@ -81,6 +109,15 @@ pub enum SocketFamily {
     V4,
     /// IPv6 only.
     V6,
+}
+
+/// Which network interfaces the user wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Comma-separated name prefixes; `=name` means exactly that name, a leading `^` excludes the whole list.
+    pub names: Option<String>,
+    /// The address family.
+    pub family: SocketFamily,
 }
 
 /// Level and parts of the log.
@@ -159,27 +196,33 @@ impl Env {
             },
         };
         let env = Self {
-            driver: choice("DRIVER", text("DRIVER"), &[
-                ("auto", DriverChoice::Auto),
-                ("cuda", DriverChoice::Cuda),
-                ("soft", DriverChoice::Soft),
-            ])?,
+            driver: choice(
+                "DRIVER",
+                text("DRIVER"),
+                &[("auto", DriverChoice::Auto), ("cuda", DriverChoice::Cuda), ("soft", DriverChoice::Soft)],
+            )?,
             cuda_library: text("CUDA_LIBRARY").map(PathBuf::from),
-            handle: choice("HANDLE", text("HANDLE"), &[("vmm", HandleChoice::Vmm), ("ipc", HandleChoice::Ipc)])?,
+            handle: choice(
+                "HANDLE",
+                text("HANDLE"),
+                &[("vmm", HandleChoice::Vmm), ("ipc", HandleChoice::Ipc)],
+            )?,
             scratch_bytes: match text("SCRATCH_BYTES") {
                 None => 64 << 20,
                 Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
             },
             timeout: match text("TIMEOUT") {
                 None => Duration::from_secs(60),
-                Some(v) => seconds(&v).ok_or_else(|| invalid("TIMEOUT", &v, "a positive number of seconds"))?,
+                Some(v) => {
+                    seconds(&v).ok_or_else(|| invalid("TIMEOUT", &v, "a positive number of seconds"))?
+                }
             },
             socket_ifname: text("SOCKET_IFNAME"),
-            socket_family: choice("SOCKET_FAMILY", text("SOCKET_FAMILY"), &[
-                ("any", SocketFamily::Any),
-                ("4", SocketFamily::V4),
-                ("6", SocketFamily::V6),
-            ])?,
+            socket_family: choice(
+                "SOCKET_FAMILY",
+                text("SOCKET_FAMILY"),
+                &[("any", SocketFamily::Any), ("4", SocketFamily::V4), ("6", SocketFamily::V6)],
+            )?,
             rank: number("RANK", 0)?,
             world_size: number("WORLD_SIZE", 1)?,
             local_rank: number("LOCAL_RANK", 0)?,
@@ -188,13 +231,18 @@ impl Env {
             log: log_spec(&text("LOG").unwrap_or_default())?,
             log_file: text("LOG_FILE"),
         };
-        if let (Some(rank), Some(size)) = (env.rank, env.world_size) {
-            if rank >= size {
-                let what = format!("a rank below {PREFIX}WORLD_SIZE={size}");
-                return Err(invalid("RANK", &rank.to_string(), &what));
-            }
+        if let (Some(rank), Some(size)) = (env.rank, env.world_size)
+            && rank >= size
+        {
+            let what = format!("a rank below {PREFIX}WORLD_SIZE={size}");
+            return Err(invalid("RANK", &rank.to_string(), &what));
         }
         Ok(env)
+    }
+
+    /// `AQUEDUCT_SOCKET_IFNAME` and `AQUEDUCT_SOCKET_FAMILY` together.
+    pub fn selection(&self) -> Selection {
+        Selection { names: self.socket_ifname.clone(), family: self.socket_family }
     }
 
     /// All variables with their values, for `aqueduct info --env`.
@@ -237,7 +285,9 @@ pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
         .map(|name| {
             let near = VARIABLES.iter().map(|v| (distance(name, v.name), v.name)).min();
             match near {
-                Some((d, near)) if d <= 4 => format!("environment variable {name} is not known; did you mean {near}?"),
+                Some((d, near)) if d <= 4 => {
+                    format!("environment variable {name} is not known; did you mean {near}?")
+                }
                 _ => format!("environment variable {name} is not known; aqueduct info --env lists all"),
             }
         })
@@ -314,7 +364,10 @@ mod tests {
     #[test]
     fn defaults_and_values() {
         let env = Env::parse(&of(&[])).unwrap();
-        assert_eq!((env.driver, env.scratch_bytes, env.timeout.as_secs()), (DriverChoice::Auto, 64 << 20, 60));
+        assert_eq!(
+            (env.driver, env.scratch_bytes, env.timeout.as_secs()),
+            (DriverChoice::Auto, 64 << 20, 60)
+        );
         assert_eq!(env.log, LogSpec { level: log::LevelFilter::Warn, parts: vec![], exclude: false });
         let env = Env::parse(&of(&[
             ("DRIVER", "Soft"),
@@ -328,7 +381,10 @@ mod tests {
         .unwrap();
         assert_eq!((env.driver, env.timeout), (DriverChoice::Soft, Duration::from_millis(1500)));
         assert_eq!((env.rank, env.world_size, env.socket_family), (Some(3), Some(4), SocketFamily::V6));
-        assert_eq!((env.log.parts.as_slice(), env.log.exclude), (&["net".to_owned(), "gpu".to_owned()][..], true));
+        assert_eq!(
+            (env.log.parts.as_slice(), env.log.exclude),
+            (&["net".to_owned(), "gpu".to_owned()][..], true)
+        );
         assert_eq!(env.unique_id, None);
     }
 
@@ -353,7 +409,8 @@ mod tests {
 
     #[test]
     fn unknown_names_get_a_hint_and_secrets_stay_hidden() {
-        let found = unknown(&of(&[("TIMOUT", "3"), ("SOFT_DEVICES", "2"), ("XYZZY_PLUGH_LONG", ""), ("LOG", "")]));
+        let found =
+            unknown(&of(&[("TIMOUT", "3"), ("SOFT_DEVICES", "2"), ("XYZZY_PLUGH_LONG", ""), ("LOG", "")]));
         assert_eq!(found.len(), 2);
         assert!(found[0].contains("did you mean AQUEDUCT_TIMEOUT?"), "{found:?}");
         assert!(found[1].contains("aqueduct info --env"), "{found:?}");

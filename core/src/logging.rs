@@ -26,8 +26,10 @@ pub fn init() -> Result<()> {
     };
     let logger = Logger { spec: env.log.clone(), host, file };
     let level = logger.spec.level;
-    log::set_boxed_logger(Box::new(logger))
-        .map_err(|_| Error::usage("logging", "a logger is installed already; call init once, before any other"))?;
+    // A logger lives as long as the process.
+    log::set_logger(Box::leak(Box::new(logger))).map_err(|_| {
+        Error::usage("logging", "a logger is installed already; call init once, before any other")
+    })?;
     log::set_max_level(level);
     Ok(())
 }
@@ -81,7 +83,8 @@ impl Log for Logger {
 }
 
 fn shows(spec: &LogSpec, part: &str) -> bool {
-    spec.level != LevelFilter::Off && (spec.parts.is_empty() || spec.parts.iter().any(|p| p == part) != spec.exclude)
+    spec.level != LevelFilter::Off
+        && (spec.parts.is_empty() || spec.parts.iter().any(|p| p == part) != spec.exclude)
 }
 
 /// The part of the library that a log target names: `net` for `aqueduct::net::listener`.

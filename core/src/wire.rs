@@ -63,7 +63,10 @@ impl fmt::Display for WireError {
             Self::TooLong { length, limit } => write!(f, "length {length} is above the limit of {limit}"),
             Self::Magic { found } => write!(f, "not an aqueduct record (magic {found:#010x})"),
             Self::Version { found, supported } => {
-                write!(f, "record version {found}, this build knows {supported}: use one version of aqueduct everywhere")
+                write!(
+                    f,
+                    "record version {found}, this build knows {supported}: use one version of aqueduct everywhere"
+                )
             }
             Self::Trailing { bytes } => write!(f, "{bytes} bytes after the end of the record"),
             Self::Invalid { what } => write!(f, "invalid {what}"),

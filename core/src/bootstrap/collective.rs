@@ -9,7 +9,7 @@
 use super::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::wire::{Reader, Writer};
+use crate::wire::{Reader, WireError, Writer};
 
 const GATHER: u64 = RESERVED_TAGS;
 const BARRIER: u64 = RESERVED_TAGS | 1 << 32;
@@ -24,7 +24,11 @@ pub(super) fn rounds(rank: u32, size: u32) -> impl Iterator<Item = (u32, u32, u3
     })
 }
 
-pub(super) fn all_gather<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+pub(super) fn all_gather<B: Bootstrap + ?Sized>(
+    b: &B,
+    mine: &[u8],
+    deadline: Deadline,
+) -> Result<Vec<Vec<u8>>> {
     let size = b.size() as usize;
     // Block i belongs to rank (rank + i) mod size.
     let mut blocks: Vec<Vec<u8>> = vec![mine.to_vec()];
@@ -35,8 +39,8 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: De
         blocks[..count].iter().for_each(|block| {
             message.bytes(block);
         });
-        b.send(to, GATHER | u64::from(step), message.as_bytes(), deadline)?;
-        let reply = b.recv(from, GATHER | u64::from(step), deadline)?;
+        send_long(b, to, GATHER | u64::from(step), message.as_bytes(), deadline)?;
+        let reply = recv_long(b, from, GATHER | u64::from(step), deadline)?;
         let mut reader = Reader::new(&reply);
         let received = reader.count(size, 4)?;
         if received != count {
@@ -54,6 +58,35 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: De
     }
     blocks.rotate_right(b.rank() as usize);
     Ok(blocks)
+}
+
+/// A round's blocks together can be longer than one message: the length first, then as many parts as it takes.
+fn send_long<B: Bootstrap + ?Sized>(
+    b: &B,
+    to: u32,
+    tag: u64,
+    bytes: &[u8],
+    deadline: Deadline,
+) -> Result<()> {
+    let (first, rest) = bytes.split_at(bytes.len().min(MAX_MESSAGE - 8));
+    let mut head = Writer::new();
+    head.u64(bytes.len() as u64).raw(first);
+    b.send(to, tag, head.as_bytes(), deadline)?;
+    rest.chunks(MAX_MESSAGE).try_for_each(|part| b.send(to, tag, part, deadline))
+}
+
+fn recv_long<B: Bootstrap + ?Sized>(b: &B, from: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+    let mut bytes = b.recv(from, tag, deadline)?;
+    let total = Reader::new(&bytes).u64()?;
+    bytes.drain(..8);
+    while (bytes.len() as u64) < total {
+        bytes.extend(b.recv(from, tag, deadline)?);
+    }
+    if bytes.len() as u64 == total {
+        Ok(bytes)
+    } else {
+        Err(WireError::Trailing { bytes: bytes.len() }.into())
+    }
 }
 
 pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {

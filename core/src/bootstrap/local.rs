@@ -63,7 +63,10 @@ pub(super) fn check_length(bytes: &[u8]) -> Result<()> {
     if bytes.len() > MAX_MESSAGE {
         return Err(Error::usage(
             "send",
-            format!("a message of {} bytes is above the limit of {MAX_MESSAGE}; send it in parts", bytes.len()),
+            format!(
+                "a message of {} bytes is above the limit of {MAX_MESSAGE}; send it in parts",
+                bytes.len()
+            ),
         ));
     }
     Ok(())

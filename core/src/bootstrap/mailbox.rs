@@ -31,7 +31,9 @@ impl Mailbox {
         if state.unread + message.len() > MAX_UNREAD {
             return Err(Error::usage(
                 "recv",
-                format!("more than {MAX_UNREAD} bytes lie unreceived; rank {from} sends what nobody receives"),
+                format!(
+                    "more than {MAX_UNREAD} bytes lie unreceived; rank {from} sends what nobody receives"
+                ),
             ));
         }
         state.unread += message.len();
@@ -47,25 +49,33 @@ impl Mailbox {
         self.arrived.notify_all();
     }
 
+    /// Why `peer` sends no more, if so.
+    pub(super) fn lost(&self, peer: u32) -> Option<Error> {
+        lock(&self.state).lost.get(&peer).map(Error::duplicate)
+    }
+
     /// The next message of (`from`, `tag`).
     pub(super) fn take(&self, from: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
         let mut state = lock(&self.state);
         loop {
-            if let Some(queue) = state.queues.get_mut(&(from, tag)) {
-                if let Some(message) = queue.pop_front() {
-                    if queue.is_empty() {
-                        state.queues.remove(&(from, tag));
-                    }
-                    state.unread -= message.len();
-                    return Ok(message);
+            if let Some(queue) = state.queues.get_mut(&(from, tag))
+                && let Some(message) = queue.pop_front()
+            {
+                if queue.is_empty() {
+                    state.queues.remove(&(from, tag));
                 }
+                state.unread -= message.len();
+                return Ok(message);
             }
             if let Some(why) = state.lost.get(&from) {
                 return Err(why.duplicate());
             }
             if deadline.expired() {
-                return Err(Error::timeout("recv", format!("rank {from} sent no message with tag {tag:#x} in time"))
-                    .with_peer(from));
+                return Err(Error::timeout(
+                    "recv",
+                    format!("rank {from} sent no message with tag {tag:#x} in time"),
+                )
+                .with_peer(from));
             }
             let waited = self.arrived.wait_timeout(state, deadline.remaining());
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

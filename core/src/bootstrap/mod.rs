@@ -1,19 +1,28 @@
 //! How the ranks of a job find each other: a seed for communicators, and nothing more.
 //!
-//! [`Bootstrap`] is small on purpose. `TcpBootstrap` is ours; MPI, PMIx, a torch store or a shared directory can
+//! [`Bootstrap`] is small on purpose. [`TcpBootstrap`] is ours; MPI, PMIx, a torch store or a shared directory can
 //! supply the same five calls. Everything a running communicator needs (noticing a death, passing memory
 //! handles) goes over its own authenticated control links, never over this.
 
 mod collective;
 mod local;
 mod mailbox;
+mod rendezvous;
+mod tcp;
+mod unique_id;
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 
 pub use local::{LocalBootstrap, local};
+pub use tcp::TcpBootstrap;
+pub use unique_id::UniqueId;
 
 use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::net::{Network, Secret};
 
 /// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;
@@ -53,4 +62,17 @@ pub trait Bootstrap: Debug + Send + Sync {
     fn barrier(&self, deadline: Deadline) -> Result<()> {
         collective::barrier(self, deadline)
     }
+}
+
+/// What the bootstrap's connections are for (see [`Claims`](crate::net::Claims)); other users take 16 and up.
+struct Purpose;
+
+impl Purpose {
+    const RENDEZVOUS: u16 = 1;
+    const MESSAGES: u16 = 2;
+}
+
+/// The network of the bootstraps of a job: its key is derived, so that it opens nothing else.
+fn network(secret: &Secret) -> Network {
+    Network::new(secret.derive("bootstrap"))
 }

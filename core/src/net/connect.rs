@@ -62,9 +62,16 @@ impl Network {
         }
     }
 
-    fn attempt(&self, address: &Address, local: Claims, deadline: Deadline) -> std::result::Result<Stream, Attempt> {
+    fn attempt(
+        &self,
+        address: &Address,
+        local: Claims,
+        deadline: Deadline,
+    ) -> std::result::Result<Stream, Attempt> {
         let (family, sockaddr) = match address {
-            Address::Tcp(ip) => (if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }, SockAddr::ip(*ip)),
+            Address::Tcp(ip) => {
+                (if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }, SockAddr::ip(*ip))
+            }
             Address::Unix(path) => (libc::AF_UNIX, SockAddr::unix(path).map_err(Attempt::Final)?),
         };
         let failed = |error: io::Error| {

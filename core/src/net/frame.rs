@@ -29,7 +29,10 @@ pub(super) fn encode(kind: u16, payload: &[u8], fds: usize, max: u32) -> Result<
         Error::usage("send", format!("a frame of {} bytes is above the limit of {max}", payload.len()))
     })?;
     if fds > MAX_FDS {
-        return Err(Error::usage("send", format!("{fds} file descriptors in one frame, the limit is {MAX_FDS}")));
+        return Err(Error::usage(
+            "send",
+            format!("{fds} file descriptors in one frame, the limit is {MAX_FDS}"),
+        ));
     }
     let header = FrameHeader { kind, length, fds: fds as u16 }.encode();
     let mut bytes = Vec::with_capacity(header.len() + payload.len());

@@ -99,7 +99,11 @@ impl Handshake {
                 State::ServerProof => (true, MAC_BYTES),
             };
             while self.done < length {
-                let moved = if reading { self.read(raw, length) } else { raw.write(&self.buffer[self.done..length], &[]) };
+                let moved = if reading {
+                    self.read(raw, length)
+                } else {
+                    raw.write(&self.buffer[self.done..length], &[])
+                };
                 match moved {
                     Ok(0) => return Err(self.ended(io::ErrorKind::UnexpectedEof.into())),
                     Ok(count) => self.done += count,
@@ -136,7 +140,9 @@ impl Handshake {
             return Failure::Closed(error);
         }
         let message = match self.state {
-            State::ServerProof => "the peer left without proving the job's secret; does it have the same unique id?",
+            State::ServerProof => {
+                "the peer left without proving the job's secret; does it have the same unique id?"
+            }
             _ => "the connection ended during the handshake",
         };
         Failure::Final(Error::new(ErrorKind::Authentication, "handshake", message).with_source(error))
@@ -152,7 +158,9 @@ impl Handshake {
                 // Best effort: the connection is closed next in any case.
                 let _ = raw.write(&prefix(), &[]);
             }
-            format!("the peer speaks handshake version {found}, this build {VERSION}: use one version of aqueduct")
+            format!(
+                "the peer speaks handshake version {found}, this build {VERSION}: use one version of aqueduct"
+            )
         } else {
             return Ok(());
         };
@@ -218,7 +226,11 @@ impl Handshake {
 }
 
 fn rejected(what: &str) -> Error {
-    Error::new(ErrorKind::Authentication, "handshake", format!("{what}; do all ranks have the same unique id?"))
+    Error::new(
+        ErrorKind::Authentication,
+        "handshake",
+        format!("{what}; do all ranks have the same unique id?"),
+    )
 }
 
 fn prefix() -> [u8; PREFIX] {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::connect::decode;
 use super::sys;
+use crate::env::{Selection, SocketFamily};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One address of one network interface that is up.
@@ -16,27 +17,6 @@ pub struct Interface {
     pub ip: IpAddr,
     /// Whether it only leads back to this host.
     pub loopback: bool,
-}
-
-/// Which address family is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4 first, then IPv6.
-    #[default]
-    Any,
-    /// IPv4 only.
-    V4,
-    /// IPv6 only.
-    V6,
-}
-
-/// What the user asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// Comma-separated name prefixes; `=name` means exactly that name, a leading `^` excludes the whole list.
-    pub names: Option<String>,
-    /// The address family.
-    pub family: Family,
 }
 
 /// All addresses of interfaces that are up, without IPv6 link-local ones.
@@ -80,9 +60,9 @@ pub fn choose(selection: &Selection) -> Result<Vec<Interface>> {
 
 fn pick(all: Vec<Interface>, selection: &Selection) -> Result<Vec<Interface>> {
     let family = |i: &Interface| match selection.family {
-        Family::Any => true,
-        Family::V4 => i.ip.is_ipv4(),
-        Family::V6 => i.ip.is_ipv6(),
+        SocketFamily::Any => true,
+        SocketFamily::V4 => i.ip.is_ipv4(),
+        SocketFamily::V6 => i.ip.is_ipv6(),
     };
     let mut usable: Vec<Interface> = all.iter().filter(|i| family(i)).cloned().collect();
     if let Some(names) = &selection.names {
@@ -151,7 +131,7 @@ mod tests {
             interface("eth0", "10.0.0.1"),
             interface("eth01", "10.0.1.1"),
         ];
-        let wish = |text: &str| Selection { names: Some(text.into()), family: Family::V4 };
+        let wish = |text: &str| Selection { names: Some(text.into()), family: SocketFamily::V4 };
         assert_eq!(names(&Selection::default(), &all), ["eth0 10.0.0.1", "eth01 10.0.1.1", "eth0 fd00::1"]);
         assert_eq!(names(&Selection::default(), &all[..2]), ["docker0 172.17.0.1"]);
         assert_eq!(names(&Selection::default(), &all[..1]), ["lo 127.0.0.1"]);
@@ -159,7 +139,10 @@ mod tests {
         assert_eq!(names(&wish("=eth0"), &all), ["eth0 10.0.0.1"]);
         assert_eq!(names(&wish("^lo,docker,=eth01"), &all), ["eth0 10.0.0.1"]);
         let error = pick(all.to_vec(), &wish("ib")).unwrap_err().to_string();
-        assert!(error.contains("AQUEDUCT_SOCKET_IFNAME=ib") && error.contains("docker0 (172.17.0.1)"), "{error}");
+        assert!(
+            error.contains("AQUEDUCT_SOCKET_IFNAME=ib") && error.contains("docker0 (172.17.0.1)"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -54,7 +54,13 @@ struct Chunk {
 }
 
 impl Link {
-    pub(super) fn new(id: u64, raw: Box<dyn RawStream>, peer: Claims, max_frame: u32, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(
+        id: u64,
+        raw: Box<dyn RawStream>,
+        peer: Claims,
+        max_frame: u32,
+        bell: Arc<Bell>,
+    ) -> Self {
         let (out, drained) = (Mutex::default(), Condvar::new());
         Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, bell, out, drained }) }
     }
@@ -111,7 +117,8 @@ impl Link {
                 return Ok(());
             }
             if deadline.expired() {
-                let message = format!("{} bytes could not be sent in time; the peer does not read", out.queued);
+                let message =
+                    format!("{} bytes could not be sent in time; the peer does not read", out.queued);
                 return Err(Error::timeout("flush", message).with_peer(self.inner.peer.from));
             }
             let waited = self.inner.drained.wait_timeout(out, deadline.remaining());

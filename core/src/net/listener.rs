@@ -66,7 +66,8 @@ impl Network {
     pub fn listen_tcp(&self, ip: IpAddr, local: Claims) -> Result<Listener> {
         let wanted = SocketAddr::new(ip, 0);
         let failed = |error| Error::system("listen", format!("cannot listen on {ip}"), error);
-        let socket = Socket::new(if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).map_err(failed)?;
+        let socket =
+            Socket::new(if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).map_err(failed)?;
         SockAddr::ip(wanted).bind(&socket).map_err(failed)?;
         let address = Address::Tcp(local_address(socket.fd()).map_err(failed)?);
         Listener::start(self.clone(), socket, address, local, None)
@@ -204,10 +205,10 @@ impl Listener {
     }
 
     fn begin(&mut self, socket: Socket) {
-        if self.directory.is_some() {
-            if let Err(error) = unix::check_peer(socket.fd()) {
-                return self.reject(error.message());
-            }
+        if self.directory.is_some()
+            && let Err(error) = unix::check_peer(socket.fd())
+        {
+            return self.reject(error.message());
         }
         if self.pending.len() >= self.network.max_pending {
             self.pending.pop_front();

@@ -19,6 +19,9 @@ mod stream;
 mod sys;
 mod unix;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use frame::{Frame, MAX_FDS};
-pub use interface::{Family, Interface, Selection, choose, interfaces};
+pub use interface::{Interface, choose, interfaces};
 pub use link::Link;
 pub use listener::{Listener, Rejections};
 pub use raw::{Layer, RawStream};

@@ -39,8 +39,9 @@ pub(super) struct Socket(OwnedFd);
 #[repr(align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-// SAFETY: CMSG_SPACE only computes.
-const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<RawFd>()) as u32) } as usize;
+const CONTROL_BYTES: usize =
+    // SAFETY: CMSG_SPACE only computes.
+    unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<RawFd>()) as u32) } as usize;
 
 impl Socket {
     /// A new non-blocking, close-on-exec stream socket of an address family.
@@ -58,9 +59,8 @@ impl Socket {
     pub(super) fn accept(listener: BorrowedFd<'_>, tcp: bool) -> io::Result<Self> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: null address pointers are allowed: the address is not wanted.
-        let fd = unsafe {
-            libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
-        };
+        let fd =
+            unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
         let socket = Self(sys::owned(fd)?);
         if tcp {
             socket.no_delay()?;
@@ -73,10 +73,16 @@ impl Socket {
         self.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
     }
 
-    pub(super) fn set_option(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    pub(super) fn set_option(
+        &self,
+        level: libc::c_int,
+        name: libc::c_int,
+        value: libc::c_int,
+    ) -> io::Result<()> {
         let size = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: `value` lives across the call and its size is passed with it.
-        sys::check(unsafe { libc::setsockopt(self.raw(), level, name, (&raw const value).cast(), size) }).map(drop)
+        sys::check(unsafe { libc::setsockopt(self.raw(), level, name, (&raw const value).cast(), size) })
+            .map(drop)
     }
 
     /// The pending error of the socket (`SO_ERROR`), if there is one.
@@ -112,14 +118,20 @@ impl RawStream for Socket {
         take_fds(&message, fds);
         if message.msg_flags & libc::MSG_CTRUNC != 0 {
             fds.truncate(before); // Closes what came; the kernel has closed what did not fit.
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too many file descriptors in one message"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "too many file descriptors in one message",
+            ));
         }
         Ok(got)
     }
 
     fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         if fds.len() > MAX_FDS {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many file descriptors in one message"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many file descriptors in one message",
+            ));
         }
         let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };

@@ -43,6 +43,11 @@ pub trait Handler: Send {
 
     /// Called about every [`ReactorConfig::tick`].
     fn tick(&mut self) {}
+
+    /// Asked after every round of events: once true, the reactor stops as if it had been dropped.
+    fn finished(&self) -> bool {
+        false
+    }
 }
 
 /// Settings of a [`Reactor`].
@@ -88,7 +93,9 @@ impl Reactor {
             let why = match outcome {
                 Ok(Ok(())) => Error::new(ErrorKind::Aborted, "close", "the service thread was stopped"),
                 Ok(Err(error)) => error,
-                Err(_) => Error::new(ErrorKind::Internal, "reactor", "a handler panicked; the service thread ended"),
+                Err(_) => {
+                    Error::new(ErrorKind::Internal, "reactor", "a handler panicked; the service thread ended")
+                }
             };
             if why.kind() != ErrorKind::Aborted {
                 log::error!("{why}");
@@ -109,6 +116,11 @@ impl Reactor {
     /// Serves `listener` from now on; its connections come to [`Handler::accepted`].
     pub fn listen(&self, listener: Listener) {
         self.bell.ring(Command::Listen(Box::new(listener)));
+    }
+
+    /// Lets the thread go on without an owner until its handler says that it is finished.
+    pub fn detach(mut self) {
+        drop(self.thread.take());
     }
 
     /// Closes all listeners: nobody new can connect, and the paths of unix sockets are removed.
@@ -215,6 +227,9 @@ impl Service {
             }
             let commands = std::mem::take(&mut *lock(&self.bell.commands));
             commands.into_iter().for_each(|command| self.obey(command));
+            if self.stop_by.is_none() && self.handler.finished() {
+                self.stop();
+            }
             if self.keep_time(Instant::now())? {
                 return Ok(());
             }
@@ -245,14 +260,16 @@ impl Service {
                     self.finish(id, why);
                 }
             }
-            Command::Stop => {
-                self.listeners.clear();
-                self.stop_by = Some(Instant::now() + STOP_LINGER);
-                for id in self.links.keys().copied().collect::<Vec<_>>() {
-                    self.links[&id].link.inner.set_closing();
-                    self.close_when_sent(id, STOP_LINGER);
-                }
-            }
+            Command::Stop => self.stop(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.listeners.clear();
+        self.stop_by.get_or_insert(Instant::now() + STOP_LINGER);
+        for id in self.links.keys().copied().collect::<Vec<_>>() {
+            self.links[&id].link.inner.set_closing();
+            self.close_when_sent(id, STOP_LINGER);
         }
     }
 
@@ -302,10 +319,10 @@ impl Service {
         if ready & sys::WRITE != 0 {
             served.link.inner.writable();
         }
-        if ready & !sys::WRITE != 0 {
-            if let Err(why) = read(served, self.handler.as_mut()) {
-                return self.finish(id, why);
-            }
+        if ready & !sys::WRITE != 0
+            && let Err(why) = read(served, self.handler.as_mut())
+        {
+            return self.finish(id, why);
         }
         if self.links[&id].link.inner.closing() {
             self.close_when_sent(id, LINGER);
@@ -344,7 +361,9 @@ impl Service {
         if self.stop_by.is_some() {
             return Ok(self.links.is_empty() || due(self.stop_by));
         }
-        for id in self.listeners.iter().filter(|(_, l)| due(l.next_expiry())).map(|(id, _)| *id).collect::<Vec<_>>() {
+        for id in
+            self.listeners.iter().filter(|(_, l)| due(l.next_expiry())).map(|(id, _)| *id).collect::<Vec<_>>()
+        {
             self.serve_listener(id)?;
         }
         if due(self.next_tick) {

@@ -54,7 +54,9 @@ impl Stream {
                     rest = &rest[count..];
                     fds = &[];
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait("send", sys::WRITE, deadline)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait("send", sys::WRITE, deadline)?
+                }
                 Err(error) => return Err(lost("send", self.peer, &error)),
             }
         }
@@ -72,7 +74,9 @@ impl Stream {
             match self.raw.read(&mut buffer, &mut fds) {
                 Ok(0) => return Err(ended("recv", self.peer, &self.decoder)),
                 Ok(count) => self.decoder.push(&buffer[..count], &mut fds)?,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait("recv", sys::READ, deadline)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait("recv", sys::READ, deadline)?
+                }
                 Err(error) => return Err(lost("recv", self.peer, &error)),
             }
         }
@@ -89,7 +93,11 @@ impl Stream {
 
 /// The error for a stream that ended: inside a frame it is a cut message, otherwise the peer closed it.
 pub(super) fn ended(op: &'static str, peer: Claims, decoder: &Decoder) -> Error {
-    let how = if decoder.inside_frame() { "its connection ended inside a message" } else { "it closed its connection" };
+    let how = if decoder.inside_frame() {
+        "its connection ended inside a message"
+    } else {
+        "it closed its connection"
+    };
     lost(op, peer, how)
 }
 

@@ -25,7 +25,8 @@ impl SocketDir {
     pub(super) fn create() -> Result<Self> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_private(path));
         // A socket's path has at most 107 bytes; ours adds 18 to its parent.
-        let parent = runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"));
+        let parent =
+            runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"));
         let template = parent.join("aqueduct-XXXXXX");
         let template = CString::new(template.into_os_string().into_vec())
             .map_err(|_| Error::usage("mkdtemp", "XDG_RUNTIME_DIR contains a zero byte"))?;
@@ -89,7 +90,9 @@ pub(super) fn check_peer(socket: BorrowedFd<'_>) -> Result<()> {
         let option = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         libc::getsockopt(socket.as_raw_fd(), option.0, option.1, (&raw mut who).cast(), &mut size)
     })
-    .map_err(|error| Error::system("getsockopt", "cannot tell who is at the other end of a unix socket", error))?;
+    .map_err(|error| {
+        Error::system("getsockopt", "cannot tell who is at the other end of a unix socket", error)
+    })?;
     // SAFETY: no arguments, cannot fail.
     let user = unsafe { libc::geteuid() };
     if who.uid == user {

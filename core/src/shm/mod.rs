@@ -24,20 +24,24 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A new segment of `len` zero bytes, backed by real memory at once: a full system is an error here, not a
-    /// SIGBUS later.
+    /// A new segment of `len` zero bytes. Memory is taken page by page as it is touched; the size of `/dev/shm`
+    /// does not limit it.
     pub fn create(len: usize) -> Result<Self> {
-        let bytes = i64::try_from(len).ok().filter(|bytes| *bytes > 0).ok_or_else(|| {
-            Error::usage("shared memory", format!("a segment of {len} bytes is not possible; ask for at least 1"))
-        })?;
-        let failed = |error| Error::system("shared memory", format!("cannot create a segment of {len} bytes"), error);
+        if len == 0 {
+            return Err(Error::usage(
+                "shared memory",
+                "a segment of 0 bytes is not possible; ask for at least 1",
+            ));
+        }
+        let failed =
+            |error| Error::system("shared memory", format!("cannot create a segment of {len} bytes"), error);
         // SAFETY: the name is a C string; the result is checked before it is used.
-        let fd = unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        let fd =
+            unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         check(fd).map_err(failed)?;
         // SAFETY: the call succeeded, so `fd` is open and belongs to nobody else.
         let file = unsafe { File::from_raw_fd(fd) };
-        // SAFETY: no pointers are passed; extends the file and reserves its pages.
-        check(unsafe { libc::fallocate(fd, 0, 0, bytes) }).map_err(failed)?;
+        file.set_len(len as u64).map_err(failed)?;
         // SAFETY: no pointers are passed.
         check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) }).map_err(failed)?;
         Self::map(file, len)
@@ -50,12 +54,15 @@ impl Segment {
         // SAFETY: no pointers are passed.
         let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) }).unwrap_or(0);
         if seals & libc::F_SEAL_SHRINK == 0 {
-            let message = "the descriptor received is not shared memory sealed against shrinking; it is not mapped";
+            let message =
+                "the descriptor received is not shared memory sealed against shrinking; it is not mapped";
             return Err(Error::new(ErrorKind::Remote, "shared memory", message));
         }
-        let size = file.metadata().map_err(|e| Error::system("shared memory", "cannot examine a segment", e))?.len();
+        let size =
+            file.metadata().map_err(|e| Error::system("shared memory", "cannot examine a segment", e))?.len();
         if size != len as u64 || len == 0 {
-            let message = format!("a segment of {len} bytes was announced, the descriptor received has {size}");
+            let message =
+                format!("a segment of {len} bytes was announced, the descriptor received has {size}");
             return Err(Error::new(ErrorKind::Remote, "shared memory", message));
         }
         Self::map(file, len)
@@ -81,7 +88,8 @@ impl Segment {
 
     fn map(file: File, len: usize) -> Result<Self> {
         let map = MmapOptions::new().len(len).map_raw(&file);
-        let failed = |error| Error::system("shared memory", format!("cannot map a segment of {len} bytes"), error);
+        let failed =
+            |error| Error::system("shared memory", format!("cannot map a segment of {len} bytes"), error);
         Ok(Self { map: map.map_err(failed)?, file })
     }
 }
@@ -122,7 +130,7 @@ mod tests {
         let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
         assert_eq!(Segment::open(zero.into(), 64).unwrap_err().kind(), ErrorKind::Remote);
         assert_eq!(Segment::create(0).unwrap_err().kind(), ErrorKind::InvalidUsage);
-        assert_eq!(Segment::create(usize::MAX).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        assert_eq!(Segment::create(usize::MAX).unwrap_err().kind(), ErrorKind::System);
         assert_eq!(Segment::create(1 << 60).unwrap_err().kind(), ErrorKind::System);
     }
 }

@@ -1,0 +1,273 @@
+//! The meeting point: every rank says who it is and where it listens, and learns its first neighbours.
+//!
+//! This is the only step that goes through one process, and all it does is take one small message from every rank
+//! and give one back with ceil(log2(n)) addresses. The ranks exchange the rest among themselves.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::collective::rounds;
+use super::unique_id::{UniqueId, read_address, write_address};
+use super::{Purpose, network};
+use crate::deadline::Deadline;
+use crate::env::Env;
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::{
+    Address, Claims, Frame, Handler, Interface, Link, Listener, Reactor, ReactorConfig, Secret, choose,
+    random_bytes,
+};
+use crate::sync::lock;
+use crate::wire::{Reader, WireError, WireResult, Writer};
+
+/// A rank's hello and the answers to it.
+pub(super) const HELLO: u16 = 1;
+pub(super) const NEIGHBOURS: u16 = 2;
+pub(super) const REFUSED: u16 = 3;
+
+const VERSION: u16 = 1;
+const MAX_TEXT: usize = 4096;
+/// After an error, for how long ranks that come late are told about it.
+const AFTERWORD: Duration = Duration::from_secs(5);
+
+/// What a rank says when it arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// How long the rank is willing to wait.
+    pub(super) patience: Duration,
+    pub(super) address: SocketAddr,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u16(VERSION).u32(self.rank).u32(self.size).u64(self.patience.as_millis() as u64);
+        write_address(&mut w, Some(&self.address));
+        w.finish()
+    }
+
+    fn decode(bytes: &[u8]) -> WireResult<Self> {
+        let mut r = Reader::new(bytes);
+        r.version(VERSION)?;
+        let (rank, size, patience) = (r.u32()?, r.u32()?, Duration::from_millis(r.u64()?));
+        let address = read_address(&mut r)?.ok_or(WireError::Invalid { what: "listening address" })?;
+        r.finish()?;
+        if rank >= size {
+            return Err(WireError::Invalid { what: "rank, it is not below the number of ranks" });
+        }
+        Ok(Self { rank, size, patience, address })
+    }
+}
+
+/// Reads the answer to a hello: the addresses of the ranks to send to first.
+pub(super) fn read_answer(frame: &Frame, size: u32) -> Result<BTreeMap<u32, SocketAddr>> {
+    let mut r = Reader::new(&frame.payload);
+    r.version(VERSION)?;
+    if frame.kind == REFUSED {
+        let kind = match r.u32()? {
+            code if code == ErrorKind::Timeout as u32 => ErrorKind::Timeout,
+            code if code == ErrorKind::PeerLost as u32 => ErrorKind::PeerLost,
+            _ => ErrorKind::InvalidUsage,
+        };
+        let text = r.str(MAX_TEXT)?.to_owned();
+        return Err(Error::new(kind, "bootstrap", text));
+    }
+    let mut neighbours = BTreeMap::new();
+    for _ in 0..r.count(32, 28)? {
+        let rank = r.u32()?;
+        let address = read_address(&mut r)?.filter(|_| rank < size);
+        neighbours.insert(rank, address.ok_or(WireError::Invalid { what: "neighbour" })?);
+    }
+    r.finish()?;
+    Ok(neighbours)
+}
+
+/// Listeners of ids that were made here and whose ranks have not come yet: holding them, instead of binding the
+/// port again later, leaves no moment in which another process could take it.
+static HELD: Mutex<Vec<(u64, Vec<Listener>)>> = Mutex::new(Vec::new());
+
+/// Makes an id whose rendezvous this process will serve.
+pub(super) fn create(interfaces: &[Interface]) -> Result<UniqueId> {
+    let secret = Secret::random()?;
+    let nonce = u64::from_le_bytes(random_bytes()?);
+    let local = Claims { purpose: Purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
+    let network = network(&secret);
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
+        let listener = network.listen_tcp(interface.ip, local)?;
+        if let Address::Tcp(address) = listener.address() {
+            addresses.push(*address);
+        }
+        listeners.push(listener);
+    }
+    if addresses.is_empty() {
+        return Err(Error::usage("unique id", "no network interface to listen on"));
+    }
+    lock(&HELD).push((nonce, listeners));
+    Ok(UniqueId::new(addresses, secret, nonce))
+}
+
+/// The interfaces that the environment asks for.
+pub(super) fn wanted_interfaces() -> Result<Vec<Interface>> {
+    choose(&Env::get()?.selection())
+}
+
+/// Serves the rendezvous of an id made in this process until every rank has come; `None` if it is not held here,
+/// or no longer.
+pub(super) fn serve_held(nonce: u64) -> Result<Option<Reactor>> {
+    let listeners = {
+        let mut held = lock(&HELD);
+        let Some(at) = held.iter().position(|(known, _)| *known == nonce) else { return Ok(None) };
+        held.swap_remove(at).1
+    };
+    let config = ReactorConfig { tick: Some(Duration::from_millis(20)) };
+    let reactor = Reactor::start("aq-rendezvous", config, Box::new(Meeting::default()))?;
+    listeners.into_iter().for_each(|listener| reactor.listen(listener));
+    Ok(Some(reactor))
+}
+
+/// The state of one rendezvous.
+#[derive(Default)]
+struct Meeting {
+    size: Option<u32>,
+    arrived: BTreeMap<u32, (Hello, Link)>,
+    /// Hellos so far, refused ones included.
+    hellos: u32,
+    deadline: Option<Deadline>,
+    failed: Option<Error>,
+    until: Option<Deadline>,
+}
+
+impl Handler for Meeting {
+    fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
+        if frame.kind != HELLO {
+            return Err(WireError::Invalid { what: "message to a rendezvous" }.into());
+        }
+        let hello = Hello::decode(&frame.payload)?;
+        if hello.rank != link.peer().from {
+            return Err(WireError::Invalid { what: "rank, it differs from the one in the handshake" }.into());
+        }
+        self.hellos += 1;
+        if let Some(error) = &self.failed {
+            return refuse(link, error);
+        }
+        if let Err(error) = self.admit(hello, link) {
+            let _ = refuse(link, &error);
+            self.fail(error);
+        } else if self.size.is_some_and(|size| self.arrived.len() == size as usize) {
+            self.introduce();
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, link: &Link, why: &Error) {
+        let rank = link.peer().from;
+        let theirs = self.arrived.get(&rank).is_some_and(|(_, known)| known.id() == link.id());
+        if theirs && self.until.is_none() {
+            self.fail(Error::peer_lost(
+                "bootstrap",
+                rank,
+                format!("while ranks were joining: {}", why.message()),
+            ));
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.until.is_none() && self.deadline.is_some_and(Deadline::expired) {
+            let error = self.missing();
+            self.fail(error);
+        }
+    }
+
+    fn finished(&self) -> bool {
+        self.until.is_some_and(|until| until.expired() || self.size.is_some_and(|size| self.hellos >= size))
+    }
+}
+
+impl Meeting {
+    fn admit(&mut self, hello: Hello, link: &Link) -> Result<()> {
+        let size = *self.size.get_or_insert(hello.size);
+        if hello.size != size {
+            let first = self.arrived.keys().next().copied().unwrap_or_default();
+            return Err(Error::usage(
+                "bootstrap",
+                format!(
+                    "rank {} says there are {} ranks, rank {first} says {size}; give all the same world size",
+                    hello.rank, hello.size
+                ),
+            ));
+        }
+        if let Some((first, _)) = self.arrived.get(&hello.rank) {
+            return Err(Error::usage(
+                "bootstrap",
+                format!(
+                    "two ranks say they are rank {} (at {} and {}); every rank needs its own number",
+                    hello.rank, first.address, hello.address
+                ),
+            ));
+        }
+        // The answer must reach the least patient rank before it gives up, so that it learns who is missing.
+        let margin = (hello.patience / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let deadline = Deadline::after(hello.patience.saturating_sub(margin));
+        self.deadline = Some(self.deadline.map_or(deadline, |known| known.min(deadline)));
+        self.arrived.insert(hello.rank, (hello, link.clone()));
+        Ok(())
+    }
+
+    /// Everybody is here: tells each rank where to find those it sends to first.
+    fn introduce(&mut self) {
+        let size = self.arrived.len() as u32;
+        for (rank, (_, link)) in &self.arrived {
+            let first: Vec<u32> = rounds(*rank, size).map(|(to, _, _)| to).collect();
+            let mut w = Writer::new();
+            w.u16(VERSION).count(first.len());
+            for neighbour in first {
+                w.u32(neighbour);
+                write_address(&mut w, self.arrived.get(&neighbour).map(|(hello, _)| &hello.address));
+            }
+            if let Err(error) = link.post(NEIGHBOURS, w.as_bytes()) {
+                log::debug!("rank {rank} left the rendezvous early: {error}");
+            }
+        }
+        self.until = Some(Deadline::after(Duration::ZERO));
+    }
+
+    fn fail(&mut self, error: Error) {
+        for (_, link) in self.arrived.values() {
+            let _ = refuse(link, &error);
+        }
+        self.failed = Some(error);
+        self.until = Some(Deadline::after(AFTERWORD));
+    }
+
+    fn missing(&self) -> Error {
+        let size = self.size.unwrap_or(0);
+        let absent: Vec<u32> = (0..size).filter(|rank| !self.arrived.contains_key(rank)).collect();
+        let mut names: Vec<String> = absent.iter().take(16).map(u32::to_string).collect();
+        if absent.len() > names.len() {
+            names.push(format!("and {} more", absent.len() - names.len()));
+        }
+        let ranks = if absent.len() == 1 { "rank" } else { "ranks" };
+        Error::timeout(
+            "bootstrap",
+            format!(
+                "{ranks} {} of {size} did not arrive in time; see whether they were started, with the same unique id",
+                names.join(", ")
+            ),
+        )
+    }
+}
+
+fn refuse(link: &Link, error: &Error) -> Result<()> {
+    let mut text = error.message().to_owned();
+    text.truncate(text.floor_char_boundary(MAX_TEXT));
+    let mut w = Writer::new();
+    w.u16(VERSION).u32(error.kind() as u32).str(&text);
+    link.post(REFUSED, w.as_bytes())?;
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The bootstrap over TCP: one small message to the rendezvous, then the ranks talk directly.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use super::local::{check_length, no_such_rank};
+use super::mailbox::Mailbox;
+use super::rendezvous::{self, HELLO, Hello, read_answer};
+use super::unique_id::{UniqueId, read_address, write_address};
+use super::{Bootstrap, MAX_MESSAGE, Purpose, network};
+use crate::deadline::Deadline;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::net::{Address, Claims, Frame, Handler, Interface, Link, Network, Reactor, ReactorConfig};
+use crate::sync::lock;
+use crate::wire::{Reader, WireError, Writer};
+
+const MESSAGE: u16 = 1;
+
+/// A rank's bootstrap over TCP.
+///
+/// Every connection proves the unique id's secret. Connections to other ranks are made at the first message to
+/// them; each rank has one service thread.
+#[derive(Debug)]
+pub struct TcpBootstrap {
+    rank: u32,
+    size: u32,
+    scope: u64,
+    ip: IpAddr,
+    network: Network,
+    addresses: Vec<Option<SocketAddr>>,
+    /// The link that this rank sends on, per peer: one and the same for good, so that messages stay in order.
+    outgoing: Mutex<HashMap<u32, Arc<Mutex<Option<Link>>>>>,
+    peers: Arc<Peers>,
+    // Last: its drop closes the links in an orderly way.
+    reactor: Reactor,
+}
+
+impl TcpBootstrap {
+    /// Makes the id of a new job on the interface that the environment asks for (see
+    /// [`choose`](crate::net::choose)).
+    ///
+    /// This process holds the rendezvous' listening sockets until one of the job's ranks calls
+    /// [`new`](Self::new) in it; no port is ever bound twice. The id reaches the other ranks by whatever means the
+    /// launcher offers.
+    pub fn create_unique_id() -> Result<UniqueId> {
+        rendezvous::create(&rendezvous::wanted_interfaces()?)
+    }
+
+    /// The same with the rendezvous on the given interfaces, at most [`UniqueId::MAX_ADDRESSES`] of them.
+    pub fn create_unique_id_on(interfaces: &[Interface]) -> Result<UniqueId> {
+        rendezvous::create(interfaces)
+    }
+
+    /// Joins the job as `rank` of `size`. Returns when every rank has done so.
+    ///
+    /// All ranks get the same clear error if two say they are the same rank, if they disagree about `size`, or if
+    /// one is missing when the first of their deadlines passes (it is named). A rank with another secret gets
+    /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
+    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
+        if rank >= size {
+            return Err(Error::usage(
+                "bootstrap",
+                format!("rank {rank} of {size} ranks; ranks are 0 to size - 1"),
+            ));
+        }
+        let serving = rendezvous::serve_held(id.nonce())?;
+        let joined = Self::join(rank, size, id, deadline);
+        match (&joined, serving) {
+            // Everybody has got the answer, or there would be no success here.
+            (Ok(_), serving) => drop(serving),
+            // Those who come late are still told what went wrong.
+            (Err(_), Some(serving)) => serving.detach(),
+            (Err(_), None) => {}
+        }
+        joined
+    }
+
+    /// The address at which the other ranks reach this one: where its further listeners belong.
+    pub fn local_ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    fn join(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
+        let network = network(id.secret());
+        let scope = id.nonce();
+        let me = Claims { purpose: Purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
+        let mut root = network.connect_tcp(id.addresses(), me, deadline).map_err(|error| {
+            let text = format!("rank {rank} cannot join at the rendezvous {:?}", id.addresses());
+            Error::new(error.kind(), "bootstrap", text).with_code(error.code()).with_source(error)
+        })?;
+        let ip = match (&Env::get()?.socket_ifname, root.local_ip()) {
+            // The interface that leads to the rendezvous leads to the other ranks too.
+            (None, Some(ip)) => ip,
+            _ => rendezvous::wanted_interfaces()?[0].ip,
+        };
+        let peers = Arc::new(Peers::default());
+        let listener = network
+            .listen_tcp(ip, Claims { purpose: Purpose::MESSAGES, scope, from: rank, to: Claims::ANY })?;
+        let Address::Tcp(address) = *listener.address() else {
+            return Err(Error::new(
+                crate::ErrorKind::Internal,
+                "bootstrap",
+                "a TCP listener without an IP address",
+            ));
+        };
+        let reactor =
+            Reactor::start("aq-bootstrap", ReactorConfig::default(), Box::new(Receiver(peers.clone())))?;
+        reactor.listen(listener);
+
+        let hello = Hello { rank, size, patience: deadline.remaining(), address };
+        root.send(HELLO, &hello.encode(), deadline)?;
+        let answer = root.recv(deadline).map_err(|error| {
+            let text = format!("rank {rank} reached the rendezvous, which did not answer");
+            Error::new(error.kind(), "bootstrap", text).with_source(error)
+        })?;
+        drop(root);
+        let mut addresses = vec![None; size as usize];
+        for (neighbour, address) in read_answer(&answer, size)? {
+            addresses[neighbour as usize] = Some(address);
+        }
+        let outgoing = Mutex::default();
+        let mut this = Self { rank, size, scope, ip, network, addresses, outgoing, peers, reactor };
+        this.addresses = this.learn_addresses(address, deadline)?;
+        Ok(this)
+    }
+
+    /// Everybody's address, exchanged in ceil(log2(n)) rounds with the neighbours known so far.
+    fn learn_addresses(&self, mine: SocketAddr, deadline: Deadline) -> Result<Vec<Option<SocketAddr>>> {
+        let mut w = Writer::new();
+        write_address(&mut w, Some(&mine));
+        let all = self.all_gather(w.as_bytes(), deadline)?;
+        all.iter()
+            .map(|bytes| {
+                let mut r = Reader::new(bytes);
+                let address = read_address(&mut r)?;
+                r.finish()?;
+                Ok(address)
+            })
+            .collect()
+    }
+
+    /// The link to send to `peer` on: the one in use, or one that the peer has opened, or a new one.
+    fn link_to(&self, peer: u32, deadline: Deadline) -> Result<Link> {
+        let slot = lock(&self.outgoing).entry(peer).or_default().clone();
+        let mut slot = lock(&slot);
+        if let Some(link) = slot.as_ref() {
+            return Ok(link.clone());
+        }
+        if let Some(error) = self.peers.mailbox.lost(peer) {
+            return Err(error);
+        }
+        let opened = lock(&self.peers.links).get(&peer).and_then(|links| links.first().cloned());
+        let link = match opened {
+            Some(link) => link,
+            None => {
+                let address = self.addresses[peer as usize].ok_or_else(|| {
+                    Error::new(
+                        crate::ErrorKind::Internal,
+                        "send",
+                        format!("the address of rank {peer} is not known"),
+                    )
+                })?;
+                let me = Claims { purpose: Purpose::MESSAGES, scope: self.scope, from: self.rank, to: peer };
+                let stream = self.network.connect_tcp(&[address], me, deadline).map_err(|error| {
+                    Error::peer_lost("send", peer, "it cannot be reached").with_source(error)
+                })?;
+                let link = self.reactor.add(stream);
+                self.peers.opened(peer, &link);
+                link
+            }
+        };
+        Ok(slot.insert(link).clone())
+    }
+}
+
+impl Bootstrap for TcpBootstrap {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
+        check_length(bytes)?;
+        if peer >= self.size {
+            return Err(no_such_rank("send", peer, self.size));
+        }
+        if peer == self.rank {
+            return self.peers.mailbox.deliver(peer, tag, bytes.to_vec());
+        }
+        let mut w = Writer::new();
+        w.u64(tag).raw(bytes);
+        let link = self.link_to(peer, deadline)?;
+        link.post(MESSAGE, w.as_bytes())?;
+        // With the kernel, so that dropping the bootstrap right after this loses nothing.
+        link.flush(deadline)
+    }
+
+    fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+        if peer >= self.size {
+            return Err(no_such_rank("recv", peer, self.size));
+        }
+        self.peers.mailbox.take(peer, tag, deadline)
+    }
+}
+
+/// What the service thread and the callers share.
+#[derive(Debug, Default)]
+struct Peers {
+    mailbox: Mailbox,
+    /// The open links of each peer; two if both sides connected at the same time.
+    links: Mutex<HashMap<u32, Vec<Link>>>,
+}
+
+impl Peers {
+    fn opened(&self, peer: u32, link: &Link) {
+        lock(&self.links).entry(peer).or_default().push(link.clone());
+    }
+}
+
+/// The service thread's side. Holds the shared state, never the bootstrap.
+struct Receiver(Arc<Peers>);
+
+impl Handler for Receiver {
+    fn accepted(&mut self, link: &Link) {
+        self.0.opened(link.peer().from, link);
+    }
+
+    fn frame(&mut self, link: &Link, mut frame: Frame) -> Result<()> {
+        if frame.kind != MESSAGE {
+            return Err(WireError::Invalid { what: "kind of a bootstrap message" }.into());
+        }
+        let mut r = Reader::new(&frame.payload);
+        let tag = r.u64()?;
+        if r.remaining() > MAX_MESSAGE {
+            return Err(WireError::TooLong { length: r.remaining() as u64, limit: MAX_MESSAGE as u64 }.into());
+        }
+        frame.payload.drain(..8);
+        self.0.mailbox.deliver(link.peer().from, tag, frame.payload)
+    }
+
+    fn closed(&mut self, link: &Link, why: &Error) {
+        let peer = link.peer().from;
+        let mut links = lock(&self.0.links);
+        let left = links.entry(peer).or_default();
+        left.retain(|known| known.id() != link.id());
+        // The last link: what came over the others has been delivered before.
+        if left.is_empty() {
+            self.0.mailbox.lose(peer, why.duplicate());
+        }
+    }
+}

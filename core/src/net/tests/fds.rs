@@ -1,0 +1,132 @@
+//! Unix sockets and the descriptors that travel over them.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::wire::FrameHeader;
+
+fn unix_pair() -> (Stream, Stream) {
+    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
+    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let client = std::thread::spawn(move || network().connect_unix(&path, claims(1, 0), soon()).unwrap());
+    let server = listener.accept(soon()).unwrap();
+    (server, client.join().unwrap())
+}
+
+fn null() -> File {
+    File::open("/dev/null").unwrap()
+}
+
+#[test]
+fn descriptors_arrive_open_with_their_frames_and_close_on_exec() {
+    let (mut server, mut client) = unix_pair();
+    let mut file = tempfile_like();
+    client.send(1, b"none", soon()).unwrap();
+    client.send_fds(2, b"two", &[file.as_fd(), null().as_fd()], soon()).unwrap();
+    client.send(3, b"none", soon()).unwrap();
+    assert_eq!(server.recv(soon()).unwrap().fds.len(), 0);
+    let frame = server.recv(soon()).unwrap();
+    assert_eq!((frame.kind, frame.fds.len()), (2, 2));
+    assert_eq!(server.recv(soon()).unwrap().fds.len(), 0);
+    // SAFETY: no pointers are passed.
+    let flags = unsafe { libc::fcntl(frame.fds[0].as_raw_fd(), libc::F_GETFD) };
+    assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+    file.write_all(b"same file").unwrap();
+    let mut received = File::from(frame.fds.into_iter().next().unwrap());
+    received.rewind().unwrap();
+    let mut text = String::new();
+    received.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "same file");
+}
+
+#[test]
+fn unannounced_missing_and_too_many_descriptors_are_refused_and_closed() {
+    let header = |fds| FrameHeader { kind: 1, length: 0, fds }.encode();
+    let file = null();
+    // One that no frame announced.
+    let (mut server, client) = unix_pair();
+    client.raw.write(&header(0), &[file.as_fd()]).unwrap();
+    assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::Remote);
+    // One announced, none sent.
+    let (mut server, client) = unix_pair();
+    client.raw.write(&header(1), &[]).unwrap();
+    assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::Remote);
+    // More than fit: the kernel truncates the list, and what did arrive must not stay open here.
+    let (mut server, client) = unix_pair();
+    let (reader, writer) = std::io::pipe().unwrap();
+    send_many(client.raw.fd(), &header(1), &[writer.as_fd(); 40]);
+    drop((client, writer));
+    let error = server.recv(soon()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PeerLost);
+    assert!(error.to_string().contains("too many file descriptors"), "{error}");
+    drop(server);
+    // All copies of the writing end are closed exactly if the pipe is at its end.
+    let mut rest = Vec::new();
+    (&reader).take(1).read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    // And the sending side has its own limit.
+    let (_server, mut client) = unix_pair();
+    let error = client.send_fds(1, b"", &[file.as_fd(); MAX_FDS + 1], soon()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+}
+
+#[test]
+fn the_directory_is_private_and_goes_with_the_listener() {
+    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
+    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let directory = path.parent().unwrap().to_owned();
+    assert_eq!(std::fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+    listener.remove_path();
+    assert!(!directory.exists());
+    let second = network().listen_unix(claims(0, Claims::ANY)).unwrap();
+    let Address::Unix(path) = second.address().clone() else { panic!("not unix") };
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.parent().unwrap().exists());
+    assert!(network().connect_unix(&path, claims(1, 0), millis(50)).is_err());
+    let long = PathBuf::from("/tmp/".to_owned() + &"x".repeat(120));
+    assert_eq!(
+        network().connect_unix(&long, claims(1, 0), soon()).unwrap_err().kind(),
+        ErrorKind::InvalidUsage
+    );
+}
+
+#[test]
+fn descriptors_before_the_proof_are_refused() {
+    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
+    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let stranger = std::os::unix::net::UnixStream::connect(path).unwrap();
+    send_many(stranger.as_fd(), b"AQHS\x01\x00\x00\x00", &[null().as_fd()]);
+    assert!(listener.accept(millis(100)).is_err());
+    assert!(listener.rejections().latest.is_some());
+}
+
+/// A nameless file.
+fn tempfile_like() -> File {
+    // SAFETY: the name is a C string; the result is checked before it is used.
+    File::from(sys::owned(unsafe { libc::memfd_create(c"test".as_ptr(), 0) }).unwrap())
+}
+
+/// Sends more descriptors with one message than our own code would.
+fn send_many(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut control = vec![0_u64; 64];
+    let size = size_of_val(fds) as u32;
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: as in `Socket::write`: the buffers live across the call and are large enough for 40 descriptors.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size) as usize;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size) as usize;
+        std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), size as usize);
+        assert_eq!(libc::sendmsg(socket.as_raw_fd(), &message, 0), bytes.len() as isize);
+    }
+}

@@ -1,0 +1,135 @@
+//! Those who do not know the secret, do not speak the protocol, or take their time.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use super::*;
+use crate::wire::FrameHeader;
+
+#[test]
+fn a_wrong_secret_is_noticed_on_both_sides() {
+    let (mut listener, address) = listen(&network());
+    let stranger = Network::new(Secret::from_bytes([8; 32]));
+    let (server, client) = meet(&mut listener, address, stranger, claims(1, 0));
+    let client = client.unwrap_err();
+    assert_eq!(client.kind(), ErrorKind::Authentication);
+    assert!(
+        client.to_string().contains("unique id") && client.to_string().contains(&address.to_string()),
+        "{client}"
+    );
+    assert!(server.unwrap_err().to_string().contains("1 turned away"));
+    assert_eq!(listener.rejections().count, 1);
+}
+
+#[test]
+fn purpose_scope_and_rank_are_bound() {
+    let (mut listener, address) = listen(&network());
+    let good = claims(1, 0);
+    for bad in [Claims { purpose: 8, ..good }, Claims { scope: 2, ..good }, Claims { to: 3, ..good }] {
+        let (server, client) = meet(&mut listener, address, network(), bad);
+        assert!(server.is_err());
+        assert_eq!(client.unwrap_err().kind(), ErrorKind::Authentication, "{bad:?}");
+    }
+    let (server, client) = meet(&mut listener, address, network(), good);
+    assert!(server.is_ok() && client.is_ok());
+}
+
+#[test]
+fn a_proof_cannot_be_reflected_or_replayed() {
+    let (mut listener, address) = listen(&network());
+    // Records a whole good handshake and one message as the client sends them.
+    let proxy = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
+    let at = proxy.local_addr().unwrap();
+    let client = std::thread::spawn(move || network().connect_tcp(&[at], claims(1, 0), soon()).unwrap());
+    let recorder = std::thread::spawn(move || {
+        let (mut client, mut server) = (proxy.accept().unwrap().0, TcpStream::connect(address).unwrap());
+        let (mut hello, mut reply, mut proof) = ([0; 64], [0; 96], [0; 32]);
+        client.read_exact(&mut hello).unwrap();
+        server.write_all(&hello).unwrap();
+        server.read_exact(&mut reply).unwrap();
+        client.write_all(&reply).unwrap();
+        client.read_exact(&mut proof).unwrap();
+        server.write_all(&proof).unwrap();
+        (hello, reply, proof, server)
+    });
+    listener.accept(soon()).unwrap();
+    client.join().unwrap();
+    let (hello, reply, proof, _server) = recorder.join().unwrap();
+    // Replayed to the listener: its nonce is another one, so the old proof is worth nothing. Reflected: the
+    // server's own MAC does not pass as a client's.
+    for answer in [&proof[..], &reply[64..]] {
+        let mut replay = TcpStream::connect(address).unwrap();
+        replay.write_all(&hello).unwrap();
+        replay.write_all(answer).unwrap();
+        assert_eq!(listener.accept(millis(300)).unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    assert_eq!(listener.rejections().count, 2);
+}
+
+#[test]
+fn garbage_is_dropped_after_eight_bytes() {
+    let (mut listener, address) = listen(&network());
+    let mut stranger = TcpStream::connect(address).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(listener.accept(millis(200)).is_err());
+    assert!(listener.rejections().latest.as_ref().unwrap().contains("does not speak"));
+    // The connection is closed, long before the handshake's time is over.
+    stranger.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert!(matches!(stranger.read(&mut [0; 8]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn another_version_is_named() {
+    let (mut listener, address) = listen(&network());
+    let mut hello = [0; 64];
+    hello[..6].copy_from_slice(b"AQHS\x09\x00");
+    let mut old = TcpStream::connect(address).unwrap();
+    old.write_all(&hello).unwrap();
+    assert!(listener.accept(millis(200)).is_err());
+    assert!(listener.rejections().latest.as_ref().unwrap().contains("version 9"));
+    let mut answer = [0; 8];
+    old.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[..6], b"AQHS\x01\x00");
+}
+
+#[test]
+fn silent_and_slow_strangers_do_not_delay_a_peer() {
+    let (mut listener, address) = listen(&network().with_max_pending(16));
+    let strangers: Vec<TcpStream> = (0..200)
+        .map(|i| {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            if i % 2 == 0 {
+                stranger.write_all(b"AQHS\x01\x00\x00\x00 and then nothing").unwrap();
+            }
+            stranger
+        })
+        .collect();
+    let start = Instant::now();
+    let client = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
+    listener.accept(soon()).unwrap();
+    client.join().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(listener.rejections().count >= 180);
+    drop(strangers);
+}
+
+#[test]
+fn a_handshake_has_its_own_time_limit() {
+    let (mut listener, address) = listen(&network().with_handshake_timeout(Duration::from_millis(50)));
+    let mut stranger = TcpStream::connect(address).unwrap();
+    stranger.write_all(b"AQHS").unwrap();
+    assert!(listener.accept(millis(300)).is_err());
+    assert!(listener.rejections().latest.as_ref().unwrap().contains("in time"));
+    assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn an_authenticated_peer_cannot_announce_a_gigabyte_or_send_garbage() {
+    let huge = FrameHeader { kind: 1, length: 1 << 30, fds: 0 }.encode();
+    for bytes in [huge, [0xff; 16]] {
+        let (mut server, client) = pair(&network());
+        client.raw.write(&bytes, &[]).unwrap();
+        assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::Remote);
+    }
+}
