@@ -1,1 +1,50 @@
-fn main() {}
+//! The `aqueduct` command. Without arguments it runs the main job: one process per GPU, or four software ranks, that
+//! all-reduce real data and check every value.
+
+mod info;
+mod job;
+mod main_job;
+mod perf;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "aqueduct", version, about, long_about = LONG, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const LONG: &str = "GPU communication: what is here, how fast it is, and whether it is right.\n\n\
+    Without a subcommand: all-reduce over every GPU of this machine (or four software ranks where there is none), one \
+    process per rank, every value checked.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show devices, links, what was loaded from where, and the environment
+    Info(info::Args),
+    /// Start N ranks of a command on this machine
+    Run(run::Args),
+    /// Measure and check one operation over all ranks of the job
+    Perf(perf::Args),
+}
+
+fn main() -> ExitCode {
+    aqueduct::logging::init();
+    let outcome = match Cli::parse().command {
+        Some(Command::Info(args)) => info::execute(&args),
+        Some(Command::Run(args)) => run::execute(&args),
+        Some(Command::Perf(args)) => perf::execute(&args),
+        None => main_job::execute(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("aqueduct: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,16 @@
-//! channel.
+//! Channels: what a kernel needs to talk to one peer, and the same operations launched from the host.
+//!
+//! A [`MemoryChannel`] (the seed's SmChannel) reads and writes the peer's memory with loads and stores. Its
+//! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the library's own
+//! kernels on a stream.
+
+mod geometry;
+mod kernels;
+mod memory;
+mod packet;
+
+pub use memory::MemoryChannel;
+pub use packet::PacketFormat;
+
+pub(crate) use geometry::Geometry;
+pub(crate) use kernels::load;

@@ -1,0 +1,407 @@
+//! [`MemoryChannel`].
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi;
+
+use super::geometry::Geometry;
+use super::kernels::load;
+use super::packet::PacketFormat;
+use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{
+    BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
+    Stream, arg,
+};
+
+/// One end of a channel to a peer whose memory this GPU can load from and store to (the seed's SmChannel).
+///
+/// | operation | moves | ordering |
+/// |---|---|---|
+/// | [`put`](Self::put) | my `src` to the peer's `dst` | published by a later signal |
+/// | [`put_with_signal`](Self::put_with_signal) | the same, then one signal after all of it | release |
+/// | [`get`](Self::get) | the peer's `dst` to my `src` | behind a wait |
+/// | [`put_packets`](Self::put_packets) | my `src`, as packets, to the peer's `dst` | each packet by its own flag |
+/// | [`unpack_packets`](Self::unpack_packets) | packets in my packet buffer to my `src` | each packet by its own flag |
+/// | [`signal`](Self::signal) / [`wait`](Self::wait) | one count of the semaphore | release / acquire |
+/// | [`relaxed_signal`](Self::relaxed_signal) / [`relaxed_wait`](Self::relaxed_wait) | the same | none |
+/// | [`poll`](Self::poll) | takes a count if there is one | acquire |
+///
+/// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls on
+/// one channel belong on one stream, or on streams the caller orders: its counters have one writer.
+///
+/// Each signal is matched by one wait at the other end. A kernel that waits leaves when the communicator aborts, with what
+/// it waited for in the abort record.
+#[derive(Clone, Debug)]
+pub struct MemoryChannel {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    handle: abi::MemoryChannelHandle,
+    semaphore: Device2DeviceSemaphore,
+    dst: RegisteredMemory,
+    src: RegisteredMemory,
+    packets: Option<RegisteredMemory>,
+    geometry: Geometry,
+    functions: Functions,
+    /// Holds the counter at `handle.arrived`.
+    _arrived: GpuBuffer,
+}
+
+#[derive(Debug)]
+struct Functions {
+    put: Function,
+    get: Function,
+    signal: Function,
+    relaxed_signal: Function,
+    wait: Function,
+    relaxed_wait: Function,
+    poll: Function,
+    /// Per [`PacketFormat`]: put and unpack.
+    packets: [[Function; 2]; 3],
+    read_u32: Function,
+    write_u32: Function,
+    read_u64: Function,
+    write_u64: Function,
+}
+
+/// Vectors in flight per thread of the copy kernels.
+const UNROLL: usize = 4;
+
+impl MemoryChannel {
+    /// A channel over `semaphore` that writes to `dst` (received from the semaphore's peer) and reads `src` (mine).
+    /// `packets` is my packet buffer: what the peer's channel has as its `dst` when it puts packets.
+    ///
+    /// Loads the channel's kernels, so make channels before kernels spin.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for memory of another peer, another context, or the wrong side; what loading the kernels says.
+    pub fn new(
+        semaphore: &Device2DeviceSemaphore,
+        dst: &RegisteredMemory,
+        src: &RegisteredMemory,
+        packets: Option<&RegisteredMemory>,
+    ) -> Result<Self> {
+        let (context, peer) = (src.context(), semaphore.peer());
+        check_sides(semaphore, dst, src, packets)?;
+        let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+        let arrived = GpuBuffer::with_options(context, size_of::<u64>(), plain)?;
+        let handle = abi::MemoryChannelHandle {
+            semaphore: semaphore.device_handle(),
+            dst: dst.ptr(),
+            dst_bytes: dst.len() as u64,
+            src: src.ptr(),
+            src_bytes: src.len() as u64,
+            packets: packets.map_or(0, RegisteredMemory::ptr),
+            packet_bytes: packets.map_or(0, |p| p.len() as u64),
+            arrived: arrived.ptr(),
+            abort: semaphore.abort_handle(),
+            peer,
+            reserved: 0,
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                handle,
+                semaphore: semaphore.clone(),
+                dst: dst.clone(),
+                src: src.clone(),
+                packets: packets.cloned(),
+                geometry: Geometry::of(context)?,
+                functions: Functions::load(src)?,
+                _arrived: arrived,
+            }),
+        })
+    }
+
+    /// The channel as kernels see it: plain data, valid as long as this channel lives.
+    pub fn device_handle(&self) -> abi::MemoryChannelHandle {
+        self.inner.handle
+    }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> u32 {
+        self.inner.handle.peer
+    }
+
+    /// Copies `bytes` from my `src_offset` to the peer's `dst_offset`. Any alignment.
+    pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
+        self.put_then(stream, dst_offset, src_offset, bytes, false)
+    }
+
+    /// [`put`](Self::put), then one signal that publishes all of it.
+    pub fn put_with_signal(
+        &self,
+        stream: &Stream,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.put_then(stream, dst_offset, src_offset, bytes, true)
+    }
+
+    fn put_then(&self, stream: &Stream, dst: usize, src: usize, bytes: usize, signal: bool) -> Result<()> {
+        check("put", "dst", dst, bytes, self.inner.dst.len())?;
+        check("put", "src", src, bytes, self.inner.src.len())?;
+        let config = self.inner.geometry.copy(bytes, UNROLL);
+        let (dst, src, bytes, signal) = (dst as u64, src as u64, bytes as u64, u32::from(signal));
+        self.launch(
+            &self.inner.functions.put,
+            stream,
+            &config,
+            &[arg(&dst), arg(&src), arg(&bytes), arg(&signal)],
+        )
+    }
+
+    /// Copies `bytes` from the peer's `remote_offset` to my `local_offset`. Any alignment.
+    pub fn get(
+        &self,
+        stream: &Stream,
+        remote_offset: usize,
+        local_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        check("get", "dst", remote_offset, bytes, self.inner.dst.len())?;
+        check("get", "src", local_offset, bytes, self.inner.src.len())?;
+        let config = self.inner.geometry.copy(bytes, UNROLL);
+        let (remote, local, bytes) = (remote_offset as u64, local_offset as u64, bytes as u64);
+        self.launch(&self.inner.functions.get, stream, &config, &[arg(&remote), arg(&local), arg(&bytes)])
+    }
+
+    /// Writes `bytes` from my `src_offset` as packets with `flag` to `dst_offset` of the peer's packet buffer, which is
+    /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
+    pub fn put_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        let room = packet_room("put_packets", format, bytes, flag)?;
+        format.check("put_packets", dst_offset, src_offset, bytes)?;
+        check("put_packets", "dst", dst_offset, room, self.inner.dst.len())?;
+        check("put_packets", "src", src_offset, bytes, self.inner.src.len())?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);
+        let [put, _] = &self.inner.functions.packets[format as usize];
+        self.launch(put, stream, &config, &[arg(&dst), arg(&src), arg(&bytes), arg(&flag)])
+    }
+
+    /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` of data at
+    /// `dst_offset` of my `src`.
+    pub fn unpack_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        packet_offset: usize,
+        dst_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        let room = packet_room("unpack_packets", format, bytes, flag)?;
+        let Some(packets) = &self.inner.packets else {
+            return Err(Error::usage(
+                "unpack_packets",
+                "the channel has no packet buffer; give one to MemoryChannel::new",
+            ));
+        };
+        format.check("unpack_packets", packet_offset, dst_offset, bytes)?;
+        check("unpack_packets", "packet buffer", packet_offset, room, packets.len())?;
+        check("unpack_packets", "src", dst_offset, bytes, self.inner.src.len())?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let (packets, dst, bytes) = (packet_offset as u64, dst_offset as u64, bytes as u64);
+        let [_, unpack] = &self.inner.functions.packets[format as usize];
+        self.launch(unpack, stream, &config, &[arg(&packets), arg(&dst), arg(&bytes), arg(&flag)])
+    }
+
+    /// Stores 32-bit element `index` of the peer's `dst` into the first four bytes of `value`.
+    pub fn read_u32(&self, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
+        self.read::<u32>(&self.inner.functions.read_u32, stream, index, value)
+    }
+
+    /// Stores 64-bit element `index` of the peer's `dst` into the first eight bytes of `value`.
+    pub fn read_u64(&self, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
+        self.read::<u64>(&self.inner.functions.read_u64, stream, index, value)
+    }
+
+    /// Stores `value` into 32-bit element `index` of the peer's `dst`.
+    pub fn write_u32(&self, stream: &Stream, index: usize, value: u32) -> Result<()> {
+        self.check_element::<u32>("write", index)?;
+        self.act(&self.inner.functions.write_u32, stream, &[arg(&(index as u64)), arg(&value)])
+    }
+
+    /// Stores `value` into 64-bit element `index` of the peer's `dst`.
+    pub fn write_u64(&self, stream: &Stream, index: usize, value: u64) -> Result<()> {
+        self.check_element::<u64>("write", index)?;
+        self.act(&self.inner.functions.write_u64, stream, &[arg(&(index as u64)), arg(&value)])
+    }
+
+    /// Publishes what this stream did before, then signals the peer once (`st.release.sys`).
+    pub fn signal(&self, stream: &Stream) -> Result<()> {
+        self.act(&self.inner.functions.signal, stream, &[])
+    }
+
+    /// Signals the peer once without publishing anything.
+    pub fn relaxed_signal(&self, stream: &Stream) -> Result<()> {
+        self.act(&self.inner.functions.relaxed_signal, stream, &[])
+    }
+
+    /// Waits for one signal; later work of the stream sees what it published (`ld.acquire.sys`).
+    pub fn wait(&self, stream: &Stream) -> Result<()> {
+        self.act(&self.inner.functions.wait, stream, &[])
+    }
+
+    /// Waits for one signal without seeing what was published before it.
+    pub fn relaxed_wait(&self, stream: &Stream) -> Result<()> {
+        self.act(&self.inner.functions.relaxed_wait, stream, &[])
+    }
+
+    /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
+    pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
+        check_aligned::<u32>("poll", taken)?;
+        self.act(&self.inner.functions.poll, stream, &[arg(&taken.ptr())])?;
+        stream.retain(Arc::clone(taken.keep_alive()))
+    }
+
+    fn read<T>(&self, function: &Function, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
+        self.check_element::<T>("read", index)?;
+        check_aligned::<T>("read", value)?;
+        self.act(function, stream, &[arg(&(index as u64)), arg(&value.ptr())])?;
+        stream.retain(Arc::clone(value.keep_alive()))
+    }
+
+    fn check_element<T>(&self, op: &'static str, index: usize) -> Result<()> {
+        if !self.inner.handle.dst.is_multiple_of(size_of::<T>() as u64) {
+            let message =
+                format!("dst lies at {:#x}, not at a multiple of {}", self.inner.handle.dst, size_of::<T>());
+            return Err(Error::usage(op, message));
+        }
+        let offset = index.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        check(op, "dst", offset, size_of::<T>(), self.inner.dst.len())
+    }
+
+    /// One warp, whose first thread acts.
+    fn act(&self, function: &Function, stream: &Stream, args: &[KernelArg<'_>]) -> Result<()> {
+        self.launch(function, stream, &LaunchConfig::linear(1, 32), args)
+    }
+
+    fn launch(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        config: &LaunchConfig,
+        args: &[KernelArg<'_>],
+    ) -> Result<()> {
+        self.inner.semaphore.check()?;
+        let mut all = [arg(&self.inner.handle); 5];
+        all[1..=args.len()].copy_from_slice(args);
+        // SAFETY: the arguments are those of the catalog row this function was loaded from. Its ranges were checked
+        // against the registered memory, which the channel holds and the stream retains; the memory is written by
+        // kernels and peers only, never a Rust reference. Waiting kernels leave when the abort word is set.
+        unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
+        let keep: KeepAlive = self.inner.clone();
+        stream.retain(keep)
+    }
+}
+
+impl Functions {
+    fn load(src: &RegisteredMemory) -> Result<Self> {
+        let context = src.context();
+        let unroll = UNROLL.to_string();
+        let [put, get] = take(load(context, "channel", &[("UNROLL", &unroll)])?)?;
+        let [signal, relaxed_signal, wait, relaxed_wait, poll] = take(load(context, "semaphore", &[])?)?;
+        let [read_u32, write_u32] = take(load(context, "element", &[("TYPE", "u32")])?)?;
+        let [read_u64, write_u64] = take(load(context, "element", &[("TYPE", "u64")])?)?;
+        let packets = [
+            take(load(context, "packet", &[("FORMAT", "ll8")])?)?,
+            take(load(context, "packet", &[("FORMAT", "ll16")])?)?,
+            take(load(context, "ll128", &[])?)?,
+        ];
+        Ok(Self {
+            put,
+            get,
+            signal,
+            relaxed_signal,
+            wait,
+            relaxed_wait,
+            poll,
+            packets,
+            read_u32,
+            write_u32,
+            read_u64,
+            write_u64,
+        })
+    }
+}
+
+/// The entries of a row, which must be as many as the code expects.
+fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function; N]> {
+    functions.try_into().map_err(|have: Vec<_>| {
+        Error::new(
+            ErrorKind::Internal,
+            "load kernels",
+            format!("a kernel file has {} entries instead of {N}", have.len()),
+        )
+    })
+}
+
+fn check_sides(
+    semaphore: &Device2DeviceSemaphore,
+    dst: &RegisteredMemory,
+    src: &RegisteredMemory,
+    packets: Option<&RegisteredMemory>,
+) -> Result<()> {
+    let refuse = |message: String| Err(Error::usage("MemoryChannel::new", message));
+    let peer = semaphore.peer();
+    match dst.received_from() {
+        Some(rank) if rank != peer => {
+            return refuse(format!("dst was received from rank {rank}, the semaphore's peer is rank {peer}"));
+        }
+        None => {
+            return refuse(format!("dst is this rank's own memory; receive rank {peer}'s with recv_memory"));
+        }
+        Some(_) => {}
+    }
+    for (name, memory) in [("src", Some(src)), ("the packet buffer", packets)] {
+        let Some(memory) = memory else { continue };
+        if let Some(rank) = memory.received_from() {
+            return refuse(format!("{name} was received from rank {rank}; it must be this rank's own"));
+        }
+        if memory.context() != semaphore.context() {
+            return refuse(format!("{name} belongs to another context than the semaphore"));
+        }
+    }
+    Ok(())
+}
+
+fn check(op: &'static str, what: &str, offset: usize, bytes: usize, len: usize) -> Result<()> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= len => Ok(()),
+        _ => Err(Error::usage(
+            op,
+            format!("{bytes} bytes at offset {offset} of {what} do not fit into its {len} bytes"),
+        )),
+    }
+}
+
+fn check_aligned<T>(op: &'static str, slice: &DeviceSlice) -> Result<()> {
+    let size = size_of::<T>();
+    if slice.len() < size || !slice.ptr().is_multiple_of(size as u64) {
+        let message =
+            format!("the result needs {size} aligned bytes, it has {} at {:#x}", slice.len(), slice.ptr());
+        return Err(Error::usage(op, message));
+    }
+    Ok(())
+}
+
+fn packet_room(op: &'static str, format: PacketFormat, bytes: usize, flag: u32) -> Result<usize> {
+    if flag == 0 {
+        return Err(Error::usage(op, "0 is never a flag: fresh packet buffers hold zeros"));
+    }
+    format
+        .packet_bytes(bytes)
+        .ok_or_else(|| Error::usage(op, format!("packets for {bytes} bytes exceed the address space")))
+}

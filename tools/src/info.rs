@@ -1,0 +1,126 @@
+//! `aqueduct info`: what is here. Works on a machine with nothing.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use aqueduct::env::Env;
+use aqueduct::gpu::{Device, Driver};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// List every environment variable with its default, meaning, and value here
+    #[arg(long)]
+    env: bool,
+}
+
+pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    if args.env {
+        environment();
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("aqueduct {}", env!("CARGO_PKG_VERSION"));
+    match Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref()) {
+        Ok(driver) => describe("NVIDIA driver", &driver),
+        Err(error) => println!("NVIDIA driver: none: {error}"),
+    }
+    match Driver::software(cuda_soft::driver_table()) {
+        Ok(driver) => describe("software device", &driver),
+        Err(error) => println!("software device: unusable: {error}"),
+    }
+    match Driver::select(Some(cuda_soft::driver_table)) {
+        Ok(driver) => println!("jobs use: {} ({})", driver.provenance(), driver.reason()),
+        Err(error) => println!("jobs use: nothing: {error}"),
+    }
+    match Env::get() {
+        Ok(_) => println!("environment: `aqueduct info --env` lists every variable"),
+        Err(error) => println!("environment: {error}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(what: &str, driver: &Driver) {
+    let (major, minor) = driver.version();
+    println!("{what}: loaded from {}, CUDA {major}.{minor}", driver.provenance());
+    let missing = driver.missing();
+    if !missing.is_empty() {
+        println!("  lacks optional functions: {}", missing.join(", "));
+    }
+    let devices = match Device::all(driver) {
+        Ok(devices) => devices,
+        Err(error) => return println!("  devices: {error}"),
+    };
+    println!("  devices: {}", devices.len());
+    for device in &devices {
+        match line(device) {
+            Ok(line) => println!("  {line}"),
+            Err(error) => println!("  device {}: {error}", device.ordinal()),
+        }
+    }
+    if devices.len() > 1 {
+        links(&devices);
+    }
+}
+
+fn line(device: &Device) -> aqueduct::Result<String> {
+    let handles: Vec<&str> = [
+        (device.supports_fd_handles(), "posix-fd"),
+        (device.supports_fabric_handles(), "fabric"),
+        (true, "legacy-ipc"),
+    ]
+    .into_iter()
+    .filter_map(|(has, name)| has.then_some(name))
+    .collect();
+    Ok(format!(
+        "device {}: {}, sm_{}, {} SMs, {:.1} GiB, PCI {}, NUMA node {}, handles {}",
+        device.ordinal(),
+        device.name()?,
+        device.compute_capability()?.sm(),
+        device.sm_count()?,
+        device.total_memory()? as f64 / f64::from(1 << 30),
+        device.pci_bus_id()?,
+        device.numa_node().map_or_else(|| "unknown".to_owned(), |n| n.to_string()),
+        handles.join(" "),
+    ))
+}
+
+/// One row per device: `NV` loads and stores with native atomics (NVLink), `P2P` loads and stores, `-` neither.
+fn links(devices: &[Device]) {
+    print!("  links: {:>6}", "");
+    devices.iter().for_each(|d| print!("{:>5}", d.ordinal()));
+    println!();
+    for from in devices {
+        print!("         {:>5} ", from.ordinal());
+        for to in devices {
+            let word = if from == to {
+                "self"
+            } else {
+                match from.peer_link(to) {
+                    Ok(link) if link.access && link.native_atomics => "NV",
+                    Ok(link) if link.access => "P2P",
+                    Ok(_) => "-",
+                    Err(_) => "?",
+                }
+            };
+            print!("{word:>5}");
+        }
+        println!();
+    }
+}
+
+fn environment() {
+    for row in Env::table() {
+        let value = row.value.as_deref().map_or_else(|| "(unset)".to_owned(), |v| format!("= {v}"));
+        let variable = row.variable;
+        println!("{} {value}\n    default: {}\n    {}", variable.name, variable.default, variable.meaning);
+    }
+    for warning in aqueduct::env::unknown(&text_variables()) {
+        println!("warning: {warning}");
+    }
+}
+
+/// The environment, as far as it is text.
+fn text_variables() -> std::collections::BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}

@@ -1,0 +1,94 @@
+//! What a rank of any job needs first: driver, device, bootstrap, communicator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use aqueduct::Deadline;
+use aqueduct::bootstrap::{self, Bootstrap};
+use aqueduct::comm::{Communicator, CommunicatorConfig};
+use aqueduct::env::Env;
+use aqueduct::gpu::{Context, Device, Driver};
+
+/// A rank that is ready to communicate.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) bootstrap: Arc<dyn Bootstrap>,
+    pub(crate) context: Context,
+    pub(crate) comm: Communicator,
+    pub(crate) timeout: Duration,
+}
+
+/// The driver that jobs use here.
+pub(crate) fn driver() -> Result<Driver> {
+    Ok(Driver::select(Some(cuda_soft::driver_table))?)
+}
+
+impl Rank {
+    /// Joins the job that the environment describes; without one, a job of a single rank.
+    pub(crate) fn join() -> Result<Self> {
+        let env = Env::get()?;
+        let timeout = env.timeout;
+        let deadline = Deadline::after(timeout);
+        let driver = driver()?;
+        let bootstrap = match bootstrap::from_env(deadline)? {
+            Some(bootstrap) => bootstrap,
+            None => alone()?,
+        };
+        let device = Device::new(&driver, ordinal(&driver, &bootstrap, env.local_rank)?)?;
+        let context = Context::new(&device)?;
+        let comm =
+            Communicator::new(Arc::clone(&bootstrap), &context, CommunicatorConfig::from_env()?, deadline)?;
+        Ok(Self { bootstrap, context, comm, timeout })
+    }
+
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline::after(self.timeout)
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.bootstrap.rank() == 0
+    }
+
+    /// The sum of `mine` over all ranks.
+    pub(crate) fn sum(&self, mine: u64) -> Result<u64> {
+        Ok(self.gather(mine.to_le_bytes())?.into_iter().map(u64::from_le_bytes).sum())
+    }
+
+    /// The largest `mine` of all ranks.
+    pub(crate) fn max(&self, mine: f64) -> Result<f64> {
+        Ok(self.gather(mine.to_le_bytes())?.into_iter().map(f64::from_le_bytes).fold(f64::MIN, f64::max))
+    }
+
+    fn gather(&self, mine: [u8; 8]) -> Result<Vec<[u8; 8]>> {
+        self.bootstrap
+            .all_gather(&mine, self.deadline())?
+            .into_iter()
+            .map(|bytes| bytes.try_into().ok().context("a rank answered with another number of bytes"))
+            .collect()
+    }
+
+    /// Waits for all ranks.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        Ok(self.bootstrap.barrier(self.deadline())?)
+    }
+}
+
+fn alone() -> Result<Arc<dyn Bootstrap>> {
+    match bootstrap::local(1).pop() {
+        Some(one) => Ok(Arc::new(one)),
+        None => bail!("a bootstrap of one rank has no rank"),
+    }
+}
+
+/// The device of this rank: its local rank, modulo the number of devices.
+fn ordinal(driver: &Driver, bootstrap: &Arc<dyn Bootstrap>, local_rank: Option<u32>) -> Result<u32> {
+    let devices = Device::count(driver)?;
+    if devices == 0 {
+        bail!(
+            "{} has no device; unset CUDA_VISIBLE_DEVICES or use AQUEDUCT_DRIVER=soft",
+            driver.provenance()
+        );
+    }
+    Ok(local_rank.unwrap_or_else(|| bootstrap.rank()) % devices)
+}

@@ -1,0 +1,251 @@
+//! `aqueduct perf put|get|ll8|ll16|ll128|signal`: a memory channel between the ranks of each pair (0 and 1, 2 and 3, ...).
+//!
+//! `put` and `get` move one way, from the even rank to the odd one, and stand beside the copy engine in the same run.
+//! Latencies are measured on the device: one message bounces inside one kernel, and a row quotes one way. `ll16` stands
+//! beside the same loop without the abort check and the library around it.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use aqueduct::channel::{MemoryChannel, PacketFormat};
+use aqueduct::comm::{Connection, RegisteredMemory, Transport};
+use aqueduct::gpu::{GpuBuffer, Stream};
+
+use super::args::{Args, Operation};
+use super::hop::{Hop, HopKernel};
+use super::report::{Measured, Row, measured};
+use super::timing;
+use crate::job::Rank;
+
+/// What a pair of ranks needs, allocated once.
+pub(super) struct Bench<'a> {
+    rank: &'a Rank,
+    args: &'a Args,
+    operation: Operation,
+    stream: Stream,
+    channel: MemoryChannel,
+    connection: Connection,
+    /// Mine: source of puts and packets, target of gets and unpacked data.
+    local: Arc<GpuBuffer>,
+    local_memory: RegisteredMemory,
+    remote_memory: RegisteredMemory,
+    hop: Option<Hop>,
+    iteration: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn prepare(
+        rank: &'a Rank,
+        args: &'a Args,
+        operation: Operation,
+        sizes: &[u64],
+    ) -> Result<Self> {
+        let ranks = rank.bootstrap.size();
+        if ranks < 2 || ranks % 2 != 0 {
+            bail!(
+                "perf {} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {0}`",
+                operation.name()
+            );
+        }
+        let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?.next_multiple_of(128).max(128);
+        let format = packet_format(operation);
+        let peer = rank.bootstrap.rank() ^ 1;
+        let comm = &rank.comm;
+        // Twice the size: a hop sends the first half and receives into the second.
+        let local = Arc::new(GpuBuffer::new(&rank.context, 2 * most)?);
+        let packets = match format.map(|f| f.packet_bytes(most)) {
+            Some(Some(bytes)) => Some(Arc::new(GpuBuffer::new(&rank.context, bytes)?)),
+            Some(None) => bail!("packets for {most} bytes exceed the address space"),
+            None => None,
+        };
+        let connection = comm.connect(peer, 0, Transport::CudaIpc.into())?;
+        let local_memory = comm.register_memory(&local, Transport::CudaIpc.into())?;
+        let packet_memory = match &packets {
+            Some(buffer) => Some(comm.register_memory(buffer, Transport::CudaIpc.into())?),
+            None => None,
+        };
+        comm.send_memory(packet_memory.as_ref().unwrap_or(&local_memory), peer, 0)?;
+        comm.send_memory(&local_memory, peer, 1)?;
+        let (target, remote) = (comm.recv_memory(peer, 0)?, comm.recv_memory(peer, 1)?);
+        let semaphore = comm.build_semaphore(&connection, 0)?;
+        comm.setup(rank.deadline())?;
+        let channel =
+            MemoryChannel::new(&semaphore.get()?, &target.get()?, &local_memory, packet_memory.as_ref())?;
+        let hop = match kernel_of(operation) {
+            Some(kernel) => Some(Hop::load(rank, kernel)?),
+            None => None,
+        };
+        Ok(Self {
+            rank,
+            args,
+            operation,
+            stream: Stream::new(&rank.context)?,
+            channel,
+            connection: connection.get()?,
+            local,
+            local_memory,
+            remote_memory: remote.get()?,
+            hop,
+            iteration: 0,
+        })
+    }
+
+    /// Checks and measures one size: a row of ours, and one of the peer it stands beside.
+    pub(super) fn rows(&mut self, size: u64) -> Result<Vec<Row>> {
+        let bytes = self.rounded(size)?;
+        match self.operation {
+            Operation::Put | Operation::Get => self.bandwidth(bytes),
+            _ => self.latency(bytes),
+        }
+    }
+
+    /// The size as the operation can carry it.
+    fn rounded(&self, size: u64) -> Result<usize> {
+        let grain = packet_format(self.operation).map_or(1, PacketFormat::granularity);
+        Ok(usize::try_from(size)?.next_multiple_of(grain))
+    }
+
+    fn sends(&self) -> bool {
+        self.rank.bootstrap.rank() % 2 == 0
+    }
+
+    fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Row>> {
+        let put = self.operation == Operation::Put;
+        let mut wrong = None;
+        for _ in 0..self.args.check {
+            let mine = self.check_copy(bytes, put)?;
+            wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
+        }
+        let plan = timing::Plan::choose(self.args, bytes as u64, self.rank.context.driver().is_software());
+        let acts = self.sends() == put;
+        let times = timing::run(self.rank, &self.stream, &plan, |stream| match (acts, put) {
+            (false, _) => Ok(()),
+            (true, true) => self.channel.put(stream, 0, 0, bytes),
+            (true, false) => self.channel.get(stream, 0, 0, bytes),
+        })?;
+        let engine = timing::run(
+            self.rank,
+            self.connection.stream(),
+            &timing::Plan { graph: 0, ..plan },
+            |_| match (acts, put) {
+                (false, _) => Ok(()),
+                (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
+                (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
+            },
+        )?;
+        let ours = measured(&times, bytes as u64, 1.0, wrong);
+        let peer = measured(&engine, bytes as u64, 1.0, None);
+        Ok(vec![self.row(bytes, "hb", ours), self.row(bytes, "copy-eng", peer)])
+    }
+
+    /// One copy of fresh data, compared at its target.
+    fn check_copy(&mut self, bytes: usize, put: bool) -> Result<u64> {
+        self.iteration += 1;
+        let deadline = self.rank.deadline();
+        let (even, sends) = (paint(bytes, 0, self.iteration), self.sends());
+        self.local.upload(0, if sends { &even } else { &[] }, deadline)?;
+        if !sends {
+            self.local.fill(0xA5, deadline)?;
+        }
+        self.rank.barrier()?;
+        match (sends, put) {
+            (true, true) => self.channel.put_with_signal(&self.stream, 0, 0, bytes)?,
+            (false, true) => self.channel.wait(&self.stream)?,
+            (true, false) => {}
+            (false, false) => self.channel.get(&self.stream, 0, 0, bytes)?,
+        }
+        self.stream.synchronize(deadline)?;
+        self.rank.barrier()?;
+        if sends {
+            return Ok(0);
+        }
+        let mut seen = vec![0u8; bytes + 64];
+        self.local.download(0, &mut seen, deadline)?;
+        let outside = seen[bytes..].iter().filter(|&&b| b != 0xA5).count();
+        Ok((different(&seen[..bytes], &even) + outside) as u64)
+    }
+
+    fn latency(&mut self, bytes: usize) -> Result<Vec<Row>> {
+        let iterations =
+            self.args.iterations.unwrap_or(if self.rank.context.driver().is_software() { 50 } else { 2000 });
+        let deadline = self.rank.deadline();
+        let me = self.rank.bootstrap.rank();
+        self.iteration += 1;
+        self.local.upload(0, &paint(bytes, me, self.iteration), deadline)?;
+        let Some(hop) = &mut self.hop else { bail!("perf {} has no latency kernel", self.operation.name()) };
+        let mut rows = Vec::new();
+        for bare in [false, true] {
+            if bare && !hop.has_bare() {
+                continue;
+            }
+            self.local.slice(bytes..2 * bytes)?.fill(0xA5, deadline)?;
+            self.rank.barrier()?;
+            let mut times = Vec::new();
+            for _ in 0..5 {
+                let mine = hop.run(
+                    self.rank,
+                    &self.stream,
+                    &self.channel,
+                    bytes,
+                    iterations,
+                    self.sends_first(me),
+                    bare,
+                )?;
+                times.push(self.rank.max(mine)?);
+            }
+            let mut wrong = None;
+            if self.args.check > 0 && self.operation != Operation::Signal {
+                let mut seen = vec![0u8; bytes];
+                self.local.slice(bytes..2 * bytes)?.download(0, &mut seen, deadline)?;
+                wrong = Some(self.rank.sum(different(&seen, &paint(bytes, me ^ 1, self.iteration)) as u64)?);
+            }
+            let name = if bare { "bare" } else { "aqueduct" };
+            rows.push((name, measured(&times, bytes as u64, 1.0, wrong)));
+        }
+        Ok(rows.into_iter().map(|(name, m)| self.row(bytes, name, m)).collect())
+    }
+
+    fn sends_first(&self, rank: u32) -> bool {
+        rank % 2 == 0
+    }
+
+    fn row(&self, bytes: usize, algorithm: &str, measured: Measured) -> Row {
+        Row {
+            size: bytes as u64,
+            count: bytes as u64,
+            datatype: "byte".to_owned(),
+            redop: "none".to_owned(),
+            algorithm: algorithm.to_owned(),
+            out_of_place: Some(measured),
+            in_place: None,
+        }
+    }
+}
+
+fn packet_format(operation: Operation) -> Option<PacketFormat> {
+    match operation {
+        Operation::Ll8 => Some(PacketFormat::Ll8),
+        Operation::Ll16 => Some(PacketFormat::Ll16),
+        Operation::Ll128 => Some(PacketFormat::Ll128),
+        _ => None,
+    }
+}
+
+fn kernel_of(operation: Operation) -> Option<HopKernel> {
+    match operation {
+        Operation::Ll8 => Some(HopKernel::Ll8),
+        Operation::Ll16 => Some(HopKernel::Ll16),
+        Operation::Ll128 => Some(HopKernel::Ll128),
+        Operation::Signal => Some(HopKernel::Signal),
+        _ => None,
+    }
+}
+
+fn different(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
+}
+
+/// Bytes that depend on rank, place and iteration; 251 is prime, so shifted data is wrong.
+fn paint(bytes: usize, rank: u32, iteration: u32) -> Vec<u8> {
+    (0..bytes).map(|i| ((i * 7 + rank as usize * 31 + iteration as usize * 13) % 251) as u8).collect()
+}

@@ -1,0 +1,125 @@
+//! `aqueduct perf`: one operation over all ranks of the job, checked and timed.
+
+mod all_reduce;
+mod args;
+mod channel;
+mod data;
+mod hop;
+mod report;
+mod timing;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+pub(crate) use args::Args;
+
+use crate::job::Rank;
+use args::Operation;
+use report::{Report, Row};
+
+pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    let rank = Rank::join()?;
+    let software = rank.context.driver().is_software();
+    let (min, max) = default_range(args.operation, software);
+    let (min, max) = (args.min_bytes.unwrap_or(min), args.max_bytes.unwrap_or(max));
+    if min > max {
+        bail!("--min-bytes {min} is larger than --max-bytes {max}");
+    }
+    let sizes = args.sizes(min, max);
+    let mut report =
+        Report { operation: args.operation.name(), header: header(args, &rank, min, max)?, rows: Vec::new() };
+
+    let table = rank.is_root() && args.json.as_deref() != Some(Path::new("-"));
+    let mut out = std::io::stdout();
+    if table {
+        report.print_head(&mut out)?;
+    }
+    let mut keep = |row: Row| -> Result<()> {
+        if table {
+            Report::print_row(&row, &mut out)?;
+        }
+        report.rows.push(row);
+        Ok(())
+    };
+    match args.operation {
+        Operation::AllReduce => {
+            let mut bench = all_reduce::Bench::prepare(&rank, args, &sizes)?;
+            for index in 0..sizes.len() {
+                keep(bench.row(index)?)?;
+            }
+        }
+        operation => {
+            let mut bench = channel::Bench::prepare(&rank, args, operation, &sizes)?;
+            for &size in &sizes {
+                bench.rows(size)?.into_iter().try_for_each(&mut keep)?;
+            }
+        }
+    }
+    rank.barrier()?;
+    if rank.is_root() {
+        if let Some(path) = &args.json {
+            write_json(&report, path)?;
+        }
+        if table {
+            report.print_verdict(&mut std::io::stdout())?;
+        }
+    }
+    Ok(if report.wrong().unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Sizes without `-b` and `-e`: what fits the operation, and on the software device into a minute.
+fn default_range(operation: Operation, software: bool) -> (u64, u64) {
+    match (operation, software) {
+        (Operation::Signal, _) => (8, 8),
+        (Operation::Ll8 | Operation::Ll16 | Operation::Ll128, _) => (8, 64 << 10),
+        (_, true) => (8, 16 << 20),
+        (_, false) => (8, 256 << 20),
+    }
+}
+
+fn header(args: &Args, rank: &Rank, min: u64, max: u64) -> Result<Vec<String>> {
+    let driver = rank.context.driver();
+    let device = rank.context.device();
+    let mut lines = Vec::new();
+    if driver.is_software() {
+        lines.push("software device: times say nothing about GPUs".to_owned());
+    }
+    lines.push(format!("aqueduct {} perf {}", env!("CARGO_PKG_VERSION"), args.operation.name()));
+    lines.push(format!(
+        "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
+        args.step_bytes.map_or_else(|| format!("{}(factor)", args.step_factor), |b| format!("{b}(bytes)")),
+        args.warmup.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.check,
+        args.graph,
+    ));
+    let (major, minor) = driver.version();
+    lines.push(format!("driver {}, CUDA {major}.{minor}: {}", driver.provenance(), driver.reason()));
+    let mine = format!(
+        "rank {:>3} pid {:>7} on {} device {} [{}] {}",
+        rank.bootstrap.rank(),
+        std::process::id(),
+        aqueduct::logging::host_name(),
+        device.ordinal(),
+        device.pci_bus_id()?,
+        device.name()?
+    );
+    for line in rank.bootstrap.all_gather(mine.as_bytes(), rank.deadline())? {
+        lines.push(String::from_utf8_lossy(&line).into_owned());
+    }
+    Ok(lines)
+}
+
+fn write_json(report: &Report, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(report)?;
+    if path == Path::new("-") {
+        writeln!(std::io::stdout(), "{text}")?;
+        return Ok(());
+    }
+    File::create(path)
+        .and_then(|mut file| writeln!(file, "{text}"))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
