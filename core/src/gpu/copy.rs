@@ -23,8 +23,9 @@ impl Stream {
         // SAFETY: each slice names memory that its owner keeps accessible, and both owners are retained until the work
         // is done.
         unsafe { self.copy_raw(dst.ptr(), src.ptr(), dst.len()) }?;
-        self.retain_slice(dst)?;
-        self.retain_slice(src)
+        // Both are kept, also if noting the first one fails.
+        let kept = self.retain_slice(dst);
+        self.retain_slice(src).and(kept)
     }
 
     /// Enqueues a copy of `len` bytes between addresses of the unified address space.

@@ -92,13 +92,21 @@ impl Stream {
         &self.inner.context
     }
 
-    /// Keeps `what` alive until all work enqueued so far is done (or, under capture, as long as the graph lives).
+    /// Keeps `what` alive until all work enqueued so far is done. Under [`GraphExec::capture`](super::GraphExec::capture)
+    /// that is as long as the graph lives; under a capture that somebody else began on a wrapped stream, for ever.
     ///
     /// Call it after enqueuing the work. It never waits. Do not retain the stream itself: it would never be dropped.
     ///
     /// # Errors
     /// What the driver says; `what` is kept in any case.
     pub fn retain(&self, what: KeepAlive) -> Result<()> {
+        if !self.inner.owned && !self.is_recording() && self.is_capturing()? {
+            // The owner of the stream captures it: their graph may run this work at any later time, and it cannot be
+            // told to hold anything.
+            log::debug!("kept for ever, because the stream is being captured by its owner");
+            std::mem::forget(what);
+            return Ok(());
+        }
         let mut done = Vec::new();
         let result = lock(&self.inner.kept).retain(self, what, &mut done);
         // Dropped outside the lock: a buffer's Drop looks at every stream.
@@ -154,6 +162,10 @@ impl Stream {
         let _entered = context.enter()?;
         // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
         context.noted(unsafe { call!(context.driver(), cuStreamWaitEvent(self.raw(), event.raw(), 0)) })
+    }
+
+    fn is_recording(&self) -> bool {
+        lock(&self.inner.kept).captured.is_some()
     }
 
     /// From now on retained things belong to the capture.

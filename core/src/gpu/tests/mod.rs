@@ -1,5 +1,7 @@
 //! Tests of the whole module.
 
+mod table;
+
 use super::*;
 
 #[test]
