@@ -5,6 +5,7 @@
 //! handles) goes over its own authenticated control links, never over this.
 
 mod collective;
+mod launch;
 mod local;
 mod mailbox;
 mod rendezvous;
@@ -16,7 +17,9 @@ mod tests;
 
 use std::fmt::Debug;
 
+pub use launch::from_env;
 pub use local::{LocalBootstrap, local};
+pub use rendezvous::Rendezvous;
 pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;
 
@@ -51,6 +54,11 @@ pub trait Bootstrap: Debug + Send + Sync {
 
     /// The next message that `peer` sent with `tag`.
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>>;
+
+    /// A secret that all ranks of this bootstrap share and nobody else knows, if it has one. Provided: none.
+    fn secret(&self) -> Option<Secret> {
+        None
+    }
 
     /// Everybody's `mine`, in rank order; the lengths may differ. Collective. Provided: Bruck's algorithm over
     /// `send` and `recv`, ceil(log2(size)) rounds.

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use super::collective::rounds;
@@ -16,10 +15,8 @@ use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::{
-    Address, Claims, Frame, Handler, Interface, Link, Listener, Reactor, ReactorConfig, Secret, choose,
-    random_bytes,
+    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, choose, random_bytes,
 };
-use crate::sync::lock;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// A rank's hello and the answers to it.
@@ -31,6 +28,8 @@ const VERSION: u16 = 1;
 const MAX_TEXT: usize = 4096;
 /// After an error, for how long ranks that come late are told about it.
 const AFTERWORD: Duration = Duration::from_secs(5);
+/// How often the deadline is looked at.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What a rank says when it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,49 +85,59 @@ pub(super) fn read_answer(frame: &Frame, size: u32) -> Result<BTreeMap<u32, Sock
     Ok(neighbours)
 }
 
-/// Listeners of ids that were made here and whose ranks have not come yet: holding them, instead of binding the
-/// port again later, leaves no moment in which another process could take it.
-static HELD: Mutex<Vec<(u64, Vec<Listener>)>> = Mutex::new(Vec::new());
+/// Serves the start of one job with a thread of its own: for a launcher that makes the unique id and gives it to
+/// the ranks it starts. Dropping it stops the service; ranks that have met already do not need it any more.
+#[derive(Debug)]
+pub struct Rendezvous {
+    id: UniqueId,
+    reactor: Reactor,
+}
 
-/// Makes an id whose rendezvous this process will serve.
-pub(super) fn create(interfaces: &[Interface]) -> Result<UniqueId> {
-    let secret = Secret::random()?;
-    let nonce = u64::from_le_bytes(random_bytes()?);
-    let local = Claims { purpose: Purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
-    let network = network(&secret);
-    let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
-    for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
-        let listener = network.listen_tcp(interface.ip, local)?;
-        if let Address::Tcp(address) = listener.address() {
-            addresses.push(*address);
+impl Rendezvous {
+    /// Listens on the interface that the environment asks for (see [`choose`]). `size` is how many ranks will come;
+    /// if it is `None`, the first one says so.
+    pub fn start(size: Option<u32>) -> Result<Self> {
+        Self::start_on(&wanted_interfaces()?, size)
+    }
+
+    /// The same on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
+    pub fn start_on(interfaces: &[Interface], size: Option<u32>) -> Result<Self> {
+        let secret = Secret::random()?;
+        let nonce = u64::from_le_bytes(random_bytes()?);
+        let local = Claims { purpose: Purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
+        let network = network(&secret);
+        let config = ReactorConfig { tick: Some(TICK) };
+        let reactor =
+            Reactor::start("aq-rendezvous", config, Box::new(Meeting { size, ..Meeting::default() }))?;
+        let mut addresses = Vec::new();
+        for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
+            let listener = network.listen_tcp(interface.ip, local)?;
+            if let Address::Tcp(address) = listener.address() {
+                addresses.push(*address);
+            }
+            reactor.listen(listener);
         }
-        listeners.push(listener);
+        if addresses.is_empty() {
+            return Err(Error::usage("unique id", "no network interface to listen on"));
+        }
+        Ok(Self { id: UniqueId::new(addresses, secret, nonce), reactor })
     }
-    if addresses.is_empty() {
-        return Err(Error::usage("unique id", "no network interface to listen on"));
+
+    /// What the ranks need to find it.
+    pub fn unique_id(&self) -> &UniqueId {
+        &self.id
     }
-    lock(&HELD).push((nonce, listeners));
-    Ok(UniqueId::new(addresses, secret, nonce))
+
+    /// Leaves the service to itself: it ends once all ranks have met or been told why they cannot.
+    pub fn detach(self) -> UniqueId {
+        self.reactor.detach();
+        self.id
+    }
 }
 
 /// The interfaces that the environment asks for.
 pub(super) fn wanted_interfaces() -> Result<Vec<Interface>> {
     choose(&Env::get()?.selection())
-}
-
-/// Serves the rendezvous of an id made in this process until every rank has come; `None` if it is not held here,
-/// or no longer.
-pub(super) fn serve_held(nonce: u64) -> Result<Option<Reactor>> {
-    let listeners = {
-        let mut held = lock(&HELD);
-        let Some(at) = held.iter().position(|(known, _)| *known == nonce) else { return Ok(None) };
-        held.swap_remove(at).1
-    };
-    let config = ReactorConfig { tick: Some(Duration::from_millis(20)) };
-    let reactor = Reactor::start("aq-rendezvous", config, Box::new(Meeting::default()))?;
-    listeners.into_iter().for_each(|listener| reactor.listen(listener));
-    Ok(Some(reactor))
 }
 
 /// The state of one rendezvous.
@@ -193,11 +202,14 @@ impl Meeting {
     fn admit(&mut self, hello: Hello, link: &Link) -> Result<()> {
         let size = *self.size.get_or_insert(hello.size);
         if hello.size != size {
-            let first = self.arrived.keys().next().copied().unwrap_or_default();
+            let other = match self.arrived.keys().next() {
+                Some(first) => format!("rank {first} says"),
+                None => "the launcher says".to_owned(),
+            };
             return Err(Error::usage(
                 "bootstrap",
                 format!(
-                    "rank {} says there are {} ranks, rank {first} says {size}; give all the same world size",
+                    "rank {} says there are {} ranks, {other} {size}; give all the same world size",
                     hello.rank, hello.size
                 ),
             ));
@@ -238,7 +250,8 @@ impl Meeting {
     }
 
     fn fail(&mut self, error: Error) {
-        for (_, link) in self.arrived.values() {
+        // The lowest rank last: if it shares our process and exits at once, the others know already.
+        for (_, link) in self.arrived.values().rev() {
             let _ = refuse(link, &error);
         }
         self.failed = Some(error);

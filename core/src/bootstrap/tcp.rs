@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
-use super::rendezvous::{self, HELLO, Hello, read_answer};
+use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer, wanted_interfaces};
 use super::unique_id::{UniqueId, read_address, write_address};
 use super::{Bootstrap, MAX_MESSAGE, Purpose, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::net::{Address, Claims, Frame, Handler, Interface, Link, Network, Reactor, ReactorConfig};
+use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret};
 use crate::sync::lock;
 use crate::wire::{Reader, WireError, Writer};
 
@@ -29,6 +29,7 @@ pub struct TcpBootstrap {
     size: u32,
     scope: u64,
     ip: IpAddr,
+    secret: Secret,
     network: Network,
     addresses: Vec<Option<SocketAddr>>,
     /// The link that this rank sends on, per peer: one and the same for good, so that messages stay in order.
@@ -42,16 +43,10 @@ impl TcpBootstrap {
     /// Makes the id of a new job on the interface that the environment asks for (see
     /// [`choose`](crate::net::choose)).
     ///
-    /// This process holds the rendezvous' listening sockets until one of the job's ranks calls
-    /// [`new`](Self::new) in it; no port is ever bound twice. The id reaches the other ranks by whatever means the
-    /// launcher offers.
+    /// This process serves the rendezvous with a thread of its own until all ranks have met; the sockets listen from
+    /// now on, so no port is ever bound twice. The id reaches the other ranks by whatever means the launcher offers.
     pub fn create_unique_id() -> Result<UniqueId> {
-        rendezvous::create(&rendezvous::wanted_interfaces()?)
-    }
-
-    /// The same with the rendezvous on the given interfaces, at most [`UniqueId::MAX_ADDRESSES`] of them.
-    pub fn create_unique_id_on(interfaces: &[Interface]) -> Result<UniqueId> {
-        rendezvous::create(interfaces)
+        Ok(Rendezvous::start(None)?.detach())
     }
 
     /// Joins the job as `rank` of `size`. Returns when every rank has done so.
@@ -66,16 +61,7 @@ impl TcpBootstrap {
                 format!("rank {rank} of {size} ranks; ranks are 0 to size - 1"),
             ));
         }
-        let serving = rendezvous::serve_held(id.nonce())?;
-        let joined = Self::join(rank, size, id, deadline);
-        match (&joined, serving) {
-            // Everybody has got the answer, or there would be no success here.
-            (Ok(_), serving) => drop(serving),
-            // Those who come late are still told what went wrong.
-            (Err(_), Some(serving)) => serving.detach(),
-            (Err(_), None) => {}
-        }
-        joined
+        Self::join(rank, size, id, deadline)
     }
 
     /// The address at which the other ranks reach this one: where its further listeners belong.
@@ -94,7 +80,7 @@ impl TcpBootstrap {
         let ip = match (&Env::get()?.socket_ifname, root.local_ip()) {
             // The interface that leads to the rendezvous leads to the other ranks too.
             (None, Some(ip)) => ip,
-            _ => rendezvous::wanted_interfaces()?[0].ip,
+            _ => wanted_interfaces()?[0].ip,
         };
         let peers = Arc::new(Peers::default());
         let listener = network
@@ -122,7 +108,8 @@ impl TcpBootstrap {
             addresses[neighbour as usize] = Some(address);
         }
         let outgoing = Mutex::default();
-        let mut this = Self { rank, size, scope, ip, network, addresses, outgoing, peers, reactor };
+        let secret = id.secret().derive("communicators");
+        let mut this = Self { rank, size, scope, ip, secret, network, addresses, outgoing, peers, reactor };
         this.addresses = this.learn_addresses(address, deadline)?;
         Ok(this)
     }
@@ -206,6 +193,10 @@ impl Bootstrap for TcpBootstrap {
             return Err(no_such_rank("recv", peer, self.size));
         }
         self.peers.mailbox.take(peer, tag, deadline)
+    }
+
+    fn secret(&self) -> Option<Secret> {
+        Some(self.secret.clone())
     }
 }
 

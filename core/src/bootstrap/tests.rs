@@ -19,7 +19,7 @@ fn millis(ms: u64) -> Deadline {
 fn id() -> UniqueId {
     let loopback: Vec<_> =
         interfaces().unwrap().into_iter().filter(|i| i.loopback && i.ip.is_ipv4()).collect();
-    TcpBootstrap::create_unique_id_on(&loopback).unwrap()
+    Rendezvous::start_on(&loopback, None).unwrap().detach()
 }
 
 /// Runs `body` as every rank of a job, each in its thread; the results in rank order.
@@ -163,6 +163,31 @@ fn a_rank_with_another_secret_is_told_so_and_is_missing_for_the_others() {
         assert_eq!(bad.join().unwrap().unwrap_err().kind(), ErrorKind::Authentication);
         assert!(good.join().unwrap().unwrap_err().to_string().contains("rank 1 of 2 did not arrive"));
     });
+}
+
+#[test]
+fn a_launcher_serves_ranks_of_other_processes_and_knows_their_number() {
+    let loopback: Vec<_> =
+        interfaces().unwrap().into_iter().filter(|i| i.loopback && i.ip.is_ipv4()).collect();
+    let meeting = Rendezvous::start_on(&loopback, Some(3)).unwrap();
+    let mut children = [spawn(1, meeting.unique_id()), spawn(2, meeting.unique_id())];
+    let b = TcpBootstrap::new(0, 3, meeting.unique_id(), soon()).unwrap();
+    drop(meeting);
+    for peer in [1, 2] {
+        assert_eq!(b.recv(peer, 1, soon()).unwrap(), b"here");
+        b.send(peer, 2, b"", soon()).unwrap();
+    }
+    assert!(children.iter_mut().all(|child| child.wait().unwrap().success()));
+    let meeting = Rendezvous::start_on(&loopback, Some(3)).unwrap();
+    let error = TcpBootstrap::new(0, 2, meeting.unique_id(), soon()).unwrap_err();
+    assert!(error.to_string().contains("rank 0 says there are 2 ranks, the launcher says 3"), "{error}");
+}
+
+#[test]
+fn every_rank_derives_the_same_secret() {
+    let secrets = ranks(2, |b| *b.secret().unwrap().expose());
+    assert_eq!(secrets[0], secrets[1]);
+    assert!(local(1)[0].secret().is_none());
 }
 
 #[test]

@@ -87,6 +87,11 @@ impl Handshake {
         Self { secret, local, state, hello, reply, buffer, done: 0 }
     }
 
+    /// Whether the peer has sent a whole hello; a stranger that only connects never gets that far.
+    pub(super) fn greeted(&self) -> bool {
+        self.state != State::ServerHello
+    }
+
     /// Goes as far as it can without waiting.
     pub(super) fn drive(&mut self, raw: &dyn RawStream) -> std::result::Result<Progress, Failure> {
         loop {

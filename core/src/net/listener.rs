@@ -157,12 +157,11 @@ impl Listener {
         self.epoll
             .wait(0, &mut events)
             .map_err(|error| Error::system("accept", "cannot wait for connections", error))?;
-        for (token, _) in events {
-            if token == LISTENING {
-                self.accept_some();
-            } else {
-                self.drive(token);
-            }
+        // Those who are here already come before those who want to get in and may push them out.
+        let waiting = events.iter().any(|(token, _)| *token == LISTENING);
+        events.iter().filter(|(token, _)| *token != LISTENING).for_each(|(token, _)| self.drive(*token));
+        if waiting {
+            self.accept_some();
         }
         self.expire(Instant::now());
         Ok(())
@@ -211,7 +210,9 @@ impl Listener {
             return self.reject(error.message());
         }
         if self.pending.len() >= self.network.max_pending {
-            self.pending.pop_front();
+            // The oldest that has said nothing, or else the oldest.
+            let silent = self.pending.iter().position(|p| !p.handshake.greeted()).unwrap_or(0);
+            self.pending.remove(silent);
             self.reject("too many connections without proof; the oldest was closed");
         }
         let token = self.next_token;
