@@ -20,7 +20,7 @@ pub(super) fn lower(
     let defined = &program.functions[index];
     let mut builder = Builder::new(program, layout, defined);
     let first = errors.len();
-    builder.scopes.enter(0);
+    builder.scopes.enter(0, &mut builder.slots);
     if let Err(error) = builder.parameters() {
         errors.push(error);
     }
@@ -94,7 +94,7 @@ impl<'p, 'a> Builder<'p, 'a> {
 
     /// A register that lives until the end of the instruction at hand.
     pub(super) fn temporary(&mut self, ty: Ty, at: Position) -> Result<Reg, Diagnostic> {
-        let reg = self.slots.register(ty).ok_or_else(|| at.error(TOO_MANY))?;
+        let reg = self.slots.temporary(ty).ok_or_else(|| at.error(TOO_MANY))?;
         self.temporaries.push(reg);
         Ok(reg)
     }
@@ -178,7 +178,7 @@ impl<'p, 'a> Builder<'p, 'a> {
                 Statement::BranchTargets { .. } => Ok(()),
                 Statement::Variable(variable) => self.variable(variable),
                 Statement::Block(inner) => {
-                    self.scopes.enter(self.frame.0);
+                    self.scopes.enter(self.frame.0, &mut self.slots);
                     self.statements(inner, errors);
                     self.frame.0 = self.scopes.leave(&mut self.slots);
                     Ok(())

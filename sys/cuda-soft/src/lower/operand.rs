@@ -163,8 +163,12 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Reads a special register into a temporary; `None` if the operand is none.
-    pub(super) fn special(&mut self, operand: &Operand) -> Result<Option<(Src, Ty)>, Diagnostic> {
+    /// Reads a special register, into `d` or else a temporary; `None` if the operand is none.
+    pub(super) fn special(
+        &mut self,
+        operand: &Operand,
+        d: Option<Reg>,
+    ) -> Result<Option<(Src, Ty)>, Diagnostic> {
         let OperandKind::Name { name, component, offset: 0 } = &operand.kind else {
             return Ok(None);
         };
@@ -174,7 +178,7 @@ impl Builder<'_, '_> {
         match reading {
             Reading::Constant(value) => Ok(Some((Src::Imm(value), ty))),
             Reading::Special(special) => {
-                let d = self.temporary(ty, operand.at)?;
+                let d = d.filter(|d| same_size(*d, ty)).map_or_else(|| self.temporary(ty, operand.at), Ok)?;
                 self.emit(Op::Special { d, special });
                 Ok(Some((d.into(), ty)))
             }
@@ -251,30 +255,40 @@ impl Builder<'_, '_> {
     }
 
     /// The address of a named variable or function as a value of `ty` (4 or 8 bytes), with its space;
-    /// `None` if the operand names no such thing.
+    /// `None` if the operand names no such thing. The value is made in `into`, or else in a temporary.
     pub(super) fn address_of(
         &mut self,
         operand: &Operand,
         ty: Ty,
+        into: Option<Reg>,
     ) -> Result<Option<(Space, Src)>, Diagnostic> {
         let at = operand.at;
         let OperandKind::Name { name, component: None, offset } = &operand.kind else {
             return Ok(None);
         };
-        if let Some(Symbol::Function(index)) = self.program.symbol(self.defined.unit, name)
-            && self.entity(name, at)?.is_none()
-        {
-            let d = self.temporary(Ty::U64, at)?;
+        let entity = self.entity(name, at)?;
+        let symbol = self.program.symbol(self.defined.unit, name);
+        if let (None, Some(Symbol::Function(index))) = (&entity, symbol) {
+            if ty.size() != 8 {
+                return Err(self.mismatch(at, "the address of a function has 64 bits"));
+            }
+            let d = self.place(into, ty, at)?;
             self.emit(Op::FunctionAddress { d, function: *index });
             return Ok(Some((Space::Generic, d.into())));
         }
-        let named = match self.entity(name, at)? {
-            Some(Entity::Frame { local: true, .. }) => Space::Local,
-            Some(Entity::Frame { .. } | Entity::KernelParam(_)) => Space::Param,
-            Some(Entity::Shared(_) | Entity::DynamicShared) => Space::Shared,
-            Some(_) => return Ok(None),
-            None if self.program.symbol(self.defined.unit, name).is_some() => Space::Generic,
-            None => return Ok(None),
+        let named = match (&entity, symbol) {
+            (Some(Entity::DynamicShared), _) | (None, Some(Symbol::DynamicShared(_))) => {
+                let src = self.offset_from(Special::DynamicSharedBase, *offset, ty, into, at)?;
+                return Ok(Some((Space::Shared, src)));
+            }
+            (Some(Entity::Frame { local: true, .. }), _) => Space::Local,
+            (Some(Entity::Frame { .. }), _) if self.defined.ast.is_entry => {
+                return Err(at.error(format!("The address of '{name}' cannot be taken")));
+            }
+            (Some(Entity::Frame { .. } | Entity::KernelParam(_)), _) => Space::Param,
+            (Some(Entity::Shared(_)), _) => Space::Shared,
+            (None, Some(_)) => Space::Generic,
+            _ => return Ok(None),
         };
         let bracketed = OperandKind::Address { base: Some(name.clone()), offset: *offset };
         let (space, addr) = self.address(&Operand { at, kind: bracketed }, named)?;
@@ -284,18 +298,29 @@ impl Builder<'_, '_> {
                 if ty.size() != 8 {
                     return Err(self.mismatch(at, "an address in this space has 64 bits"));
                 }
-                let d = self.temporary(ty, at)?;
+                let d = self.place(into, ty, at)?;
                 self.emit(Op::GlobalAddress { d, global, addend: addr.offset });
                 d.into()
             }
-            Base::Frame => self.offset_from(Special::FrameBase, addr.offset, ty, at)?,
-            Base::Reg(_) => self.offset_from(Special::DynamicSharedBase, addr.offset, ty, at)?,
+            Base::Frame => self.offset_from(Special::FrameBase, addr.offset, ty, into, at)?,
+            Base::Reg(reg) => reg.into(),
         };
         Ok(Some((self.window(space), src)))
     }
 
-    fn offset_from(&mut self, start: Special, offset: i64, ty: Ty, at: Position) -> Result<Src, Diagnostic> {
-        let d = self.temporary(ty, at)?;
+    fn place(&mut self, d: Option<Reg>, ty: Ty, at: Position) -> Result<Reg, Diagnostic> {
+        d.map_or_else(|| self.temporary(ty, at), Ok)
+    }
+
+    fn offset_from(
+        &mut self,
+        start: Special,
+        offset: i64,
+        ty: Ty,
+        d: Option<Reg>,
+        at: Position,
+    ) -> Result<Src, Diagnostic> {
+        let d = self.place(d, ty, at)?;
         self.emit(Op::Special { d, special: start });
         if offset != 0 {
             let (op, b) = (Binary::Add, Src::Imm(offset.cast_unsigned()));
@@ -303,6 +328,10 @@ impl Builder<'_, '_> {
         }
         Ok(d.into())
     }
+}
+
+fn same_size(reg: Reg, ty: Ty) -> bool {
+    matches!(reg, Reg::W64(_)) == (ty.size() == 8)
 }
 
 #[cfg(test)]

@@ -34,7 +34,10 @@ pub(super) enum Entity {
     Targets(Vec<u32>),
 }
 
-/// The register slots of a function. A slot is given back when the scope that declared its register ends.
+/// The register slots of a function.
+///
+/// A slot is given back when the scope that declared its register ends, and only scopes entered after that get
+/// it: a register of a scope that is still open may be live around a loop that runs through the ended one.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     narrow: Pool,
@@ -44,50 +47,98 @@ pub(super) struct Slots {
 
 #[derive(Debug, Default)]
 struct Pool {
-    free: Vec<u16>,
+    /// Slots that exist.
     used: u16,
+    /// Per open scope, outermost first.
+    scopes: Vec<Free>,
+    /// Slots that only ever hold a value within one instruction.
+    temporaries: Vec<u16>,
+}
+
+/// Free slots, as one scope sees them.
+#[derive(Debug, Default)]
+struct Free {
+    /// What its own registers may take.
+    own: Vec<u16>,
+    /// What scopes inside it have given back, for the next one.
+    recycled: Vec<u16>,
+    /// Slots of its registers.
+    held: Vec<u16>,
 }
 
 impl Pool {
-    fn take(&mut self) -> Option<u16> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
+    fn enter(&mut self) {
+        let own = self.scopes.last_mut().map(|outer| std::mem::take(&mut outer.recycled)).unwrap_or_default();
+        self.scopes.push(Free { own, ..Free::default() });
+    }
+
+    fn leave(&mut self) {
+        if let Some(Free { own, recycled, held }) = self.scopes.pop()
+            && let Some(outer) = self.scopes.last_mut()
+        {
+            outer.recycled.extend(own.into_iter().chain(recycled).chain(held));
         }
+    }
+
+    fn fresh(&mut self) -> Option<u16> {
         let slot = self.used;
         self.used = slot.checked_add(1)?;
+        Some(slot)
+    }
+
+    /// A slot for a register of the open scope at `depth`.
+    fn take(&mut self, depth: usize) -> Option<u16> {
+        let reused = self.scopes.get_mut(depth).and_then(|scope| scope.own.pop());
+        let slot = reused.or_else(|| self.fresh())?;
+        if let Some(scope) = self.scopes.get_mut(depth) {
+            scope.held.push(slot);
+        }
         Some(slot)
     }
 }
 
 impl Slots {
-    /// A slot for a value of type `ty`; `None` when the function uses too many.
+    fn pools(&mut self) -> [&mut Pool; 3] {
+        [&mut self.narrow, &mut self.wide, &mut self.predicates]
+    }
+
+    /// A slot for a register of the innermost scope; `None` when the function uses too many.
     pub(super) fn register(&mut self, ty: Ty) -> Option<Reg> {
-        if ty.size() == 8 { self.wide.take().map(Reg::W64) } else { self.narrow.take().map(Reg::W32) }
+        let depth = self.narrow.scopes.len().saturating_sub(1);
+        self.register_at(ty, depth)
     }
 
     pub(super) fn predicate(&mut self) -> Option<Pred> {
-        self.predicates.take().map(Pred)
+        let depth = self.predicates.scopes.len().saturating_sub(1);
+        self.predicates.take(depth).map(Pred)
     }
 
+    fn register_at(&mut self, ty: Ty, depth: usize) -> Option<Reg> {
+        if ty.size() == 8 {
+            self.wide.take(depth).map(Reg::W64)
+        } else {
+            self.narrow.take(depth).map(Reg::W32)
+        }
+    }
+
+    /// A slot for the rest of one instruction, to be given back with [`Self::release`].
+    pub(super) fn temporary(&mut self, ty: Ty) -> Option<Reg> {
+        let pool = if ty.size() == 8 { &mut self.wide } else { &mut self.narrow };
+        let slot = pool.temporaries.pop().or_else(|| pool.fresh())?;
+        Some(if ty.size() == 8 { Reg::W64(slot) } else { Reg::W32(slot) })
+    }
+
+    /// Ends the life of a temporary.
     pub(super) fn release(&mut self, reg: Reg) {
         match reg {
-            Reg::W32(slot) => self.narrow.free.push(slot),
-            Reg::W64(slot) => self.wide.free.push(slot),
+            Reg::W32(slot) => self.narrow.temporaries.push(slot),
+            Reg::W64(slot) => self.wide.temporaries.push(slot),
         }
     }
 
-    /// How many slots of 32 bits, of 64 bits and of predicates were ever in use at once.
+    /// How many slots of 32 bits, of 64 bits and of predicates there are.
     pub(super) fn totals(&self) -> (u16, u16, u16) {
         (self.narrow.used, self.wide.used, self.predicates.used)
-    }
-
-    fn release_entity(&mut self, entity: &Entity) {
-        match entity {
-            Entity::Register(reg, _) => self.release(*reg),
-            Entity::Predicate(pred) => self.predicates.free.push(pred.0),
-            Entity::Vector(regs, _) => regs.iter().for_each(|reg| self.release(*reg)),
-            _ => {}
-        }
     }
 }
 
@@ -107,17 +158,15 @@ struct Scope {
 }
 
 impl Scopes {
-    pub(super) fn enter(&mut self, frame: u32) {
+    pub(super) fn enter(&mut self, frame: u32, slots: &mut Slots) {
+        slots.pools().into_iter().for_each(Pool::enter);
         self.stack.push(Scope { frame, ..Scope::default() });
     }
 
     /// Ends the innermost scope and gives back its slots; returns the frame bytes in use before it.
     pub(super) fn leave(&mut self, slots: &mut Slots) -> u32 {
-        let Some(scope) = self.stack.pop() else {
-            return 0;
-        };
-        scope.names.values().for_each(|entity| slots.release_entity(entity));
-        scope.frame
+        slots.pools().into_iter().for_each(Pool::leave);
+        self.stack.pop().map_or(0, |scope| scope.frame)
     }
 
     /// Declares `name` in the innermost scope; false if it is declared there already.
@@ -145,14 +194,14 @@ impl Scopes {
 
     /// What `name` means here. A member of a family gets its slot now; the error says there are no more.
     pub(super) fn find(&mut self, name: &str, slots: &mut Slots) -> Result<Option<Entity>, &'static str> {
-        for scope in self.stack.iter_mut().rev() {
+        for (depth, scope) in self.stack.iter_mut().enumerate().rev() {
             if let Some(entity) = scope.names.get(name) {
                 return Ok(Some(entity.clone()));
             }
             if let Some(ty) = scope.family(name) {
                 let entity = match ty {
-                    Some(ty) => slots.register(ty).map(|reg| Entity::Register(reg, ty)),
-                    None => slots.predicate().map(Entity::Predicate),
+                    Some(ty) => slots.register_at(ty, depth).map(|reg| Entity::Register(reg, ty)),
+                    None => slots.predicates.take(depth).map(|slot| Entity::Predicate(Pred(slot))),
                 };
                 let entity = entity.ok_or(TOO_MANY)?;
                 scope.names.insert(name.to_owned(), entity.clone());
@@ -187,25 +236,47 @@ impl Scope {
 mod tests {
     use super::*;
 
+    fn register(scopes: &mut Scopes, slots: &mut Slots, name: &str) -> Option<Reg> {
+        match scopes.find(name, slots).expect("room") {
+            Some(Entity::Register(reg, Ty::B32)) => Some(reg),
+            _ => None,
+        }
+    }
+
     #[test]
     fn families_and_shadowing() {
         let (mut scopes, mut slots) = (Scopes::default(), Slots::default());
-        scopes.enter(0);
+        scopes.enter(0, &mut slots);
         assert!(scopes.declare_family("%r", 3, Some(Ty::B32)));
         assert!(!scopes.declare("%r2", Entity::DynamicShared), "declared twice");
-        let Ok(Some(Entity::Register(outer, Ty::B32))) = scopes.find("%r2", &mut slots) else {
-            panic!("a member is found")
-        };
-        assert!(scopes.find("%r3", &mut slots).expect("room").is_none());
-        assert!(scopes.find("%r02", &mut slots).expect("room").is_none());
-        scopes.enter(16);
+        let outer = register(&mut scopes, &mut slots, "%r2").expect("a member");
+        assert_eq!(register(&mut scopes, &mut slots, "%r3"), None);
+        assert_eq!(register(&mut scopes, &mut slots, "%r02"), None);
+        scopes.enter(16, &mut slots);
         assert!(scopes.declare_family("%r", 3, Some(Ty::B32)));
-        let Ok(Some(Entity::Register(inner, _))) = scopes.find("%r2", &mut slots) else {
-            panic!("a member is found")
-        };
-        assert_ne!(outer, inner);
+        assert_ne!(register(&mut scopes, &mut slots, "%r2"), Some(outer));
         assert_eq!(scopes.leave(&mut slots), 16);
-        assert_eq!(slots.register(Ty::F32), Some(inner), "a slot is used again after its scope");
-        assert_eq!(slots.totals(), (2, 0, 0));
+        assert_eq!(register(&mut scopes, &mut slots, "%r2"), Some(outer));
+    }
+
+    #[test]
+    fn a_slot_is_used_again_only_by_a_later_scope() {
+        let (mut scopes, mut slots) = (Scopes::default(), Slots::default());
+        scopes.enter(0, &mut slots);
+        scopes.declare_family("%o", 9, Some(Ty::B32));
+        scopes.enter(0, &mut slots);
+        scopes.declare_family("%i", 9, Some(Ty::B32));
+        let inner = register(&mut scopes, &mut slots, "%i0");
+        scopes.leave(&mut slots);
+        // In a loop `%o0` may be live while the inner scope runs again.
+        assert_ne!(register(&mut scopes, &mut slots, "%o0"), inner);
+        let temporary = slots.temporary(Ty::B32).expect("room");
+        slots.release(temporary);
+        assert_ne!(register(&mut scopes, &mut slots, "%o1"), Some(temporary));
+        scopes.enter(0, &mut slots);
+        scopes.declare_family("%s", 9, Some(Ty::B32));
+        assert_ne!(register(&mut scopes, &mut slots, "%o2"), inner, "an outer register first seen inside");
+        assert_eq!(register(&mut scopes, &mut slots, "%s0"), inner);
+        assert_eq!(slots.totals(), (5, 0, 0));
     }
 }

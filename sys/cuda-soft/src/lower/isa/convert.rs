@@ -49,7 +49,7 @@ pub(super) fn cvt<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
 fn source(b: &mut Builder<'_, '_>, a: &Operand, sty: Ty) -> Result<Src, Diagnostic> {
     if b.register(a)?.is_none()
         && !sty.float()
-        && let Some((value, ty)) = b.special(a)?
+        && let Some((value, ty)) = b.special(a, None)?
     {
         if ty.size() < sty.size() {
             return Err(b.mismatch(a.at, "the special register has another size"));
@@ -120,7 +120,7 @@ pub(super) fn cvta<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     }
     let a = match b.register(a)? {
         Some(_) => b.value(a, ty)?,
-        None => match b.address_of(a, ty)? {
+        None => match b.address_of(a, ty, None)? {
             Some((found, a)) if found == space => a,
             Some(_) => {
                 return Err(a.at.error("State space mismatch between instruction and address in 'cvta'"));

@@ -1,8 +1,8 @@
 //! `mov`: copies, constants, special registers, addresses, packing and unpacking.
 
 use super::Lowered;
-use crate::code::op::BoolOp;
-use crate::code::{Op, PredSrc, Src, Ty};
+use crate::code::op::{BoolOp, Fp};
+use crate::code::{Op, PredSrc, Reg, Src, Ty};
 use crate::lower::function::{Builder, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
@@ -29,24 +29,35 @@ pub(super) fn mov<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
 fn scalar(b: &mut Builder<'_, '_>, d: &Operand, a: &Operand, ty: Ty) -> Lowered {
     let reg = b.dst(d, ty, Fit::Exact)?;
     if b.register(a)?.is_none() {
-        if let Some((value, special)) = b.special(a)? {
-            // A 16-bit read of a 32-bit register is as old as PTX and takes the low half.
-            if ty.float() || special.size() < ty.size() || (special.size() == 8 && ty.size() != 8) {
-                return Err(b.mismatch(a.at, "the special register has another size"));
-            }
-            b.emit(Op::Mov { d: reg, a: value });
-            return Ok(());
+        if let Some((value, special)) = b.special(a, (ty.size() >= 4).then_some(reg))? {
+            return read_special(b, reg, value, special, ty, a);
         }
         if ty.size() >= 4
             && !ty.float()
-            && let Some((_, value)) = b.address_of(a, ty)?
+            && let Some((_, value)) = b.address_of(a, ty, Some(reg))?
         {
-            b.emit(Op::Mov { d: reg, a: value });
+            if value != Src::Reg(reg) {
+                b.emit(Op::Mov { d: reg, a: value });
+            }
             return Ok(());
         }
     }
     let a = b.value(a, ty)?;
     b.emit(Op::Mov { d: reg, a });
+    Ok(())
+}
+
+/// Brings what [`Builder::special`] read to `d`. A 16-bit read of a 32-bit register is as old as PTX and takes
+/// the low half.
+fn read_special(b: &mut Builder<'_, '_>, d: Reg, value: Src, special: Ty, ty: Ty, a: &Operand) -> Lowered {
+    if ty.float() || special.size() < ty.size() || (special.size() == 8 && ty.size() != 8) {
+        return Err(b.mismatch(a.at, "the special register has another size"));
+    }
+    if ty.size() < special.size() {
+        b.emit(Op::Cvt { d, dty: Ty::U16, sty: special, fp: Fp::default(), a: value });
+    } else if value != Src::Reg(d) {
+        b.emit(Op::Mov { d, a: value });
+    }
     Ok(())
 }
 
