@@ -72,7 +72,7 @@ impl Config {
     /// A sentence naming the variable whose value makes no sense.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut c = Self::default();
-        let mut field = |name: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
+        let field = |name: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
             Some(text) if set(text.trim()).is_none() => Err(format!("{name}={text} is not understood")),
             _ => Ok(()),
         };
@@ -134,7 +134,9 @@ pub fn configure(config: Config) -> Result<(), String> {
     if config.devices > MAX_DEVICES || config.sms == 0 {
         return Err(format!("a machine has at most {MAX_DEVICES} devices of at least one multiprocessor"));
     }
-    CONFIG.set(Ok(config)).map_err(|_| "the software machine of this process is already configured".to_owned())
+    CONFIG
+        .set(Ok(config))
+        .map_err(|_| "the software machine of this process is already configured".to_owned())
 }
 
 /// The configuration in force; an environment that makes no sense is reported by `cuInit`.

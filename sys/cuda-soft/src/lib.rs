@@ -7,5 +7,11 @@ pub mod mem;
 pub mod ptx;
 
 mod config;
+mod driver;
+mod handles;
+mod machine;
+mod module;
+mod stream;
 
 pub use config::{Config, Lacks, configure};
+pub use driver::driver_table;

@@ -36,10 +36,10 @@ pub(crate) enum Origin {
     Device,
     /// Variables of a module.
     Module,
-    /// `cuMemHostAlloc`, with its flags.
-    Host(u32),
-    /// `cuMemHostRegister`, with its flags.
-    Registered(u32),
+    /// `cuMemHostAlloc`.
+    Host,
+    /// `cuMemHostRegister`.
+    Registered,
     /// `cuIpcOpenMemHandle`.
     Ipc,
     /// `cuMemMap`.
@@ -67,7 +67,7 @@ impl Allocation {
     }
 
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.origin, Origin::Host(_) | Origin::Registered(_))
+        matches!(self.origin, Origin::Host | Origin::Registered)
     }
 }
 
@@ -101,20 +101,34 @@ impl Allocations {
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn device(&self, device: &Device, size: u64, origin: Origin, limit: u64) -> Result<Arc<Allocation>> {
+    pub(crate) fn device(
+        &self,
+        device: &Device,
+        size: u64,
+        origin: Origin,
+        limit: u64,
+    ) -> Result<Arc<Allocation>> {
         let charge = Charge::take(device, round_up(size)?, limit)?;
         let facts = Facts { kind: Kind::Plain, device: device.ordinal, handle_types: 0 };
         let backing = create(size, facts)?;
         self.add(backing, size, origin, device.ordinal, Rights::Owned(device.ordinal), Some(charge))
     }
 
+    /// Zeroed memory for the grid barrier of one launch, beside what the user may allocate.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub(crate) fn workspace(&self, device: &Device) -> Result<Arc<Allocation>> {
+        self.device(device, WORKSPACE, Origin::Module, u64::MAX)
+    }
+
     /// New pinned host memory.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn host(&self, device: usize, size: u64, flags: u32) -> Result<Arc<Allocation>> {
+    pub(crate) fn host(&self, device: usize, size: u64) -> Result<Arc<Allocation>> {
         let backing = create(size, Facts { kind: Kind::Host, device, handle_types: 0 })?;
-        self.add(backing, size, Origin::Host(flags), device, Rights::Host { writable: true }, None)
+        self.add(backing, size, Origin::Host, device, Rights::Host { writable: true }, None)
     }
 
     /// Makes memory visible that is mapped already.
@@ -142,9 +156,9 @@ impl Allocations {
     ///
     /// # Errors
     /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` where it overlaps anything known.
-    pub(crate) fn register(&self, base: u64, size: u64, flags: u32, device: usize, writable: bool) -> Result {
+    pub(crate) fn register(&self, base: u64, size: u64, device: usize, writable: bool) -> Result {
         let backing = Arc::new(Backing::borrowed());
-        let allocation = self.record(base, size, Origin::Registered(flags), device, backing, None);
+        let allocation = self.record(base, size, Origin::Registered, device, backing, None);
         let mut map = self.map.lock();
         if map.range(..base + size).next_back().is_some_and(|(_, a)| a.end() > base) {
             return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -210,6 +224,9 @@ impl Allocations {
         Arc::new(Allocation { base, size, origin, device, id, sync_memops, backing, _charge: charge })
     }
 }
+
+/// What `%envreg1` and `%envreg2` point to in a cooperative launch.
+const WORKSPACE: u64 = 64;
 
 /// The page size that sizes are rounded up to.
 pub(crate) const PAGE: u64 = 64 << 10;

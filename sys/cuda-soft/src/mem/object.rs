@@ -289,7 +289,12 @@ impl Mapping {
         let base = start.next_multiple_of(align);
         trim(start, base - start);
         trim(base + len, start + total - base - len);
-        Ok(Self { base: nonnull(base as *mut libc::c_void)?, len, reserved: false, gone: AtomicBool::new(false) })
+        Ok(Self {
+            base: nonnull(base as *mut libc::c_void)?,
+            len,
+            reserved: false,
+            gone: AtomicBool::new(false),
+        })
     }
 
     fn unmap(&self) {

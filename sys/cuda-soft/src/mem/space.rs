@@ -16,6 +16,13 @@ use super::{Bell, Doorbell, MAX_DEVICES};
 pub enum Rights {
     /// Memory of one device: the owner, and devices whose context enabled peer access to it.
     Owned(usize),
+    /// Memory of another process's device, opened by a context of this one: both devices, and the owner's peers.
+    Lent {
+        /// The device it belongs to.
+        owner: usize,
+        /// The device whose context opened it.
+        to: usize,
+    },
     /// Host memory: every device.
     Host {
         /// Whether devices may write it.
@@ -84,6 +91,11 @@ impl Space {
         map.entries.remove(&base).map(|entry| entry.backing)
     }
 
+    /// The rights of the mapping that begins at `base`.
+    pub(crate) fn rights(&self, base: u64) -> Option<Rights> {
+        self.map.read().entries.get(&base).map(|entry| entry.rights)
+    }
+
     /// Changes the rights of the mapping at `base`.
     pub(crate) fn set_rights(&self, base: u64, rights: Rights) {
         let mut map = self.map.write();
@@ -138,8 +150,7 @@ impl View<'_> {
     pub(crate) fn find_for_copy(&self, addr: u64, write: bool) -> Option<Span> {
         let (base, entry) = self.map.at(addr)?;
         match entry.rights {
-            Rights::Owned(_) => Some(entry.span(base, true)),
-            Rights::Host { .. } => Some(entry.span(base, true)),
+            Rights::Owned(_) | Rights::Lent { .. } | Rights::Host { .. } => Some(entry.span(base, true)),
             Rights::Granted { .. } => self.find(addr, write),
         }
     }
@@ -183,6 +194,10 @@ impl Map {
         match rights {
             Rights::Owned(owner) => {
                 let yes = owner == device || self.peers[device] & 1 << owner != 0;
+                (yes, yes)
+            }
+            Rights::Lent { owner, to } => {
+                let yes = to == device || self.rights(device, Rights::Owned(owner)).0;
                 (yes, yes)
             }
             Rights::Host { writable } => (true, writable),
@@ -229,7 +244,10 @@ mod tests {
         space.set_peer(0, 1, false);
         assert_eq!(may(0, 0x1000), (false, false));
         assert_eq!(may(5, 0x2000), (true, false));
-        assert_eq!([may(0, 0x3000), may(1, 0x3000), may(2, 0x3000)], [(true, true), (false, false), (true, false)]);
+        assert_eq!(
+            [may(0, 0x3000), may(1, 0x3000), may(2, 0x3000)],
+            [(true, true), (false, false), (true, false)]
+        );
         space.set_rights(0x3000, Rights::Granted { read: 0, write: 0b010 });
         assert_eq!([may(0, 0x3000), may(1, 0x3000)], [(false, false), (true, true)]);
     }

@@ -1,0 +1,83 @@
+//! What is known about kernels, and how many of their blocks fit.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use cuda_driver_sys::{CUfunction, CUfunction_attribute as Attribute, CUresult};
+
+use super::{INVALID_VALUE, context, entries};
+use crate::code;
+use crate::machine::{limits, machine};
+
+entries! {
+    fn cuFuncGetAttribute(value: *mut c_int => out, attribute: Attribute, function: CUfunction) {
+        let machine = machine()?;
+        context::current(machine)?;
+        let kernel = machine.kernels.get(function)?;
+        let f = kernel.function();
+        let (major, minor) = machine.config.compute_capability;
+        let number = match attribute {
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => max_threads(f),
+            Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => f.shared_size,
+            Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => kernel.loaded.constant as u32,
+            Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => f.frame_size,
+            Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS => limits::REGISTERS,
+            Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION => kernel.loaded.ptx_version,
+            Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => kernel.max_dynamic.load(Ordering::Relaxed),
+            Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => {
+                value.set(-1);
+                return Ok(());
+            }
+            // No clusters here.
+            other if other.0 < Attribute::CU_FUNC_ATTRIBUTE_MAX.0 => 0,
+            _ => return Err(INVALID_VALUE),
+        };
+        value.set(c_int::try_from(number).unwrap_or(c_int::MAX));
+        Ok(())
+    }
+
+    fn cuFuncSetAttribute(function: CUfunction, attribute: Attribute, value: c_int) {
+        let machine = machine()?;
+        context::current(machine)?;
+        let kernel = machine.kernels.get(function)?;
+        match attribute {
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                let room = limits::SHARED_OPTIN.saturating_sub(kernel.function().shared_size);
+                let value = u32::try_from(value).ok().filter(|v| *v <= room).ok_or(INVALID_VALUE)?;
+                kernel.max_dynamic.store(value, Ordering::Relaxed);
+                Ok(())
+            }
+            Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
+            Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            | Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+            }
+            _ => Err(INVALID_VALUE),
+        }
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int => out,
+        function: CUfunction,
+        block_size: c_int,
+        dynamic_shared: usize,
+    ) {
+        let machine = machine()?;
+        context::current(machine)?;
+        let kernel = machine.kernels.get(function)?;
+        let f = kernel.function();
+        let threads = u32::try_from(block_size).ok().filter(|n| *n > 0).ok_or(INVALID_VALUE)?;
+        let dynamic = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
+        let fits = threads <= max_threads(f) && dynamic <= kernel.max_dynamic.load(Ordering::Relaxed);
+        let count = if fits { machine.residency().blocks_on_sm(threads, f.shared_size + dynamic, 0) } else { 0 };
+        blocks.set(count as c_int);
+        Ok(())
+    }
+}
+
+/// Threads of a block that this kernel can be launched with.
+pub(super) fn max_threads(f: &code::Function) -> u32 {
+    let required: u32 = f.required_block.iter().product();
+    [f.max_threads, required].into_iter().filter(|n| *n > 0).fold(limits::THREADS, u32::min)
+}

@@ -1,0 +1,78 @@
+//! Graphs.
+
+use std::ffi::{c_uint, c_ulonglong};
+use std::sync::Arc;
+
+use cuda_driver_sys::{CUgraph, CUgraphExec, CUgraphInstantiate_flags as Flags, CUgraphNode, CUstream};
+
+use super::{INVALID_VALUE, context, entries, input, stream};
+use crate::handles;
+use crate::machine::machine;
+use crate::stream::graph::{Graph, GraphExec};
+
+entries! {
+    fn cuGraphCreate(graph: *mut CUgraph => out, flags: c_uint) {
+        let machine = machine()?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(machine, Vec::new())))));
+        Ok(())
+    }
+
+    fn cuGraphDestroy(graph: CUgraph) {
+        let machine = machine()?;
+        let graph = machine.graphs.remove(graph).map_err(|_| INVALID_VALUE)?;
+        graph.retire(machine);
+        Ok(())
+    }
+
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        let machine = machine()?;
+        let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: null or good for one number, by contract.
+        let room = unsafe { input(count) }?;
+        let total = graph.nodes.len();
+        // SAFETY: `count` was not null. Where `nodes` is not null it has room for that many, by contract.
+        unsafe {
+            if nodes.is_null() {
+                count.write(total);
+                return Ok(());
+            }
+            for i in 0..room {
+                nodes.add(i).write(graph.nodes.get(i).map_or(std::ptr::null_mut(), |n| handles::pointer(*n)));
+            }
+            count.write(total.min(room));
+        }
+        Ok(())
+    }
+
+    fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec => out, graph: CUgraph, flags: c_ulonglong) {
+        let machine = machine()?;
+        let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+        let known = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0
+            | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0
+            | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
+        if flags & !u64::from(known) != 0 {
+            return Err(INVALID_VALUE);
+        }
+        exec.set(handles::pointer(machine.execs.add(Arc::new(GraphExec::new(graph.work.clone())))));
+        Ok(())
+    }
+
+    fn cuGraphUpload(exec: CUgraphExec, on: CUstream) {
+        let machine = machine()?;
+        stream::find(machine, context::current(machine)?, on)?;
+        machine.execs.get(exec).map(|_| ()).map_err(|_| INVALID_VALUE)
+    }
+
+    fn cuGraphLaunch(exec: CUgraphExec, on: CUstream) {
+        let machine = machine()?;
+        let stream = stream::find(machine, context::current(machine)?, on)?;
+        machine.execs.get(exec).map_err(|_| INVALID_VALUE)?.launch(machine, &stream)
+    }
+
+    fn cuGraphExecDestroy(exec: CUgraphExec) {
+        machine()?.execs.remove(exec).map(|_| ()).map_err(|_| INVALID_VALUE)
+    }
+}

@@ -1,0 +1,71 @@
+//! Tests of the driver families against the table.
+//!
+//! All tests of a process share one machine. A test that makes a context fail, or fills a device's memory, takes a
+//! device no other test uses ([`SPOILED`] and up).
+
+mod capture;
+mod memory;
+mod module;
+mod process;
+mod stream;
+mod vmm;
+
+use std::sync::Once;
+
+use cuda_driver_sys::{CUcontext, CUdevice, CUresult, CUstream, DriverTable};
+
+use crate::{Config, configure, driver_table};
+
+const OK: CUresult = CUresult::CUDA_SUCCESS;
+
+/// The first device that tests may ruin.
+const SPOILED: CUdevice = 8;
+
+/// The table, with the machine configured and initialised, and the context of `device` current.
+fn on(device: CUdevice) -> DriverTable {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let config = Config { devices: 16, sms: 4, memory: 256 << 20, ..Config::default() };
+        configure(config).expect("configured once");
+    });
+    let t = driver_table();
+    let mut context: CUcontext = std::ptr::null_mut();
+    // SAFETY: the pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuInit)(0), OK);
+        assert_eq!((t.cuDevicePrimaryCtxRetain)(&raw mut context, device), OK);
+        assert_eq!((t.cuCtxSetCurrent)(context), OK);
+    }
+    t
+}
+
+/// A fresh stream that does not wait for the legacy one.
+fn stream(t: &DriverTable) -> CUstream {
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local.
+    assert_eq!(unsafe { (t.cuStreamCreate)(&raw mut stream, 1) }, OK);
+    stream
+}
+
+/// Device memory.
+fn alloc(t: &DriverTable, size: usize) -> u64 {
+    let mut p = 0;
+    // SAFETY: the pointer is to a local.
+    assert_eq!(unsafe { (t.cuMemAlloc_v2)(&raw mut p, size) }, OK);
+    p
+}
+
+/// Reads device memory.
+fn read<T: Copy + Default>(t: &DriverTable, from: u64, n: usize) -> Vec<T> {
+    let mut to = vec![T::default(); n];
+    // SAFETY: the vector has room for what is copied.
+    let code = unsafe { (t.cuMemcpyDtoH_v2)(to.as_mut_ptr().cast(), from, n * size_of::<T>()) };
+    assert_eq!(code, OK);
+    to
+}
+
+/// Writes device memory.
+fn write<T: Copy>(t: &DriverTable, to: u64, from: &[T]) {
+    // SAFETY: the slice is what is copied.
+    assert_eq!(unsafe { (t.cuMemcpyHtoD_v2)(to, from.as_ptr().cast(), size_of_val(from)) }, OK);
+}

@@ -1,0 +1,222 @@
+//! Loaded modules: code compiled for the device and its variables in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use cuda_driver_sys::CUresult;
+use parking_lot::Mutex;
+
+use crate::code::{self, Symbol};
+use crate::driver::jit::Jit;
+use crate::exec::Image;
+use crate::lower;
+use crate::machine::{Device, Machine, Result, machine};
+use crate::mem::allocation::{Allocation, Origin};
+use crate::ptx::{self, ast};
+
+/// One module of a context.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) device: usize,
+    pub(crate) image: Arc<Image>,
+    /// `.version` as `CU_FUNC_ATTRIBUTE_PTX_VERSION` gives it.
+    pub(crate) ptx_version: u32,
+    /// Bytes of `.const` variables.
+    pub(crate) constant: u64,
+    /// Handles of functions given out, by index.
+    pub(crate) kernels: Mutex<HashMap<usize, u64>>,
+    /// Where the variables lie.
+    variables: Option<Arc<Allocation>>,
+}
+
+/// One kernel of a module, as `CUfunction`.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) index: usize,
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+    pub(crate) max_dynamic: AtomicU32,
+}
+
+/// A link in progress.
+#[derive(Debug)]
+pub(crate) struct LinkState {
+    pub(crate) jit: Jit,
+    pub(crate) inputs: Mutex<LinkInputs>,
+}
+
+/// What has been added to a link, and what came out.
+#[derive(Debug, Default)]
+pub(crate) struct LinkInputs {
+    pub(crate) texts: Vec<String>,
+    pub(crate) image: Option<Box<[u8]>>,
+}
+
+/// Code ready to be loaded.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    code: code::Module,
+    ptx_version: u32,
+}
+
+/// Why compiling failed: the code, and what the JIT log says.
+pub(crate) type Refusal = (CUresult, String);
+
+impl Kernel {
+    pub(crate) fn function(&self) -> &code::Function {
+        &self.loaded.image.code.functions[self.index]
+    }
+}
+
+/// Parses one PTX text for this machine.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
+pub(crate) fn parse(machine: &Machine, text: &str) -> std::result::Result<ast::Module, Refusal> {
+    let module = ptx::parse(text).map_err(|d| (CUresult::CUDA_ERROR_INVALID_PTX, d.to_string()))?;
+    if module.version > PTX_VERSION {
+        let (major, minor) = module.version;
+        let why = format!("ptxas fatal   : Unsupported .version {major}.{minor}; current version is '9.0'");
+        return Err((CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, why));
+    }
+    let (major, minor) = machine.config.compute_capability;
+    let here = major * 10 + minor;
+    let runs = match module.sm_suffix {
+        None => module.sm <= here,
+        Some('f') => module.sm / 10 == major && module.sm <= here,
+        Some(_) => module.sm == here,
+    };
+    if !runs {
+        let suffix = module.sm_suffix.map(String::from).unwrap_or_default();
+        let why = format!(
+            "ptxas fatal   : .target sm_{}{suffix} does not run on this device, sm_{here}",
+            module.sm
+        );
+        return Err((CUresult::CUDA_ERROR_INVALID_PTX, why));
+    }
+    Ok(module)
+}
+
+/// Compiles texts that belong together.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn compile(machine: &Machine, texts: &[String]) -> std::result::Result<Compiled, Refusal> {
+    let modules = texts.iter().map(|t| parse(machine, t)).collect::<std::result::Result<Vec<_>, _>>()?;
+    let ptx_version = modules.iter().map(|m| m.version.0 * 10 + m.version.1).max().unwrap_or(0);
+    let code = lower::compile(&modules).map_err(|d| (CUresult::CUDA_ERROR_INVALID_PTX, d.to_string()))?;
+    Ok(Compiled { code, ptx_version })
+}
+
+/// The newest PTX of the driver version this device says it has.
+const PTX_VERSION: (u32, u32) = (9, 0);
+
+/// Gives the variables of a module memory and their initial values.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Result<Loaded> {
+    let Compiled { code, ptx_version } = compiled;
+    let mut end = 0u64;
+    let mut offsets = Vec::with_capacity(code.globals.len());
+    for global in &code.globals {
+        let at = end.next_multiple_of(global.align.max(16));
+        offsets.push(at);
+        end = at.checked_add(global.size).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    }
+    let variables = match end {
+        0 => None,
+        _ => Some(machine.allocations.device(device, end, Origin::Module, machine.config.memory)?),
+    };
+    let base = variables.as_ref().map_or(0, |a| a.base);
+    let globals: Vec<u64> = offsets.iter().map(|at| base + at).collect();
+    for (global, at) in code.globals.iter().zip(&globals) {
+        let mut bytes = global.init.clone();
+        for r in &global.relocations {
+            let address = match r.symbol {
+                Symbol::Global(i) => globals[i as usize],
+                Symbol::Function(i) => code::function_address(i),
+            };
+            let value = address.wrapping_add_signed(r.addend).to_le_bytes();
+            let (from, to) = (r.offset as usize, r.offset as usize + usize::from(r.size));
+            if bytes.len() < to {
+                bytes.resize(to, 0);
+            }
+            bytes[from..to].copy_from_slice(&value[..usize::from(r.size)]);
+        }
+        let n = bytes.len().min(global.size as usize);
+        // SAFETY: the variable lies in memory just allocated, which nobody else knows yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), *at as *mut u8, n) };
+    }
+    let constant = code.globals.iter().filter(|g| g.constant).map(|g| g.size).sum();
+    let image = Arc::new(Image { code: Arc::new(code), globals });
+    Ok(Loaded { device: device.ordinal, image, ptx_version, constant, kernels: Mutex::default(), variables })
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if let (Some(variables), Ok(machine)) = (&self.variables, machine()) {
+            machine.allocations.remove(variables.base);
+        }
+    }
+}
+
+/// What `cuLinkComplete` yields: the texts, to be compiled again where they are loaded.
+pub(crate) mod image {
+    /// Not the beginning of any text, cubin or fat binary.
+    const MAGIC: [u8; 8] = *b"\x7fAQSOFT\x01";
+    const HEADER: usize = 16;
+
+    /// Packs texts.
+    pub(crate) fn encode(texts: &[String]) -> Box<[u8]> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([0; 8]);
+        for text in texts {
+            bytes.extend((text.len() as u64).to_le_bytes());
+            bytes.extend(text.as_bytes());
+        }
+        let total = (bytes.len() as u64).to_le_bytes();
+        bytes[8..HEADER].copy_from_slice(&total);
+        bytes.into()
+    }
+
+    /// The whole size of a packed image that begins with these bytes, if it is one.
+    pub(crate) fn total(header: &[u8; 16]) -> Option<usize> {
+        let size: [u8; 8] = header[8..].try_into().ok()?;
+        header.starts_with(&MAGIC).then(|| usize::try_from(u64::from_le_bytes(size)).ok()).flatten()
+    }
+
+    /// Whether one byte more may still belong to a packed image.
+    pub(crate) fn may_begin_with(first: &[u8]) -> bool {
+        MAGIC.starts_with(&first[..first.len().min(MAGIC.len())])
+    }
+
+    /// Unpacks.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<String>> {
+        let mut rest = bytes.get(HEADER..)?;
+        let mut texts = Vec::new();
+        while !rest.is_empty() {
+            let (size, after) = rest.split_first_chunk::<8>()?;
+            let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*size)).ok()?)?;
+            texts.push(String::from_utf8(text.to_vec()).ok()?);
+            rest = after;
+        }
+        Some(texts)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn images_round_trip_and_damage_is_noticed() {
+            let texts = vec!["one".to_owned(), String::new(), "three".to_owned()];
+            let bytes = encode(&texts);
+            assert_eq!(total(bytes.first_chunk().expect("header")), Some(bytes.len()));
+            assert_eq!(decode(&bytes), Some(texts));
+            assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
+            assert!(!may_begin_with(b".version") && may_begin_with(b"\x7fAQ") && !may_begin_with(b"\x7fELF"));
+        }
+    }
+}
