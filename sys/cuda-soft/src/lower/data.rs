@@ -1,6 +1,6 @@
 //! Sizes, alignments and initial bytes of variables (PTX ISA 5.4.4).
 
-use super::link::{Program, Symbol, element};
+use super::link::{Program, Symbol, element, unresolved};
 use crate::code::{self, Relocation, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Constant, Init, Linkage, Name, Position, Space, Variable};
@@ -136,6 +136,7 @@ impl Image<'_, '_> {
         let symbol = match self.program.symbol(self.unit, &name.text) {
             Some(Symbol::Global(index)) => code::Symbol::Global(*index),
             Some(Symbol::Function(index)) => code::Symbol::Function(*index),
+            Some(Symbol::Unresolved) => return Err(unresolved(&name.text, name.at)),
             Some(_) => {
                 return Err(name.at.error(format!("The address of '{}' is not a constant", name.text)));
             }

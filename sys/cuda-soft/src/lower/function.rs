@@ -292,14 +292,21 @@ impl<'p, 'a> Builder<'p, 'a> {
             let pred = self.guard(&guard.predicate)?;
             self.guard = Guard { pred: Some(pred), negate: guard.negated };
         }
-        let mut modifiers = Modifiers::new(instruction);
-        let lowered = isa::lower(self, instruction, &mut modifiers);
+        let lowered = self.lowered(instruction);
         for reg in std::mem::take(&mut self.temporaries) {
             self.slots.release(reg);
         }
         self.guard = Guard::ALWAYS;
+        lowered
+    }
+
+    fn lowered(&mut self, instruction: &'a Instruction) -> Result<(), Diagnostic> {
+        let Name { text, at } = &instruction.opcode;
+        let handler = isa::handler(text)
+            .ok_or_else(|| at.error(format!("Instruction '{text}' is not supported on this device")))?;
+        let mut modifiers = Modifiers::new(instruction);
         modifiers.all_known()?;
-        lowered?;
+        handler(self, instruction, &mut modifiers)?;
         modifiers.finish()
     }
 

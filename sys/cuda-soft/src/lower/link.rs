@@ -6,7 +6,7 @@ use super::data;
 use crate::code::op::Service;
 use crate::code::{Param, Ty};
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{Function, Item, Linkage, Module, Space, Variable};
+use crate::ptx::ast::{Function, Item, Linkage, Module, Position, Space, Variable};
 
 /// What the modules define, and what each name means in each of them.
 #[derive(Debug)]
@@ -42,6 +42,13 @@ pub(super) enum Symbol<'a> {
     Function(u32),
     /// A function the device itself provides.
     Service(Service, Signature),
+    /// Declared, but no module defines it: an error where it is used, and only there.
+    Unresolved,
+}
+
+/// The error for a use of [`Symbol::Unresolved`].
+pub(super) fn unresolved(name: &str, at: Position) -> Diagnostic {
+    at.error(format!("Unresolved extern '{name}'"))
 }
 
 /// Layout of what passes between a caller and a function; offsets are in the callee's frame, for kernels in
@@ -196,7 +203,9 @@ impl<'a> Linker<'a> {
                     }
                     self.program.scopes[unit].insert(&name.text, symbol);
                 }
-                None => self.errors.push(name.at.error(format!("Unresolved extern '{}'", name.text))),
+                None => {
+                    self.program.scopes[unit].insert(&name.text, Symbol::Unresolved);
+                }
             }
         }
     }

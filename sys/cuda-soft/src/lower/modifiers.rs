@@ -202,7 +202,8 @@ fn known(word: &str) -> bool {
         weak relaxed acquire release acq_rel sc volatile mmio nc ca cg cs lu cv wb wt v2 v4 v8 \
         add min max inc dec exch cas noftz shiftamt pred shared::cluster b128 level warp cta alias proxy async gl \
         f4e b4e rc8 ecl ecr rc16 finite infinite number notanumber normal subnormal \
-        e4m3 e5m2 e4m3x2 e5m2x2 tf32 u16x2 s16x2 f32x2 satfinite satfinite rs";
+        e4m3 e5m2 e4m3x2 e5m2x2 tf32 u16x2 s16x2 f32x2 satfinite rs idx sc unified \
+        launch_dependents wait bulk tensor commit_group wait_group wait_all";
     ty(word).is_some()
         || SCOPES.iter().any(|(name, _)| *name == word)
         || SPACES.iter().any(|(name, _)| *name == word)

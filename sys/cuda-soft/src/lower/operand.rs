@@ -3,7 +3,7 @@
 
 use super::data;
 use super::function::Builder;
-use super::link::Symbol;
+use super::link::{Symbol, unresolved};
 use super::modifiers::word;
 use super::scope::Entity;
 use super::special::{Reading, special};
@@ -243,6 +243,7 @@ impl Builder<'_, '_> {
                 Ok((Space::Shared, Addr { base: Base::Zero, offset: start.wrapping_add(offset) }))
             }
             Some(Symbol::DynamicShared(_)) => self.dynamic_shared(offset, at),
+            Some(Symbol::Unresolved) => Err(unresolved(name, at)),
             Some(_) => Err(self.mismatch(at, &format!("'{name}' is not a variable"))),
             None => Err(self.unknown(name, at)),
         }

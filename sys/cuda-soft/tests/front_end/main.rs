@@ -1,6 +1,9 @@
 //! PTX text to checked code, through the public entries of the front end.
 
 mod corpus;
+mod diagnostics;
+mod linking;
+mod mutation;
 
 use cuda_soft::{code, lower, ptx};
 

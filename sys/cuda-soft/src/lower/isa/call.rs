@@ -4,7 +4,7 @@ use super::Lowered;
 use crate::code::op::{Call, CallTarget, FrameCopy};
 use crate::code::{Op, Param, Reg, Src, Ty};
 use crate::lower::function::{Builder, frame_access};
-use crate::lower::link::{Signature, Symbol};
+use crate::lower::link::{Signature, Symbol, unresolved};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::lower::scope::Entity;
@@ -79,6 +79,7 @@ fn resolve<'a>(
         Some(Symbol::Service(service, signature)) => {
             Ok((CallTarget::Service(*service), signature.clone(), (&[], &[])))
         }
+        Some(Symbol::Unresolved) => Err(unresolved(name, callee.at)),
         Some(_) => Err(b.mismatch(callee.at, &format!("'{name}' is not a function"))),
         None => Err(callee.at.error(format!("Unknown symbol '{name}'"))),
     }
