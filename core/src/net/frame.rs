@@ -187,5 +187,8 @@ mod tests {
         let mut decoder = Decoder::new(9);
         decoder.push(&encode(0, b"x", 1, 9).unwrap(), &mut fd()).unwrap();
         assert_eq!(decoder.pop().unwrap().fds.len(), 1);
+        // Even inside a frame no more are kept than one frame can carry.
+        let mut many: Vec<OwnedFd> = (0..=MAX_FDS).flat_map(|_| fd()).collect();
+        assert!(Decoder::new(9).push(&encode(0, b"x", 1, 9).unwrap()[..8], &mut many).is_err());
     }
 }
