@@ -94,7 +94,7 @@ impl Communicator {
                 "rank 0 runs something else; use one version of aqueduct everywhere",
             )
         })?;
-        let identity = Identity::new(rank, size, seed, None);
+        let identity = Identity::new(rank, size, seed, bootstrap.secret());
         let listeners = Listeners::bind(&identity, &config)?;
         let mine = PeerInfo {
             rank,

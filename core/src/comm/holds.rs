@@ -46,7 +46,9 @@ impl Holds {
 
     /// Takes back everything of a peer that is gone.
     pub(super) fn release_all(&mut self, peer: u32) -> Vec<KeepAlive> {
-        self.held.values_mut().for_each(|hold| drop(hold.receipts.remove(&peer)));
+        for hold in self.held.values_mut() {
+            hold.receipts.remove(&peer);
+        }
         self.held.extract_if(|_, hold| hold.receipts.is_empty()).map(|(_, hold)| hold.keep).collect()
     }
 

@@ -174,3 +174,153 @@ impl Drop for Links {
         self.control.leave();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::super::holds::HoldId;
+    use super::super::key::{Key, Kind};
+    use super::super::mailbox::{Message, Offer};
+    use super::super::peer::tests::info;
+    use super::*;
+    use crate::abort::Abort;
+    use crate::error::ErrorKind;
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(30))
+    }
+
+    /// A group in one process; `hosts` of them.
+    fn group(size: u32, hosts: u32) -> Vec<Links> {
+        let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+        let identities: Vec<Identity> = (0..size).map(|rank| Identity::new(rank, size, [7; 32], None)).collect();
+        let listeners: Vec<_> = identities.iter().map(|identity| Listeners::bind(identity, &config).unwrap()).collect();
+        let peers: Arc<[PeerInfo]> = (0..size)
+            .zip(&listeners)
+            .map(|(rank, l)| PeerInfo {
+                host: format!("h{}", rank % hosts),
+                tcp: l.tcp(),
+                unix: l.unix(),
+                ..info(rank, size)
+            })
+            .collect();
+        std::thread::scope(|s| {
+            let opening: Vec<_> = identities
+                .into_iter()
+                .zip(listeners)
+                .map(|(identity, listeners)| {
+                    let peers = peers.clone();
+                    let control = Control::new(identity.rank, size, Abort::new());
+                    s.spawn(move || Links::open(control, identity, listeners, peers, soon()).unwrap())
+                })
+                .collect();
+            opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn wait_for(what: &str, done: impl Fn() -> bool) {
+        let deadline = soon();
+        while !done() {
+            assert!(!deadline.expired(), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn an_abort_reaches_everyone_once_with_its_cause() {
+        for (size, hosts) in [(1, 1), (2, 1), (5, 2), (20, 3)] {
+            let links = group(size, hosts);
+            let last = size - 1;
+            links[last as usize].control.abort().abort(crate::abort::AbortCause::requested(last, "enough"));
+            for (rank, one) in links.iter().enumerate() {
+                wait_for("the abort did not come", || one.control.abort().is_aborted());
+                let error = one.control.abort().check("x").unwrap_err();
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::Aborted, Some(last)), "rank {rank}: {error}");
+                assert!(error.message().contains("enough"));
+            }
+        }
+    }
+
+    #[test]
+    fn leaving_in_good_order_is_not_a_failure() {
+        let mut links = group(4, 1);
+        let rank = links.pop().unwrap().identity.rank;
+        for one in &links {
+            wait_for("BYE did not come", || one.control.check_peer("x", rank).is_err());
+            let error = one.control.check_peer("x", rank).unwrap_err();
+            assert!(error.message().contains("good order"), "{error}");
+            assert!(!one.control.abort().is_aborted());
+        }
+    }
+
+    #[test]
+    fn a_link_that_ends_without_bye_is_a_lost_peer() {
+        let links = group(3, 1);
+        // What a killed process looks like to the others: its sockets end.
+        links[2].control.link(0).unwrap().close();
+        wait_for("the loss was not noticed", || links[1].control.abort().is_aborted());
+        for rank in [0, 1] {
+            let error = links[rank].control.abort().check("x").unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+            assert!(error.message().contains("noticed by rank 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn messages_meet_across_lazily_opened_links_with_descriptors() {
+        let links = group(20, 1);
+        let (a, b) = (0_u32, 11_u32);
+        assert!(links[a as usize].control.link(b).is_none(), "choose ranks without an eager link");
+        std::thread::scope(|s| {
+            // Both open at the same time.
+            for (from, to) in [(a, b), (b, a)] {
+                let one = &links[from as usize];
+                s.spawn(move || one.ensure(to, soon()).unwrap());
+            }
+        });
+        for (from, to) in [(a, b), (b, a)] {
+            let fd: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+            let offer = Offer { body: vec![from as u8], fds: vec![fd] };
+            let key = Key { kind: Kind::MemorySend, peer: to, tag: 3 };
+            links[from as usize].control.say(key, 1, Message::Offer(offer)).unwrap();
+        }
+        for (at, from) in [(b, a), (a, b)] {
+            let key = Key { kind: Kind::MemoryRecv, peer: from, tag: 3 };
+            let got = std::cell::RefCell::new(None);
+            wait_for("the offer did not come", || {
+                let offer = links[at as usize].control.with_mailbox(|mailbox| mailbox.take_offer(key, 1));
+                *got.borrow_mut() = offer;
+                got.borrow().is_some()
+            });
+            let offer = got.take().unwrap();
+            assert_eq!((offer.body, offer.fds.len()), (vec![from as u8], 1));
+        }
+    }
+
+    #[test]
+    fn what_a_peer_uses_is_held_until_it_gives_it_back_or_leaves() {
+        let mut links = group(3, 1);
+        let thing = Arc::new(1_u8);
+        for peer in [1, 2] {
+            links[0].control.hold(HoldId::Memory(9), thing.clone(), peer);
+        }
+        assert!(!links[0].control.wait_released(Deadline::after(Duration::from_millis(20))));
+        links[1].control.give_back(0, HoldId::Memory(9), 1);
+        drop(links.remove(2));
+        assert!(links[0].control.wait_released(soon()));
+        assert_eq!(Arc::strong_count(&thing), 1);
+    }
+
+    #[test]
+    fn strangers_and_other_communicators_are_turned_away() {
+        let links = group(17, 1);
+        let mine = &links[0];
+        let other = Identity::new(1, 17, [8; 32], None);
+        let path = &mine.peers[0].unix;
+        let refused = other.network.connect_unix(path, other.claims(0), soon()).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Authentication | ErrorKind::PeerLost), "{refused}");
+        assert!(!mine.control.abort().is_aborted());
+    }
+}

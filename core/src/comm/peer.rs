@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
@@ -123,11 +123,6 @@ impl PeerInfo {
         self.same_host(other)
             && self.device.pci_bus_id == other.device.pci_bus_id
             && self.device.uuid == other.device.uuid
-    }
-
-    /// The unix socket for file descriptors.
-    pub(super) fn unix(&self) -> &Path {
-        &self.unix
     }
 }
 

@@ -48,11 +48,15 @@ impl MemoryWire {
             }
             Way::Fds(sizes) => {
                 w.u8(1).count(sizes.len());
-                sizes.iter().for_each(|size| drop(w.u64(*size)));
+                for size in sizes {
+                    w.u64(*size);
+                }
             }
             Way::Fabric(chunks) => {
                 w.u8(2).count(chunks.len());
-                chunks.iter().for_each(|(size, handle)| drop(w.u64(*size).raw(handle)));
+                for (size, handle) in chunks {
+                    w.u64(*size).raw(handle);
+                }
             }
             Way::Legacy(handle) => {
                 w.u8(3).raw(handle);
