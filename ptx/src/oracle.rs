@@ -1,6 +1,9 @@
 //! What each kernel must do, in a few lines of Rust: the other side of every kernel test.
 
+pub mod all_reduce;
 pub mod channel;
+pub mod half;
+pub mod ll128;
 
 /// Bytes that depend on `seed` and on their index with period 251, the largest prime below 256, so that exchanged or
 /// shifted blocks of any power-of-two size differ.
