@@ -2,6 +2,7 @@
 
 mod corpus;
 mod diagnostics;
+mod forms;
 mod linking;
 mod mutation;
 

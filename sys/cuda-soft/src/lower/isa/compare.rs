@@ -37,14 +37,16 @@ fn applies(cmp: Cmp, ty: Ty) -> bool {
 /// The comparison, its type and `.ftz`. With `result`, the type of the result comes first.
 fn comparison(
     b: &Builder<'_, '_>,
+    i: &Instruction,
     m: &mut Modifiers<'_>,
     result: bool,
 ) -> Result<(Cmp, Ty, Option<Ty>, bool), Diagnostic> {
+    let unsigned_name = i.modifiers.iter().any(|w| matches!(w.text.as_str(), "lo" | "ls" | "hi" | "hs"));
     let cmp = m.required("Comparison", &COMPARISONS)?;
     let dty = if result { Some(m.ty(&[Ty::U32, Ty::S32, Ty::F32])?) } else { None };
     let ty = m.ty(&COMPARED)?;
-    if !applies(cmp, ty) {
-        return Err(m.at().error(format!("Comparison does not apply to the type in '{}'", b.opcode)));
+    if !applies(cmp, ty) || (unsigned_name && !matches!(ty, Ty::U16 | Ty::U32 | Ty::U64)) {
+        return Err(m.at().error("Mismatch between instruction type and comparison qualifier"));
     }
     match ty {
         Ty::F16 => b.needs("comparison of .f16", 53, (4, 2), m.at())?,
@@ -70,7 +72,7 @@ fn combination(
 }
 
 pub(super) fn setp<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
-    let (cmp, ty, _, ftz) = comparison(b, m, false)?;
+    let (cmp, ty, _, ftz) = comparison(b, i, m, false)?;
     let [d, x, y, rest @ ..] = &i.operands[..] else {
         return Err(b.mismatch(i.opcode.at, "at least 3 operands wanted"));
     };
@@ -85,7 +87,7 @@ pub(super) fn setp<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
 }
 
 pub(super) fn set<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
-    let (cmp, ty, dty, ftz) = comparison(b, m, true)?;
+    let (cmp, ty, dty, ftz) = comparison(b, i, m, true)?;
     let dty = dty.unwrap_or(Ty::U32);
     let [d, x, y, rest @ ..] = &i.operands[..] else {
         return Err(b.mismatch(i.opcode.at, "at least 3 operands wanted"));

@@ -80,8 +80,15 @@ fn rounding(b: &Builder<'_, '_>, m: &mut Modifiers<'_>, dty: Ty, sty: Ty) -> Res
         }
     }
     fp.ftz = (dty == Ty::F32 || sty == Ty::F32) && m.take("ftz");
-    fp.sat = dty != Ty::Bf16 && m.take("sat");
+    fp.sat = dty != Ty::Bf16 && !contains(dty, sty) && m.take("sat");
     Ok(fp)
+}
+
+/// Whether every value of one integer type is one of the other, so that nothing can saturate.
+fn contains(dty: Ty, sty: Ty) -> bool {
+    !dty.float()
+        && !sty.float()
+        && (dty == sty || (dty.size() > sty.size() && (dty.signed() || !sty.signed())))
 }
 
 fn rounding_missing(b: &Builder<'_, '_>, m: &Modifiers<'_>) -> Diagnostic {

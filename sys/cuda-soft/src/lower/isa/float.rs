@@ -40,6 +40,11 @@ pub(super) fn precise(
         let what = "Rounding modifier or '.approx' modifier required for instruction";
         return Err(m.at().error(format!("{what} '{}'", b.opcode)));
     }
+    if approx && ty == Ty::F64 && !ftz {
+        return Err(m
+            .at()
+            .error(format!("'.ftz' modifier required for instruction '{}.approx.f64'", b.opcode)));
+    }
     if ftz && ty == Ty::F64 && !approx {
         return Err(m.at().error(format!("Modifier '.ftz' does not apply to '.f64' type in '{}'", b.opcode)));
     }

@@ -29,9 +29,15 @@ const TYPES: [Ty; 14] = [
 pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let (sem, scope) = ordering(b, m, "acquire", Semantics::Acquire)?;
     let read_only = i.opcode.text == "ldu" || m.take("nc");
-    hints(m, &["ca", "cg", "cs", "lu", "cv"]);
+    let steered = hints(m, &["ca", "cg", "cs", "lu", "cv"]);
     let (space, count, ty) = shape(m)?;
-    if read_only && (sem != Semantics::Weak || !matches!(space, Space::Global | Space::Generic)) {
+    cached(m, sem, space, steered)?;
+    let named = if i.opcode.text == "ldu" {
+        matches!(space, Space::Global | Space::Generic)
+    } else {
+        space == Space::Global
+    };
+    if read_only && !(named && sem == Semantics::Weak) {
         return Err(m.at().error("Read-only loads are weak loads of '.global'"));
     }
     let [d, a] = exactly(b, i)?;
@@ -54,8 +60,9 @@ pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
 
 pub(super) fn st<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let (sem, scope) = ordering(b, m, "release", Semantics::Release)?;
-    hints(m, &["wb", "cg", "cs", "wt"]);
+    let steered = hints(m, &["wb", "cg", "cs", "wt"]);
     let (space, count, ty) = shape(m)?;
+    cached(m, sem, space, steered)?;
     let [a, value] = exactly(b, i)?;
     let parts = b.parts(value);
     size_matches(b, parts, count, value)?;
@@ -121,21 +128,40 @@ fn ordering(
     }
 }
 
+/// Cache hints of an access: whether an operator (`.ca`), whether a priority or prefetch size (`L1::`, `L2::`).
+#[derive(Clone, Copy)]
+struct Hints {
+    operator: bool,
+    priority: bool,
+}
+
 /// Takes cache operators and eviction hints: this device has no caches to steer.
-fn hints(m: &mut Modifiers<'_>, operators: &[&str]) {
-    const PRIORITIES: [&str; 9] = [
-        "L1::evict_normal",
-        "L1::evict_unchanged",
-        "L1::evict_first",
-        "L1::evict_last",
-        "L1::no_allocate",
-        "L2::64B",
-        "L2::128B",
-        "L2::256B",
-        "unified",
-    ];
-    operators.iter().any(|word| m.take(word));
-    while m.pick(|word| PRIORITIES.contains(&word).then_some(())).is_some() {}
+fn hints(m: &mut Modifiers<'_>, operators: &[&str]) -> Hints {
+    const PRIORITIES: [&str; 5] =
+        ["L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"];
+    const PREFETCHES: [&str; 3] = ["L2::64B", "L2::128B", "L2::256B"];
+    let loads = !operators.contains(&"wb");
+    let operator = operators.iter().any(|word| m.take(word));
+    let mut priority = false;
+    let understood = |word: &str| PRIORITIES.contains(&word) || (loads && PREFETCHES.contains(&word));
+    while m.pick(|word| understood(word).then_some(())).is_some() {
+        priority = true;
+    }
+    Hints { operator, priority }
+}
+
+/// Which hints and semantics go together and with which space.
+fn cached(m: &Modifiers<'_>, sem: Semantics, space: Space, hints: Hints) -> Lowered {
+    if hints.operator && sem != Semantics::Weak {
+        return Err(m.at().error("Cache operators cannot be combined with memory semantics"));
+    }
+    if hints.priority && !matches!(space, Space::Generic | Space::Global) {
+        return Err(m.at().error("Cache hints apply to '.global' and generic accesses only"));
+    }
+    if sem == Semantics::Volatile && matches!(space, Space::Local | Space::Const | Space::Param) {
+        return Err(m.at().error("Modifier '.volatile' cannot be applied to this state space"));
+    }
+    Ok(())
 }
 
 /// State space (generic if none), vector length and element type.

@@ -99,22 +99,18 @@ fn sync(m: &mut Modifiers<'_>) -> Lowered {
 
 pub(super) fn vote<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     sync(m)?;
-    let modes: [(&str, Option<fn(Pred) -> VoteKind>); 4] = [
-        ("all", Some(VoteKind::All)),
-        ("any", Some(VoteKind::Any)),
-        ("uni", Some(VoteKind::Uni)),
-        ("ballot", None),
-    ];
-    let mode = m.required("Mode", &modes)?;
+    let word = m.required("Mode", &[("all", "all"), ("any", "any"), ("uni", "uni"), ("ballot", "ballot")])?;
     let [d, a, mask] = exactly(b, i)?;
-    let kind = match mode {
-        Some(make) => {
-            m.required("'.pred'", &[("pred", ())])?;
-            make(b.pred(d)?)
-        }
-        None => {
-            let ty = m.ty(&[Ty::B32])?;
-            VoteKind::Ballot(b.dst(d, ty, Fit::Exact)?)
+    let kind = if word == "ballot" {
+        let ty = m.ty(&[Ty::B32])?;
+        VoteKind::Ballot(b.dst(d, ty, Fit::Exact)?)
+    } else {
+        m.required("'.pred'", &[("pred", ())])?;
+        let p = b.pred(d)?;
+        match word {
+            "all" => VoteKind::All(p),
+            "any" => VoteKind::Any(p),
+            _ => VoteKind::Uni(p),
         }
     };
     let (a, mask) = (b.pred_src(a)?, b.value(mask, Ty::B32)?);
