@@ -30,6 +30,9 @@ mod transfer;
 mod warp;
 mod watchdog;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 

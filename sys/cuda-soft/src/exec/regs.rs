@@ -56,7 +56,7 @@ impl Regs {
     }
 
     /// The low 32 bits of a source in every lane.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn get32(&self, src: Src) -> Lanes<u32> {
         match src {
             Src::Reg(Reg::W32(r)) => self.w32[self.window.w32 as usize + usize::from(r)].0,
@@ -68,7 +68,7 @@ impl Regs {
     }
 
     /// A source in every lane, zero-extended from a 32-bit slot.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn get64(&self, src: Src) -> Lanes<u64> {
         match src {
             Src::Reg(Reg::W64(r)) => self.w64[self.window.w64 as usize + usize::from(r)].0,
@@ -92,7 +92,7 @@ impl Regs {
     }
 
     /// Writes the lanes of `mask`, zero-extended into a 64-bit slot.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn put32(&mut self, d: Reg, values: &Lanes<u32>, mask: u32) {
         match d {
             Reg::W32(r) => {
@@ -107,7 +107,7 @@ impl Regs {
     }
 
     /// Writes the lanes of `mask`, truncated into a 32-bit slot.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn put64(&mut self, d: Reg, values: &Lanes<u64>, mask: u32) {
         match d {
             Reg::W64(r) => {

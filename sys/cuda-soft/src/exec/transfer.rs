@@ -40,6 +40,8 @@ impl Warp {
             }
         };
         match space {
+            // In a kernel; in other functions lowering addresses the frame.
+            Space::Param => at = at.map(|v| v.wrapping_add(cx.access.params.base)),
             Space::Shared => at = at.map(|v| v.wrapping_add(cx.access.shared.base)),
             Space::Local => {
                 let stacks = self.stacks();

@@ -11,7 +11,7 @@ use crate::code::{PredSrc, Reg, Src, Ty};
 
 /// A bit per lane where `a cmp b`; for a pair of halves, where it holds of the low one (lowering
 /// splits pairs that need both).
-#[inline(always)]
+#[inline(never)]
 pub(super) fn compare(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) -> u32 {
     match ty {
         Ty::B32 | Ty::U32 | Ty::B8 | Ty::U8 => words::<u32>(regs, cmp, a, b),
@@ -36,7 +36,6 @@ fn widen(ty: Ty, bits: u16) -> f32 {
     }
 }
 
-#[inline(always)]
 fn words<T: Word>(regs: &Regs, cmp: Cmp, a: Src, b: Src) -> u32 {
     let (a, b) = (T::get(regs, a), T::get(regs, b));
     match cmp {
@@ -51,7 +50,6 @@ fn words<T: Word>(regs: &Regs, cmp: Cmp, a: Src, b: Src) -> u32 {
     }
 }
 
-#[inline(always)]
 fn floats<T: Float>(cmp: Cmp, a: &Lanes<T>, b: &Lanes<T>, ftz: bool) -> u32 {
     let flush = |v: &Lanes<T>| if ftz { map1(v, T::flush) } else { *v };
     let (a, b) = (flush(a), flush(b));
@@ -75,7 +73,7 @@ fn floats<T: Float>(cmp: Cmp, a: &Lanes<T>, b: &Lanes<T>, ftz: bool) -> u32 {
 }
 
 /// The two results of a comparison combined with a predicate.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn combine(regs: &Regs, holds: u32, with: Option<(BoolOp, PredSrc)>) -> (u32, u32) {
     match with {
         None => (holds, !holds),
@@ -86,7 +84,7 @@ pub(super) fn combine(regs: &Regs, holds: u32, with: Option<(BoolOp, PredSrc)>) 
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn boolean(op: BoolOp, a: u32, b: u32) -> u32 {
     match op {
         BoolOp::And => a & b,
@@ -96,7 +94,7 @@ pub(super) fn boolean(op: BoolOp, a: u32, b: u32) -> u32 {
 }
 
 /// Writes "true" of type `dty` in the lanes of `yes`, zero elsewhere.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, yes: u32) {
     let truth: u32 = match dty {
         Ty::F32 => 1.0f32.to_bits(),
@@ -114,7 +112,7 @@ pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, yes: u32) {
     regs.put32(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn slct(regs: &mut Regs, mask: u32, cty: Ty, ftz: bool, d: Reg, [a, b, c]: [Src; 3]) {
     let choose = match cty {
         Ty::F32 => {
@@ -137,7 +135,7 @@ pub(super) fn slct(regs: &mut Regs, mask: u32, cty: Ty, ftz: bool, d: Reg, [a, b
     regs.put64(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn test(regs: &Regs, test: FloatTest, ty: Ty, a: Src) -> u32 {
     use std::num::FpCategory::{Infinite, Nan, Normal, Subnormal, Zero};
     let category: Lanes<std::num::FpCategory> = match ty {

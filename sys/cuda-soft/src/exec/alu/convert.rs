@@ -9,7 +9,7 @@ use super::{map1, map2};
 use crate::code::op::Fp;
 use crate::code::{Reg, Round, Src, Ty};
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn convert(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, sty: Ty, fp: Fp, a: Src) {
     let plain = fp.round == Round::Nearest && !fp.sat && !fp.ftz && !fp.integral && !fp.relu;
     let raw = regs.get64(a);
@@ -40,7 +40,7 @@ pub(super) fn convert(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, sty: Ty, fp: 
 }
 
 /// Two `f32` to a pair of halves.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn pair(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, fp: Fp, a: Src, b: Src) {
     let (a, b) = (regs.get32(a), regs.get32(b));
     let part = if dty == Ty::Bf16x2 { Ty::Bf16 } else { Ty::F16 };

@@ -224,13 +224,11 @@ impl Float for f64 {
     }
 }
 
-#[inline(always)]
 fn read<T: Float>(regs: &Regs, src: Src, fp: Fp) -> Lanes<T> {
     let values = T::get(regs, src);
     if fp.ftz { map1(&values, T::flush) } else { values }
 }
 
-#[inline(always)]
 fn write<T: Float>(regs: &mut Regs, d: Reg, values: Lanes<T>, fp: Fp, mask: u32) {
     let mut values = map1(&values, T::canonical);
     if fp.ftz {
@@ -247,7 +245,7 @@ fn write<T: Float>(regs: &mut Regs, d: Reg, values: Lanes<T>, fp: Fp, mask: u32)
     T::put(regs, d, &values, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: Reg, a: Src) {
     let a = read::<T>(regs, a, fp);
     let exact = fp.approx || fp.round == Round::Nearest;
@@ -268,7 +266,7 @@ pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: 
     write(regs, d, r, fp, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn binary<T: Float>(
     regs: &mut Regs,
     mask: u32,
@@ -298,7 +296,6 @@ pub(super) fn binary<T: Float>(
     write(regs, d, r, fp, mask);
 }
 
-#[inline(always)]
 fn extremes<T: Float>(a: &Lanes<T>, b: &Lanes<T>, min: bool, fp: Fp) -> Lanes<T> {
     let mut r = [T::default(); LANES];
     for i in 0..LANES {
@@ -317,7 +314,7 @@ fn extremes<T: Float>(a: &Lanes<T>, b: &Lanes<T>, min: bool, fp: Fp) -> Lanes<T>
     r
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn fma<T: Float>(regs: &mut Regs, mask: u32, fp: Fp, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (read::<T>(regs, a, fp), read::<T>(regs, b, fp), read::<T>(regs, c, fp));
     let r = if fp.round == Round::Nearest {

@@ -77,7 +77,6 @@ fn flush<H: Half>(bits: u16, fp: Fp) -> u16 {
 }
 
 /// Applies `f` to one half, or to both of a pair.
-#[inline(always)]
 fn each<const N: usize>(
     regs: &mut Regs,
     mask: u32,
@@ -107,7 +106,7 @@ fn brain(ty: Ty) -> bool {
     matches!(ty, Ty::Bf16 | Ty::Bf16x2)
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn unary(regs: &mut Regs, mask: u32, op: Unary, ty: Ty, fp: Fp, d: Reg, a: Src) {
     if brain(ty) {
         each(regs, mask, ty, d, [a], |[a]| unary_one::<bf16>(op, fp, a));
@@ -137,7 +136,7 @@ fn unary_one<H: Half>(op: Unary, fp: Fp, bits: u16) -> u16 {
     finish::<H>(H::narrow(value), fp)
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: Reg, a: Src, b: Src) {
     if brain(ty) {
         each(regs, mask, ty, d, [a, b], |[a, b]| binary_one::<bf16>(op, fp, a, b));
@@ -180,7 +179,7 @@ fn extreme<H: Half>(min: bool, fp: Fp, a: u16, b: u16) -> u16 {
     if fp.xorsign_abs { bits & 0x7fff | sign } else { bits }
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn fma(regs: &mut Regs, mask: u32, ty: Ty, fp: Fp, d: Reg, abc: [Src; 3]) {
     if brain(ty) {
         each(regs, mask, ty, d, abc, |[a, b, c]| fma_one::<bf16>(fp, a, b, c));

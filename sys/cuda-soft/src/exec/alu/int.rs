@@ -1,7 +1,7 @@
 //! Integer arithmetic (PTX ISA 9.7.1, 9.7.2 and 9.7.7).
 
 use super::super::regs::{LANES, Lanes, Regs};
-use super::{map1, map2, map3};
+use super::{each1, each2, each3, map1, map2};
 use crate::code::op::{Binary, Ternary, Unary};
 use crate::code::{Reg, Src, Ty};
 
@@ -177,26 +177,24 @@ word!(i32, u32, 32, true, get32, put32, u32, i64, i64);
 word!(u64, u64, 64, false, get64, put64, u64, u64, u128);
 word!(i64, u64, 64, true, get64, put64, u64, i64, i128);
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn unary<T: Word>(regs: &mut Regs, mask: u32, op: Unary, d: Reg, a: Src) {
     let a = T::get(regs, a);
-    let same = |f: &dyn Fn(T) -> T| map1(&a, f);
     let count: Lanes<u32> = match op {
-        Unary::Popc => map1(&a, T::popc),
-        Unary::Clz => map1(&a, T::clz),
-        Unary::Bfind => map1(&a, |a| (T::BITS - 1).wrapping_sub(a.find().clz())),
-        Unary::BfindShift => map1(&a, |a| {
+        Unary::Popc => each1(&a, T::popc),
+        Unary::Clz => each1(&a, T::clz),
+        Unary::Bfind => each1(&a, |a| (T::BITS - 1).wrapping_sub(a.find().clz())),
+        Unary::BfindShift => each1(&a, |a| {
             let clz = a.find().clz();
             if clz == T::BITS { u32::MAX } else { clz }
         }),
         Unary::Not => return T::put(regs, d, &map1(&a, T::not), mask),
         Unary::Neg => return T::put(regs, d, &map1(&a, T::neg), mask),
-        Unary::Abs => return T::put(regs, d, &map1(&a, T::abs), mask),
-        Unary::Brev => return T::put(regs, d, &map1(&a, T::brev), mask),
+        Unary::Abs => return T::put(regs, d, &each1(&a, T::abs), mask),
+        Unary::Brev => return T::put(regs, d, &each1(&a, T::brev), mask),
         Unary::Cnot => {
-            let one = T::narrow(1);
-            let r = same(&|a| if a == T::default() { one } else { T::default() });
-            return T::put(regs, d, &r, mask);
+            let zero = |a: T| if a == T::default() { T::narrow(1) } else { T::default() };
+            return T::put(regs, d, &each1(&a, zero), mask);
         }
         // The remaining functions are of floats; lowering rejects them on integers.
         _ => return,
@@ -204,7 +202,7 @@ pub(super) fn unary<T: Word>(regs: &mut Regs, mask: u32, op: Unary, d: Reg, a: S
     regs.put32(d, &count, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn binary<T: Word>(
     regs: &mut Regs,
     mask: u32,
@@ -228,35 +226,35 @@ pub(super) fn binary<T: Word>(
     ) {
         let (a, b) = (regs.get32(a), regs.get32(b));
         let r = match op {
-            Binary::BmskClamp => map2(&a, &b, |a, b| bit_mask(a, b)),
-            Binary::BmskWrap => map2(&a, &b, |a, b| bit_mask(a & 31, b & 31)),
-            Binary::SzextClamp => map2(&a, &b, |a, b| extend(a, b.min(32), T::SIGNED)),
-            _ => map2(&a, &b, |a, b| extend(a, b & 31, T::SIGNED)),
+            Binary::BmskClamp => each2(&a, &b, |a, b| bit_mask(a, b)),
+            Binary::BmskWrap => each2(&a, &b, |a, b| bit_mask(a & 31, b & 31)),
+            Binary::SzextClamp => each2(&a, &b, |a, b| extend(a, b.min(32), T::SIGNED)),
+            _ => each2(&a, &b, |a, b| extend(a, b & 31, T::SIGNED)),
         };
         return regs.put32(d, &r, mask);
     }
     let (a, b) = (T::get(regs, a), T::get(regs, b));
     let r = match op {
-        Binary::Add if sat => map2(&a, &b, T::add_sat),
-        Binary::Sub if sat => map2(&a, &b, T::sub_sat),
+        Binary::Add if sat => each2(&a, &b, T::add_sat),
+        Binary::Sub if sat => each2(&a, &b, T::sub_sat),
         Binary::Add => map2(&a, &b, T::add),
         Binary::Sub => map2(&a, &b, T::sub),
         Binary::Mul | Binary::MulLo => map2(&a, &b, T::mul),
-        Binary::MulHi => map2(&a, &b, T::mul_hi),
+        Binary::MulHi => each2(&a, &b, T::mul_hi),
         Binary::MulWide if T::BITS == 32 => {
             // Kept apart because it is the common way to compute addresses.
             let r = map2(&a, &b, |a, b| (a.wide() as i64).wrapping_mul(b.wide() as i64) as u64);
             return regs.put64(d, &r, mask);
         }
         Binary::MulWide => {
-            return T::put_wide(regs, d, &map2(&a, &b, |a, b| a.wide() * b.wide()), mask);
+            return T::put_wide(regs, d, &each2(&a, &b, |a, b| a.wide() * b.wide()), mask);
         }
-        Binary::Mul24Lo => map2(&a, &b, |a, b| T::narrow(low24::<T>(a) * low24::<T>(b))),
-        Binary::Mul24Hi => map2(&a, &b, |a, b| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16)),
-        Binary::Div => map2(&a, &b, T::div),
-        Binary::Rem => map2(&a, &b, T::rem),
-        Binary::Min => map2(&a, &b, T::min),
-        Binary::Max => map2(&a, &b, T::max),
+        Binary::Mul24Lo => each2(&a, &b, |a, b| T::narrow(low24::<T>(a) * low24::<T>(b))),
+        Binary::Mul24Hi => each2(&a, &b, |a, b| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16)),
+        Binary::Div => each2(&a, &b, T::div),
+        Binary::Rem => each2(&a, &b, T::rem),
+        Binary::Min => each2(&a, &b, T::min),
+        Binary::Max => each2(&a, &b, T::max),
         Binary::And => map2(&a, &b, T::and),
         Binary::Or => map2(&a, &b, T::or),
         Binary::Xor => map2(&a, &b, T::xor),
@@ -266,7 +264,7 @@ pub(super) fn binary<T: Word>(
     T::put(regs, d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn ternary<T: Word>(
     regs: &mut Regs,
     mask: u32,
@@ -277,27 +275,29 @@ pub(super) fn ternary<T: Word>(
 ) {
     if op == Ternary::Bfe {
         let (a, pos, len) = (T::get(regs, a), regs.get32(b), regs.get32(c));
-        return T::put(regs, d, &map3(&a, &pos, &len, bfe), mask);
+        return T::put(regs, d, &each3(&a, &pos, &len, bfe), mask);
     }
     let (a, b) = (T::get(regs, a), T::get(regs, b));
     if op == Ternary::MadWide {
         let c = T::get_wide(regs, c);
-        let r = map3(&a, &b, &c, |a, b, c| (a.wide() * b.wide()).wrapping_add(c));
+        let r = each3(&a, &b, &c, |a, b, c| (a.wide() * b.wide()).wrapping_add(c));
         return T::put_wide(regs, d, &r, mask);
     }
     let c = T::get(regs, c);
     let r = match op {
-        Ternary::MadLo => map3(&a, &b, &c, |a, b, c| a.mul(b).add(c)),
-        Ternary::MadHi if sat => map3(&a, &b, &c, |a, b, c| a.mul_hi(b).add_sat(c)),
-        Ternary::MadHi => map3(&a, &b, &c, |a, b, c| a.mul_hi(b).add(c)),
+        Ternary::MadLo => each3(&a, &b, &c, |a, b, c| a.mul(b).add(c)),
+        Ternary::MadHi if sat => each3(&a, &b, &c, |a, b, c| a.mul_hi(b).add_sat(c)),
+        Ternary::MadHi => each3(&a, &b, &c, |a, b, c| a.mul_hi(b).add(c)),
         Ternary::Mad24Lo => {
-            map3(&a, &b, &c, |a, b, c| T::narrow(low24::<T>(a) * low24::<T>(b)).add(c))
+            each3(&a, &b, &c, |a, b, c| T::narrow(low24::<T>(a) * low24::<T>(b)).add(c))
         }
-        Ternary::Mad24Hi => map3(&a, &b, &c, |a, b, c| {
-            let high = T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16);
-            if sat { high.add_sat(c) } else { high.add(c) }
+        Ternary::Mad24Hi if sat => each3(&a, &b, &c, |a, b, c| {
+            T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add_sat(c)
         }),
-        Ternary::Sad => map3(&a, &b, &c, |a, b, c| c.add(a.abs_diff(b))),
+        Ternary::Mad24Hi => {
+            each3(&a, &b, &c, |a, b, c| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add(c))
+        }
+        Ternary::Sad => each3(&a, &b, &c, |a, b, c| c.add(a.abs_diff(b))),
         // Not of this shape; `ternary` in the parent sends them elsewhere.
         _ => return,
     };
@@ -343,7 +343,7 @@ fn extend(value: u32, width: u32, signed: bool) -> u32 {
 
 /// `add.cc`, `addc`, `sub.cc`, `subc`: the flag is the carry of an addition, and for a
 /// subtraction its borrow.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn add_carry(
     regs: &mut Regs,
     mask: u32,
@@ -373,7 +373,7 @@ pub(super) fn add_carry(
     regs.put64(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn mad_carry(
     regs: &mut Regs,
     mask: u32,

@@ -18,40 +18,10 @@ use crate::code::{Reg, Src, Ty};
 
 /// Executes `op` if it is arithmetic: one that touches nothing but this warp's registers, and
 /// each lane only its own. False if it is not.
-#[inline]
+///
+/// The functions of one type are compiled apart from each other: inlined into one they take the
+/// compiler minutes.
 pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if wide::available() {
-        // SAFETY: the features were found on this processor.
-        return unsafe { wide::run(regs, mask, op) };
-    }
-    run_on_any(regs, mask, op)
-}
-
-/// The same code compiled for processors with AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-mod wide {
-    use super::{Op, Regs};
-
-    #[inline(always)]
-    pub(super) fn available() -> bool {
-        // Each of these is a load and a test after the first call.
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("lzcnt")
-            && is_x86_feature_detected!("popcnt")
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
-        super::run_on_any(regs, mask, op)
-    }
-}
-
-#[inline(always)]
-fn run_on_any(regs: &mut Regs, mask: u32, op: &Op) -> bool {
     match op {
         Op::Mov { d: d @ Reg::W32(_), a } => {
             let a = regs.get32(*a);
@@ -121,7 +91,6 @@ fn run_on_any(regs: &mut Regs, mask: u32, op: &Op) -> bool {
     true
 }
 
-#[inline(always)]
 fn unary(regs: &mut Regs, mask: u32, op: Unary, ty: Ty, fp: Fp, d: Reg, a: Src) {
     match ty {
         Ty::F32 => float::unary::<f32>(regs, mask, op, fp, d, a),
@@ -136,7 +105,6 @@ fn unary(regs: &mut Regs, mask: u32, op: Unary, ty: Ty, fp: Fp, d: Reg, a: Src) 
     }
 }
 
-#[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the operands of one instruction")]
 fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: Reg, a: Src, b: Src) {
     match ty {
@@ -152,7 +120,6 @@ fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: Reg, a: Src
     }
 }
 
-#[inline(always)]
 fn ternary(regs: &mut Regs, mask: u32, op: Ternary, ty: Ty, fp: Fp, d: Reg, abc: [Src; 3]) {
     match (op, ty) {
         (Ternary::Fma, Ty::F32) => float::fma::<f32>(regs, mask, fp, d, abc),
@@ -185,6 +152,29 @@ fn map1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: impl Fn(A) -> R) -> Lanes<R
         r[i] = f(a[i]);
     }
     r
+}
+
+/// [`map1`] for functions too dear or too rare to be worth a loop of their own.
+#[inline(never)]
+fn each1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: fn(A) -> R) -> Lanes<R> {
+    map1(a, f)
+}
+
+/// [`map2`], likewise.
+#[inline(never)]
+fn each2<A: Copy, B: Copy, R: Copy + Default>(a: &Lanes<A>, b: &Lanes<B>, f: fn(A, B) -> R) -> Lanes<R> {
+    map2(a, b, f)
+}
+
+/// [`map3`], likewise.
+#[inline(never)]
+fn each3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
+    a: &Lanes<A>,
+    b: &Lanes<B>,
+    c: &Lanes<C>,
+    f: fn(A, B, C) -> R,
+) -> Lanes<R> {
+    map3(a, b, c, f)
 }
 
 /// `r[i] = f(a[i], b[i])`.

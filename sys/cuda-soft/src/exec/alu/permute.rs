@@ -5,7 +5,7 @@ use super::map3;
 use crate::code::op::{PrmtMode, Ternary};
 use crate::code::{Reg, Src, Ty};
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn pack(regs: &mut Regs, mask: u32, d: Reg, parts: &[Src], bits: u32) {
     let mut r = [0u64; LANES];
     let keep = (1u64 << bits) - 1;
@@ -18,7 +18,7 @@ pub(super) fn pack(regs: &mut Regs, mask: u32, d: Reg, parts: &[Src], bits: u32)
     regs.put64(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn unpack(regs: &mut Regs, mask: u32, d: &[Option<Reg>], a: Src, bits: u32) {
     let values = regs.get64(a);
     let keep = (1u64 << bits) - 1;
@@ -30,7 +30,7 @@ pub(super) fn unpack(regs: &mut Regs, mask: u32, d: &[Option<Reg>], a: Src, bits
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn bfi(
     regs: &mut Regs,
     mask: u32,
@@ -55,7 +55,7 @@ pub(super) fn bfi(
     regs.put64(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn lop3(regs: &mut Regs, mask: u32, table: u8, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (regs.get32(a), regs.get32(b), regs.get32(c));
     let on = |bit: u32| if table >> bit & 1 != 0 { u32::MAX } else { 0 };
@@ -73,7 +73,7 @@ pub(super) fn lop3(regs: &mut Regs, mask: u32, table: u8, d: Reg, [a, b, c]: [Sr
     regs.put32(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn funnel(regs: &mut Regs, mask: u32, op: Ternary, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (regs.get32(a), regs.get32(b), regs.get32(c));
     let pair = |a: u32, b: u32| u64::from(b) << 32 | u64::from(a);
@@ -86,7 +86,7 @@ pub(super) fn funnel(regs: &mut Regs, mask: u32, op: Ternary, d: Reg, [a, b, c]:
     regs.put32(d, &r, mask);
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn prmt(regs: &mut Regs, mask: u32, mode: PrmtMode, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (regs.get32(a), regs.get32(b), regs.get32(c));
     regs.put32(d, &map3(&a, &b, &c, |a, b, c| bytes(mode, a, b, c)), mask);
@@ -120,7 +120,7 @@ fn bytes(mode: PrmtMode, a: u32, b: u32, selector: u32) -> u32 {
     })
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn dot(regs: &mut Regs, mask: u32, op: Ternary, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (regs.get32(a), regs.get32(b), regs.get32(c));
     let part = |v: u32, shift: u32, bits: u32, signed: bool| -> i64 {
