@@ -1,0 +1,251 @@
+//! Several devices of one process as ranks, for tests of kernels: on the software device, or with `AQUEDUCT_DRIVER=cuda` on GPUs.
+//!
+//! Where a machine has fewer devices than a test has ranks, ranks share devices.
+
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use aqueduct_ptx::abi::{ABORT_WORD_RUN, AbortHandle, AbortRecord, DeviceStruct};
+use aqueduct_ptx::collective::LaunchShape;
+use aqueduct_ptx::{Target, instantiate};
+use cuda_driver_sys::{
+    CUcontext, CUdevice_attribute_enum as Attribute, CUfunction, CUmodule, CUresult, CUstream, DriverTable,
+};
+
+/// How long [`Machine::finish`] waits before it sets the abort word and fails the test.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Pinned host memory that every device can reach: portable and mapped.
+const HOST_FLAGS: c_uint = 1 | 2;
+
+/// Streams that do not wait for the default stream.
+const NON_BLOCKING: c_uint = 1;
+
+/// Ranks and what they were given. Nothing is freed before the process ends: tests are short, and a rank that failed may
+/// still be read by its peers.
+pub(crate) struct Machine {
+    table: DriverTable,
+    ranks: Vec<Rank>,
+    target: Target,
+    abort_word: *mut u32,
+}
+
+struct Rank {
+    context: CUcontext,
+    stream: CUstream,
+    /// Pinned; written by kernels.
+    record: *mut AbortRecord,
+}
+
+/// Arguments of a launch, by value.
+#[derive(Default)]
+pub(crate) struct Args(Vec<Box<[u64]>>);
+
+impl Args {
+    pub(crate) fn u32(mut self, value: u32) -> Self {
+        self.0.push([u64::from(value)].into());
+        self
+    }
+
+    pub(crate) fn u64(mut self, value: u64) -> Self {
+        self.0.push([value].into());
+        self
+    }
+
+    pub(crate) fn structure<T: DeviceStruct>(mut self, value: &T) -> Self {
+        let words = value.as_bytes().chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        });
+        self.0.push(words.collect());
+        self
+    }
+}
+
+fn check(call: &str, result: CUresult) {
+    assert_eq!(result, CUresult::CUDA_SUCCESS, "{call}");
+}
+
+/// `call!(self.cuSomething(args))`: fails the test unless it succeeds.
+macro_rules! call {
+    ($table:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: tests pass live handles, addresses they allocated and locals that outlive the call.
+        check(stringify!($name), unsafe { ($table.$name)($($arg),*) })
+    };
+}
+
+impl Machine {
+    /// `ranks` ranks on as many devices as there are, all of which can reach each other.
+    pub(crate) fn new(ranks: usize) -> Self {
+        let table = match std::env::var("AQUEDUCT_DRIVER").as_deref() {
+            Ok("cuda") => {
+                cuda_driver_sys::load(None).expect("AQUEDUCT_DRIVER=cuda needs the NVIDIA driver").table
+            }
+            _ => cuda_soft::driver_table(),
+        };
+        call!(table, cuInit(0));
+        let (mut devices, mut version) = (0, 0);
+        call!(table, cuDeviceGetCount(&raw mut devices));
+        call!(table, cuDriverGetVersion(&raw mut version));
+        let attribute = |attribute| {
+            let mut value = 0;
+            call!(table, cuDeviceGetAttribute(&raw mut value, attribute, 0));
+            value.unsigned_abs()
+        };
+        let target = Target::for_device(
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            version.unsigned_abs(),
+        )
+        .expect("sm_70 and CUDA 9 or newer");
+        let contexts: Vec<CUcontext> = (0..ranks)
+            .map(|rank| {
+                let mut context = null_mut();
+                let device = c_int::try_from(rank).expect("few ranks") % devices;
+                call!(table, cuDevicePrimaryCtxRetain(&raw mut context, device));
+                context
+            })
+            .collect();
+        for &context in &contexts {
+            call!(table, cuCtxSetCurrent(context));
+            for &peer in contexts.iter().filter(|&&peer| peer != context) {
+                // SAFETY: both contexts are retained above and never released.
+                let result = unsafe { (table.cuCtxEnablePeerAccess)(peer, 0) };
+                assert!(
+                    [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED]
+                        .contains(&result),
+                    "cuCtxEnablePeerAccess: {result:?}"
+                );
+            }
+        }
+        let mut machine = Self { table, ranks: Vec::new(), target, abort_word: null_mut() };
+        machine.abort_word = machine.host(64).cast();
+        for context in contexts {
+            call!(machine.table, cuCtxSetCurrent(context));
+            let mut stream = null_mut();
+            call!(machine.table, cuStreamCreate(&raw mut stream, NON_BLOCKING));
+            let record = machine.host(size_of::<AbortRecord>()).cast();
+            machine.ranks.push(Rank { context, stream, record });
+        }
+        machine
+    }
+
+    /// Zeroed pinned memory that host and all devices reach at the same address.
+    fn host(&self, bytes: usize) -> *mut c_void {
+        let mut memory = null_mut();
+        call!(self.table, cuMemHostAlloc(&raw mut memory, bytes, HOST_FLAGS));
+        // SAFETY: just allocated with this size; nobody else knows it yet.
+        unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
+        memory
+    }
+
+    fn enter(&self, rank: usize) -> &Rank {
+        let rank = &self.ranks[rank];
+        call!(self.table, cuCtxSetCurrent(rank.context));
+        rank
+    }
+
+    /// Device memory of `rank`, zeroed.
+    pub(crate) fn alloc(&self, rank: usize, bytes: usize) -> u64 {
+        self.enter(rank);
+        let mut address = 0;
+        call!(self.table, cuMemAlloc_v2(&raw mut address, bytes.max(1)));
+        call!(self.table, cuMemsetD8_v2(address, 0, bytes.max(1)));
+        call!(self.table, cuCtxSynchronize());
+        address
+    }
+
+    pub(crate) fn write(&self, rank: usize, address: u64, data: &[u8]) {
+        self.enter(rank);
+        if !data.is_empty() {
+            call!(self.table, cuMemcpyHtoD_v2(address, data.as_ptr().cast(), data.len()));
+        }
+    }
+
+    pub(crate) fn read(&self, rank: usize, address: u64, bytes: usize) -> Vec<u8> {
+        self.enter(rank);
+        let mut data = vec![0u8; bytes];
+        if bytes > 0 {
+            call!(self.table, cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), address, bytes));
+        }
+        data
+    }
+
+    /// The entry `index` of a variant of a catalog row, loaded for `rank`.
+    pub(crate) fn function(
+        &self,
+        rank: usize,
+        kernel: &str,
+        params: &[(&str, &str)],
+        index: usize,
+    ) -> CUfunction {
+        let instance = instantiate(kernel, self.target, params).unwrap_or_else(|error| panic!("{error}"));
+        self.load(rank, &instance.text, &instance.entries[index])
+    }
+
+    /// An entry of a module's text, loaded for `rank`.
+    pub(crate) fn load(&self, rank: usize, text: &str, entry: &str) -> CUfunction {
+        self.enter(rank);
+        let text = CString::new(text).expect("no zero in PTX");
+        let name = CString::new(entry).expect("no zero in a symbol");
+        let (mut module, mut function): (CUmodule, CUfunction) = (null_mut(), null_mut());
+        call!(self.table, cuModuleLoadData(&raw mut module, text.as_ptr().cast()));
+        call!(self.table, cuModuleGetFunction(&raw mut function, module, name.as_ptr()));
+        function
+    }
+
+    /// Starts a kernel on the stream of `rank`.
+    pub(crate) fn launch(&self, rank: usize, function: CUfunction, shape: LaunchShape, args: &Args) {
+        let stream = self.enter(rank).stream;
+        let mut pointers: Vec<*mut c_void> =
+            args.0.iter().map(|arg| arg.as_ptr().cast_mut().cast()).collect();
+        let (grid, block) = (shape.grid, shape.block);
+        call!(
+            self.table,
+            cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, pointers.as_mut_ptr(), null_mut())
+        );
+    }
+
+    /// Waits for all ranks; a test that takes too long is aborted, so that it fails and does not hang.
+    pub(crate) fn finish(&self) {
+        let start = Instant::now();
+        for rank in 0..self.ranks.len() {
+            let stream = self.enter(rank).stream;
+            loop {
+                // SAFETY: the stream lives as long as the machine.
+                match unsafe { (self.table.cuStreamQuery)(stream) } {
+                    CUresult::CUDA_SUCCESS => break,
+                    CUresult::CUDA_ERROR_NOT_READY if start.elapsed() < DEADLINE => std::thread::yield_now(),
+                    result => {
+                        self.abort();
+                        std::thread::sleep(Duration::from_millis(200));
+                        panic!("rank {rank}: {result:?}; it recorded {:?}", self.record(rank));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks all waiting kernels to leave.
+    pub(crate) fn abort(&self) {
+        // SAFETY: pinned memory that lives as long as the process; kernels only read it.
+        unsafe { self.abort_word.write_volatile(ABORT_WORD_RUN + 1) };
+    }
+
+    /// What the first kernel of `rank` that left early was waiting for.
+    pub(crate) fn record(&self, rank: usize) -> AbortRecord {
+        // SAFETY: pinned memory that lives as long as the process; any bytes are valid.
+        unsafe { self.ranks[rank].record.read_volatile() }
+    }
+
+    pub(crate) fn abort_handle(&self, rank: usize) -> AbortHandle {
+        AbortHandle {
+            word: self.abort_word as u64,
+            record: self.ranks[rank].record as u64,
+            rank: u32::try_from(rank).expect("few ranks"),
+            reserved: 0,
+        }
+    }
+}
