@@ -1,0 +1,189 @@
+//! LL128 put and unpack, and the loops that measure, against their oracles: between two ranks, to the byte.
+
+mod device;
+
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, MemoryChannelHandle, Operation, SemaphoreHandle};
+use aqueduct_ptx::collective::{LaunchShape, ll128_bytes};
+use aqueduct_ptx::oracle::{ll128::lines, paint};
+use device::{Args, Machine};
+
+const BUFFER: usize = 16_384;
+const CANARY: u8 = 0xa5;
+
+/// Two ranks and a channel between them; rank r's `src` is what the other's HB put writes to.
+struct Pair {
+    machine: Machine,
+    channels: [MemoryChannelHandle; 2],
+}
+
+impl Pair {
+    fn new() -> Self {
+        let machine = Machine::new(2);
+        let memory = [0, 1].map(|rank| {
+            let data = machine.alloc(rank, BUFFER);
+            let packets = machine.alloc(rank, 2 * BUFFER);
+            let counters = machine.alloc(rank, 32);
+            (data, packets, counters)
+        });
+        let channels = [0, 1].map(|rank| {
+            let (src, packets, counters) = memory[rank];
+            let (peer_data, peer_packets, peer_counters) = memory[1 - rank];
+            let _ = peer_packets;
+            MemoryChannelHandle {
+                semaphore: SemaphoreHandle {
+                    inbound: counters,
+                    expected_inbound: counters + 8,
+                    outbound: counters + 16,
+                    remote_inbound: peer_counters,
+                },
+                dst: peer_data,
+                dst_bytes: BUFFER as u64,
+                src,
+                src_bytes: BUFFER as u64,
+                packets,
+                packet_bytes: 2 * BUFFER as u64,
+                arrived: counters + 24,
+                abort: machine.abort_handle(rank),
+                peer: 1 - rank as u32,
+                reserved: 0,
+            }
+        });
+        Self { machine, channels }
+    }
+
+    /// The channel of `rank` with the peer's packet buffer as destination.
+    fn to_packets(&self, rank: usize) -> MemoryChannelHandle {
+        MemoryChannelHandle {
+            dst: self.channels[1 - rank].packets,
+            dst_bytes: self.channels[1 - rank].packet_bytes,
+            ..self.channels[rank]
+        }
+    }
+}
+
+fn shape(grid: u32, block: u32) -> LaunchShape {
+    LaunchShape { grid, block }
+}
+
+#[test]
+fn ll128_moves_every_size_to_the_byte() {
+    let pair = Pair::new();
+    let (put, unpack) =
+        (pair.machine.function(0, "ll128", &[], 0), pair.machine.function(1, "ll128", &[], 1));
+    let sizes = [
+        0, 4, 8, 12, 16, 20, 116, 120, 124, 508, 512, 516, 952, 956, 960, 964, 1916, 1920, 1924, 4096, 7680,
+        10_004,
+    ];
+    for (turn, bytes) in sizes.into_iter().enumerate() {
+        let flag = 1000 + turn as u32;
+        // Vectors where both ends are 16-byte aligned, words elsewhere.
+        let [from, to] = [[0, 0], [4, 0], [0, 8], [12, 4]][turn % 4];
+        let data = paint(u64::from(flag), bytes);
+        let [sender, receiver] = [&pair.channels[0], &pair.channels[1]];
+        let dst_offset = 128 * (turn as u64 % 3);
+        pair.machine.write(0, sender.src + from, &data);
+        pair.machine.write(1, receiver.src, &[CANARY; BUFFER]);
+        let args = |channel: &MemoryChannelHandle, packets, data| {
+            Args::default().structure(channel).u64(packets).u64(data).u64(bytes as u64).u32(flag)
+        };
+        let sends = args(&pair.to_packets(0), dst_offset, from);
+        let receives = args(receiver, dst_offset, to + 64);
+        // The receiver first, so that it waits.
+        pair.machine.launch(1, unpack, shape(1 + turn as u32 % 3, 64), &receives);
+        pair.machine.launch(0, put, shape(1 + turn as u32 % 2, 96), &sends);
+        pair.machine.finish();
+        let expected = lines(&data, flag);
+        assert_eq!(expected.len() as u64, ll128_bytes(bytes as u64));
+        assert!(
+            pair.machine.read(1, receiver.packets + dst_offset, expected.len()) == expected,
+            "lines of {bytes} bytes"
+        );
+        let mut whole = vec![CANARY; BUFFER];
+        whole[to as usize + 64..][..bytes].copy_from_slice(&data);
+        let found = pair.machine.read(1, receiver.src, BUFFER);
+        assert_eq!(
+            found.iter().zip(&whole).position(|(a, b)| a != b),
+            None,
+            "{bytes} bytes at {from} to {to}"
+        );
+    }
+}
+
+#[test]
+fn an_aborted_unpack_says_whom_it_waited_for() {
+    let pair = Pair::new();
+    let unpack = pair.machine.function(1, "ll128", &[], 1);
+    let args = Args::default().structure(&pair.channels[1]).u64(0).u64(0).u64(2000).u32(9);
+    pair.machine.launch(1, unpack, shape(2, 64), &args);
+    pair.machine.abort();
+    pair.machine.finish();
+    let record = pair.machine.record(1);
+    assert_eq!(record.state, ABORT_RECORD_COMPLETE);
+    assert_eq!(
+        (record.rank, record.operation, record.peer, record.epoch),
+        (1, Operation::UNPACK_LL128.0, 0, 9)
+    );
+}
+
+#[test]
+fn messages_bounce_in_every_mode() {
+    let pair = Pair::new();
+    let elapsed = [0, 1].map(|rank| pair.machine.alloc(rank, 8));
+    let bytes = 1200;
+    let mut first_flag = 1;
+    for mode in ["ll8", "ll16", "ll128", "signal", "put_signal", "bare"] {
+        let iterations = 5;
+        let data = [0, 1].map(|rank| paint(u64::from(first_flag) + rank, bytes));
+        let launches = [0, 1].map(|rank: usize| {
+            let channel = if mode == "put_signal" { pair.channels[rank] } else { pair.to_packets(rank) };
+            pair.machine.write(rank, channel.src, &[CANARY; BUFFER]);
+            pair.machine.write(rank, channel.src, &data[rank]);
+            pair.machine.write(rank, elapsed[rank], &[0; 8]);
+            let begins = u32::from(rank == 0);
+            if mode == "bare" {
+                let args = Args::default().u64(channel.dst).u64(channel.packets).u64(channel.src);
+                let args =
+                    args.u64(channel.src + bytes as u64).u64(bytes as u64).u32(iterations).u32(first_flag);
+                (pair.machine.function(rank, "perf_bare", &[], 0), args.u32(begins).u64(elapsed[rank]))
+            } else {
+                let args =
+                    Args::default().structure(&channel).u64(bytes as u64).u32(iterations).u32(first_flag);
+                (
+                    pair.machine.function(rank, "perf", &[("MODE", mode)], 0),
+                    args.u32(begins).u64(elapsed[rank]),
+                )
+            }
+        });
+        for (rank, (function, args)) in launches.iter().enumerate() {
+            pair.machine.launch(rank, *function, shape(1, 64), args);
+        }
+        pair.machine.finish();
+        for rank in [0, 1] {
+            let nanoseconds = pair.machine.read(rank, elapsed[rank], 8);
+            assert_ne!(nanoseconds, [0; 8], "{mode}: rank {rank} measured nothing");
+            let found = pair.machine.read(rank, pair.channels[rank].src, 2 * bytes);
+            match mode {
+                "signal" => assert!(found[bytes..].iter().all(|&b| b == CANARY), "{mode}"),
+                // What comes back is what rank 0 put, whoever looks.
+                "put_signal" => assert!(found[..bytes] == data[0], "{mode}: rank {rank}"),
+                _ => assert!(found[bytes..] == data[1 - rank], "{mode}: rank {rank}"),
+            }
+        }
+        first_flag += iterations + 1;
+    }
+}
+
+#[test]
+fn bandwidth_loops_copy() {
+    let pair = Pair::new();
+    let data = paint(3, BUFFER);
+    for (index, rank) in [(0, 0), (1, 1)] {
+        let function = pair.machine.function(rank, "perf_bandwidth", &[], index);
+        pair.machine.write(0, pair.channels[0].src, &data);
+        pair.machine.write(1, pair.channels[1].src, &[0; BUFFER]);
+        let args = Args::default().structure(&pair.channels[rank]).u64(BUFFER as u64).u32(3);
+        pair.machine.launch(rank, function, shape(3, 64), &args);
+        pair.machine.finish();
+        assert!(pair.machine.read(1, pair.channels[1].src, BUFFER) == data, "entry {index}");
+    }
+}
