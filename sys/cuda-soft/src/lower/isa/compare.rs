@@ -77,6 +77,9 @@ pub(super) fn setp<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
         return Err(b.mismatch(i.opcode.at, "at least 3 operands wanted"));
     };
     let (p, q) = match &d.kind {
+        OperandKind::Pair(_, q) if matches!(ty, Ty::F16 | Ty::Bf16) => {
+            return Err(b.mismatch(q.at, "comparisons of 16-bit floats have one result"));
+        }
         OperandKind::Pair(p, q) => (b.pred_or_sink(p)?, b.pred_or_sink(q)?),
         _ => (Some(b.pred(d)?), None),
     };
@@ -112,8 +115,8 @@ pub(super) fn selp<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
 }
 
 pub(super) fn slct<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
-    let ftz = m.take("ftz");
     let (ty, cty) = (m.ty(&SELECTED)?, m.ty(&[Ty::S32, Ty::F32])?);
+    let ftz = cty == Ty::F32 && m.take("ftz");
     let [d, x, y, c] = exactly(b, i)?;
     let d = b.dst(d, ty, Fit::Exact)?;
     let (x, y, c) = (b.value(x, ty)?, b.value(y, ty)?, b.value(c, cty)?);

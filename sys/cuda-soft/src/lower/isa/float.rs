@@ -85,7 +85,12 @@ pub(super) fn function<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
         precise(b, m, ty, false)?
     } else {
         m.required("'.approx'", &[("approx", ())])?;
-        Fp { approx: true, ftz: op != Unary::Tanh && m.take("ftz"), ..Fp::default() }
+        let ftz = match (op, ty) {
+            (Unary::Tanh, _) | (_, Ty::F16 | Ty::F16x2) => false,
+            (_, Ty::Bf16 | Ty::Bf16x2) => m.required("'.ftz'", &[("ftz", true)])?,
+            _ => m.take("ftz"),
+        };
+        Fp { approx: true, ftz, ..Fp::default() }
     };
     if op == Unary::Tanh || !matches!(ty, Ty::F32 | Ty::F64) {
         let sm = if matches!(ty, Ty::Bf16 | Ty::Bf16x2) { 90 } else { 75 };
