@@ -195,8 +195,10 @@ mod tests {
     /// A group in one process; `hosts` of them.
     fn group(size: u32, hosts: u32) -> Vec<Links> {
         let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
-        let identities: Vec<Identity> = (0..size).map(|rank| Identity::new(rank, size, [7; 32], None)).collect();
-        let listeners: Vec<_> = identities.iter().map(|identity| Listeners::bind(identity, &config).unwrap()).collect();
+        let identities: Vec<Identity> =
+            (0..size).map(|rank| Identity::new(rank, size, [7; 32], None)).collect();
+        let listeners: Vec<_> =
+            identities.iter().map(|identity| Listeners::bind(identity, &config).unwrap()).collect();
         let peers: Arc<[PeerInfo]> = (0..size)
             .zip(&listeners)
             .map(|(rank, l)| PeerInfo {
@@ -237,7 +239,11 @@ mod tests {
             for (rank, one) in links.iter().enumerate() {
                 wait_for("the abort did not come", || one.control.abort().is_aborted());
                 let error = one.control.abort().check("x").unwrap_err();
-                assert_eq!((error.kind(), error.peer()), (ErrorKind::Aborted, Some(last)), "rank {rank}: {error}");
+                assert_eq!(
+                    (error.kind(), error.peer()),
+                    (ErrorKind::Aborted, Some(last)),
+                    "rank {rank}: {error}"
+                );
                 assert!(error.message().contains("enough"));
             }
         }

@@ -170,7 +170,7 @@ impl SemaphoreItem {
             return Err(Error::usage(OP, message));
         }
         let slot = core.tokens()?.claim()?;
-        let export = memory::export(core, &slot.memory()?, self.key.peer)?;
+        let mut export = memory::export(core, &slot.memory()?, self.key.peer)?;
         self.held.extend(export.hold_id());
         let Offer { body, fds } = export.offer(core);
         self.held.push(HoldId::Token(slot.number()));

@@ -168,12 +168,12 @@ pub(in super::super) struct Export {
 }
 
 impl Export {
-    /// The message for the peer. From here on what it opens by a legacy handle is held for it.
-    pub(in super::super) fn offer(self, core: &Core) -> Offer {
+    /// The message for the peer, once. From here on what it opens by a legacy handle is held for it.
+    pub(in super::super) fn offer(&mut self, core: &Core) -> Offer {
         if let Some(id) = self.hold_id() {
             core.control().hold(id, self.allocation.clone(), self.peer);
         }
-        Offer { body: self.wire.encode(), fds: self.fds }
+        Offer { body: self.wire.encode(), fds: std::mem::take(&mut self.fds) }
     }
 
     /// What the peer has to give back, if anything.

@@ -14,14 +14,15 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub(in super::super) struct SendItem {
     key: Key,
-    export: Option<Export>,
+    /// Keeps the memory until the peer has it, whatever the user drops meanwhile.
+    export: Export,
     held: Option<HoldId>,
     pending: Pending<()>,
 }
 
 impl SendItem {
     pub(in super::super) fn new(key: Key, export: Export, pending: Pending<()>) -> Self {
-        Self { key, export: Some(export), held: None, pending }
+        Self { key, export, held: None, pending }
     }
 }
 
@@ -31,9 +32,8 @@ impl Item for SendItem {
     }
 
     fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
-        let export = self.export.take()?;
-        self.held = export.hold_id();
-        Some(Ok(export.offer(core)))
+        self.held = self.export.hold_id();
+        Some(Ok(self.export.offer(core)))
     }
 
     /// The peer's offer to receive has nothing in it.

@@ -1,0 +1,159 @@
+//! Setup items: how they meet, and how they fail.
+
+use aqueduct::ErrorKind;
+use aqueduct::comm::{
+    Communicator, Connection, Device2DeviceSemaphore, Pending, RESERVED_TAGS, RegisteredMemory, Transport,
+};
+
+use crate::support::{bytes, paint, shortly, soon, threads};
+
+#[test]
+fn items_meet_by_name_whatever_the_order_of_calls() {
+    threads(4, |rank| {
+        let tags: Vec<u64> = (0..5).collect();
+        let sizes =
+            |from: u32, to: u32, tag: u64| 64 + (from as usize * 100 + to as usize * 10 + tag as usize) * 8;
+        let peers: Vec<u32> = (0..4).filter(|peer| *peer != rank.me()).collect();
+        let mut received = Vec::new();
+        for &peer in &peers {
+            // One end asks forwards, the other backwards.
+            let order: Vec<u64> =
+                if rank.me() < peer { tags.clone() } else { tags.iter().rev().copied().collect() };
+            for tag in order {
+                let mine = rank.registered(sizes(rank.me(), peer, tag));
+                rank.comm.send_memory(&mine, peer, tag).unwrap();
+                received.push((peer, tag, rank.comm.recv_memory(peer, tag).unwrap()));
+            }
+        }
+        let connections: Vec<_> = peers
+            .iter()
+            .rev()
+            .flat_map(|&peer| tags.iter().map(move |&tag| (peer, tag)))
+            .map(|(peer, tag)| rank.comm.connect(peer, tag, Transport::CudaIpc).unwrap())
+            .collect();
+        rank.comm.setup(soon()).unwrap();
+        for (peer, tag, memory) in received {
+            let memory = memory.get().unwrap();
+            assert_eq!(memory.len(), sizes(peer, rank.me(), tag), "from {peer} with tag {tag}");
+            assert_eq!(bytes(&memory), paint(memory.len(), peer));
+        }
+        assert!(connections.iter().all(Pending::is_ready));
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        // More than the 64 that there are at a time.
+        for round in 0..3 {
+            let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+            let semaphores: Vec<_> =
+                (0..40).map(|tag| rank.comm.build_semaphore(&connection, tag).unwrap()).collect();
+            rank.comm.setup(soon()).unwrap();
+            let made: Vec<Device2DeviceSemaphore> = semaphores.iter().map(|s| s.get().unwrap()).collect();
+            let mine: Vec<u8> = made.iter().flat_map(|s| s.device_handle().inbound.to_le_bytes()).collect();
+            let all = rank.bootstrap.all_gather(&mine, soon()).unwrap();
+            for (tag, semaphore) in made.iter().enumerate() {
+                let handle = semaphore.device_handle();
+                let theirs = all[peer as usize][tag * 8..][..8].try_into().unwrap();
+                assert_eq!(handle.remote_inbound, u64::from_le_bytes(theirs), "round {round} tag {tag}");
+                assert!(
+                    handle.inbound != handle.expected_inbound && handle.expected_inbound != handle.outbound
+                );
+            }
+            let counters = made[7].counters(soon()).unwrap();
+            assert_eq!((counters.inbound, counters.expected_inbound, counters.outbound), (0, 0, 0));
+            assert!(!made[7].poll(soon()).unwrap());
+            rank.barrier();
+            drop((semaphores, made));
+            rank.barrier();
+            // The peer's release is on its way; a barrier on another road does not order it.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    });
+}
+
+#[test]
+fn wrong_questions_are_refused_at_once() {
+    threads(2, |rank| {
+        let usage = |error: aqueduct::Error, text: &str| {
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            assert!(error.message().contains(text), "{error}");
+        };
+        let peer = 1 - rank.me();
+        usage(rank.comm.connect(2, 0, Transport::CudaIpc).unwrap_err(), "no rank 2");
+        usage(rank.comm.recv_memory(peer, RESERVED_TAGS).unwrap_err(), "library's own");
+        let pending = rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap();
+        usage(rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap_err(), "asked for twice");
+        rank.comm.recv_memory(peer, 4).unwrap();
+        usage(rank.comm.recv_memory(peer, 4).unwrap_err(), "asked for twice");
+        usage(pending.get().unwrap_err(), "call Communicator::setup() first");
+        let memory = rank.registered(64);
+        rank.comm.send_memory(&memory, peer, 4).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        assert!(pending.get().is_ok());
+        rank.barrier();
+    });
+}
+
+#[test]
+fn what_is_not_matched_ends_at_the_deadline_by_name_and_nothing_else_does() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        let memory = rank.registered(64);
+        rank.comm.send_memory(&memory, peer, 1).unwrap();
+        let good = rank.comm.recv_memory(peer, 1).unwrap();
+        // Each asks for something that the other does not.
+        let lonely = rank.comm.connect(peer, 100 + u64::from(rank.me()), Transport::CudaIpc).unwrap();
+        let built_on_it = rank.comm.build_semaphore(&lonely, 7).unwrap();
+        let error = rank.comm.setup(shortly()).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(peer)), "{error}");
+        let name = format!("connect with rank {peer}, tag {}", 100 + rank.me());
+        assert!(error.message().contains(&name), "{error}");
+        assert!(error.message().contains("must call connect"), "{error}");
+        assert_eq!(bytes(&good.get().unwrap()), paint(64, peer));
+        assert!(lonely.get().is_err());
+        let poisoned = built_on_it.get().unwrap_err();
+        assert!(poisoned.message().contains("build_semaphore with rank"), "{poisoned}");
+        rank.comm.check().unwrap();
+        rank.barrier();
+        // Attempts of one name meet in order: rank 0's first with tag 100 is over, so rank 1's first is, too.
+        if rank.me() == 1 {
+            rank.comm.connect(peer, 100, Transport::CudaIpc).unwrap();
+            let error = rank.comm.setup(soon()).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(0)), "{error}");
+            assert!(error.message().contains("rank 0 failed"), "{error}");
+        }
+        let connection = rank.comm.connect(peer, 100, Transport::CudaIpc).unwrap();
+        let semaphore = rank.comm.build_semaphore(&connection, 7).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        assert!(connection.is_ready() && semaphore.is_ready());
+        rank.barrier();
+    });
+}
+
+#[test]
+fn setup_with_nothing_to_do_and_setup_again() {
+    threads(2, |rank| {
+        rank.comm.setup(soon()).unwrap();
+        let peer = 1 - rank.me();
+        for _ in 0..3 {
+            let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            assert!(connection.is_ready());
+        }
+        rank.barrier();
+    });
+}
+
+#[test]
+fn everything_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync + Clone + 'static>() {}
+    shared::<Communicator>();
+    shared::<Connection>();
+    shared::<RegisteredMemory>();
+    shared::<Device2DeviceSemaphore>();
+    shared::<Pending<Connection>>();
+}

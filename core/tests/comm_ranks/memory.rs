@@ -1,0 +1,187 @@
+//! Memory and connections between ranks of one process.
+
+use aqueduct::ErrorKind;
+use aqueduct::comm::{Transport, Transports};
+use aqueduct::gpu::{Event, HandlePolicy, Stream};
+
+use crate::support::{bytes, config, context, driver, paint, soon, threads};
+
+const LEN: usize = 10_000;
+
+#[test]
+fn everyone_sees_everyones_memory_and_its_own() {
+    threads(3, |rank| {
+        for (tag, handles) in [(1, HandlePolicy::Auto), (2, HandlePolicy::Legacy)] {
+            let mine = rank.comm.register_memory(&rank.buffer(LEN, handles), Transport::CudaIpc).unwrap();
+            let received: Vec<_> = (0..3)
+                .map(|peer| {
+                    rank.comm.send_memory(&mine, peer, tag).unwrap();
+                    rank.comm.recv_memory(peer, tag).unwrap()
+                })
+                .collect();
+            rank.comm.setup(soon()).unwrap();
+            for (peer, memory) in (0..3).zip(&received) {
+                let memory = memory.get().unwrap();
+                assert_eq!((memory.received_from(), memory.is_local()), (Some(peer), false));
+                assert_eq!(bytes(&memory), paint(LEN, peer), "rank {} from {peer}", rank.me());
+            }
+            rank.barrier();
+        }
+    });
+}
+
+#[test]
+fn writes_reads_and_signals_go_where_they_should_and_nowhere_else() {
+    threads(3, |rank| {
+        let (me, next, previous) = (rank.me(), (rank.me() + 1) % 3, (rank.me() + 2) % 3);
+        let mine = rank.registered(LEN);
+        // The peer may only write the middle.
+        let window = mine.range(1000, 4000).unwrap();
+        rank.comm.send_memory(&window, previous, 0).unwrap();
+        let theirs = rank.comm.recv_memory(next, 0).unwrap();
+        let forward = rank.comm.connect(next, 5, Transport::CudaIpc).unwrap();
+        rank.comm.connect(previous, 5, Transport::CudaIpc).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let (theirs, forward) = (theirs.get().unwrap(), forward.get().unwrap());
+        assert_eq!((theirs.len(), forward.peer(), forward.tag()), (4000, next, 5));
+
+        // The source is produced by a stream of the user's.
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        let source = rank.registered(512);
+        stream.fill(source.slice(), 200 + me as u8).unwrap();
+        let produced = Event::new(rank.comm.context()).unwrap();
+        produced.record(&stream).unwrap();
+        forward.wait_event(&produced).unwrap();
+        forward.write(&theirs, 8, &source, 1, 501).unwrap();
+        let mut counter = 0;
+        forward.update_and_sync(&theirs, 3200, &mut counter, 77 + u64::from(me)).unwrap();
+        forward.write(&theirs, 4000, &source, 512, 0).unwrap();
+        forward.flush(soon()).unwrap();
+        assert_eq!(counter, 77 + u64::from(me));
+        rank.barrier();
+
+        let mut expected = paint(LEN, me);
+        expected[1008..1509].fill(200 + previous as u8);
+        expected[4200..4208].copy_from_slice(&(77 + u64::from(previous)).to_le_bytes());
+        assert_eq!(bytes(&mine), expected);
+
+        forward.read(&source, 0, &theirs, 3000, 512).unwrap();
+        forward.flush(soon()).unwrap();
+        let mut expected = paint(LEN, next)[4000..4512].to_vec();
+        expected[200..208].copy_from_slice(&(77 + u64::from(me)).to_le_bytes());
+        assert_eq!(bytes(&source), expected);
+        let counters = forward.counters();
+        assert_eq!((counters.writes, counters.bytes_written, counters.reads), (2, 501, 1));
+        assert_eq!((counters.bytes_read, counters.signals, counters.flushes), (512, 1, 2));
+        rank.barrier();
+    });
+}
+
+#[test]
+fn wrong_uses_of_a_connection_are_refused_on_the_host() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        let mine = rank.registered(4096);
+        rank.comm.send_memory(&mine, peer, 0).unwrap();
+        let theirs = rank.comm.recv_memory(peer, 0).unwrap();
+        let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let (theirs, connection) = (theirs.get().unwrap(), connection.get().unwrap());
+        let usage = |result: aqueduct::Result<()>, text: &str| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            assert!(error.message().contains(text), "{error}");
+        };
+        usage(connection.write(&theirs, 4000, &mine, 0, 97), "past the end");
+        usage(connection.write(&theirs, 0, &mine, 4096, 1), "past the end");
+        usage(connection.write(&theirs, usize::MAX, &mine, 0, 2), "past the end");
+        usage(connection.read(&mine, 0, &theirs, 2, usize::MAX), "past the end");
+        usage(connection.write(&mine, 0, &mine, 0, 8), "must be received from");
+        usage(connection.write(&theirs, 0, &theirs, 0, 8), "registered by this rank");
+        usage(connection.read(&theirs, 0, &mine, 0, 8), "registered by this rank");
+        let mut counter = 5;
+        usage(connection.update_and_sync(&theirs, 4, &mut counter, 9), "multiple of 8");
+        usage(connection.update_and_sync(&theirs, 4096, &mut counter, 9), "past the end");
+        assert_eq!(counter, 5, "a refused signal changes nothing");
+        let unregistered =
+            rank.comm.register_memory(&rank.buffer(64, HandlePolicy::Auto), Transports::NONE).unwrap();
+        usage(connection.write(&theirs, 0, &unregistered, 0, 8), "not registered for CudaIpc");
+        usage(rank.comm.send_memory(&unregistered, peer, 9).map(drop), "not registered for CudaIpc");
+        usage(rank.comm.send_memory(&theirs, peer, 9).map(drop), "cannot be sent on");
+        usage(theirs.range(4096, 1).map(drop), "past the end");
+        usage(theirs.range(usize::MAX, 2).map(drop), "past the end");
+        assert_eq!(connection.counters(), Default::default());
+        assert_eq!(bytes(&theirs), paint(4096, peer));
+        rank.barrier();
+    });
+}
+
+#[test]
+fn registering_checks_range_and_device() {
+    let other = context(&driver(), 5);
+    threads(1, |rank| {
+        let buffer = rank.buffer(100, HandlePolicy::Auto);
+        for (offset, len) in [(0, 0), (100, 1), (1, 100), (usize::MAX, 2)] {
+            let error = rank.comm.register_range(&buffer, offset, len, Transport::CudaIpc).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{offset} {len}");
+        }
+        let elsewhere = std::sync::Arc::new(aqueduct::gpu::GpuBuffer::new(&other, 64).unwrap());
+        let error = rank.comm.register_memory(&elsewhere, Transport::CudaIpc).unwrap_err();
+        assert!(error.message().contains("device 5"), "{error}");
+        // SAFETY: a refused registration uses nothing.
+        let error = unsafe { rank.comm.register_raw(0x1000, 64, Transport::CudaIpc) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        // SAFETY: the buffer outlives the memory, which is used only here.
+        let raw = unsafe { rank.comm.register_raw(buffer.ptr() + 10, 50, Transport::CudaIpc) }.unwrap();
+        assert_eq!(bytes(&raw), paint(100, 0)[10..60]);
+        // SAFETY: as above.
+        let error =
+            unsafe { rank.comm.register_raw(buffer.ptr(), buffer.allocated() + 1, Transport::CudaIpc) }
+                .unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidUsage | ErrorKind::Cuda), "{error}");
+    });
+}
+
+#[test]
+fn a_channel_to_oneself_copies_and_signals_itself() {
+    threads(1, |rank| {
+        let mine = rank.registered(256);
+        rank.comm.send_memory(&mine, 0, 3).unwrap();
+        let received = rank.comm.recv_memory(0, 3).unwrap();
+        let connection = rank.comm.connect(0, 0, Transport::CudaIpc).unwrap();
+        let semaphore = rank.comm.build_semaphore(&connection, 0).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let (received, connection) = (received.get().unwrap(), connection.get().unwrap());
+        assert_eq!(received.ptr(), mine.ptr());
+        connection.write(&received, 128, &mine, 0, 128).unwrap();
+        connection.flush(soon()).unwrap();
+        assert_eq!(bytes(&mine)[128..], paint(256, 0)[..128]);
+        let handle = semaphore.get().unwrap().device_handle();
+        assert_eq!(handle.remote_inbound, handle.inbound);
+    });
+}
+
+#[test]
+fn what_was_received_outlives_communicator_and_sender() {
+    let driver = driver();
+    let mut ranks = aqueduct::bootstrap::local(2).into_iter();
+    let (a, b) = (ranks.next().unwrap(), ranks.next().unwrap());
+    let sender = std::thread::scope(|s| {
+        let sender = s.spawn(|| {
+            let rank = crate::support::Rank::join(std::sync::Arc::new(a), &context(&driver, 0), config());
+            rank.comm.send_memory(&rank.registered(500), 1, 0).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            rank.comm
+        });
+        let receiver = s.spawn(|| {
+            let rank = crate::support::Rank::join(std::sync::Arc::new(b), &context(&driver, 1), config());
+            let pending = rank.comm.recv_memory(0, 0).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            pending.get().unwrap()
+        });
+        (sender.join().unwrap(), receiver.join().unwrap())
+    });
+    let (sender, memory) = sender;
+    drop(sender);
+    assert_eq!(bytes(&memory), paint(500, 0));
+}

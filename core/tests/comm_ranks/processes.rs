@@ -1,0 +1,179 @@
+//! Ranks as processes: handles that cross, and deaths.
+
+use std::sync::Arc;
+
+use aqueduct::ErrorKind;
+use aqueduct::comm::Transport;
+use aqueduct::gpu::HandlePolicy;
+use aqueduct::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
+
+use crate::support::{Rank, all_succeed, bytes, paint, processes, shortly, soon};
+
+const LEN: usize = 3 << 20;
+
+/// Sends a sub-range both ways, writes into it and signals through it.
+fn exchange(rank: &Rank, handles: HandlePolicy) {
+    let peer = 1 - rank.me();
+    let buffer = rank.buffer(LEN, handles);
+    let mine = rank.comm.register_range(&buffer, 4096, LEN - 5000, Transport::CudaIpc).unwrap();
+    let whole = rank.comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+    rank.comm.send_memory(&mine, peer, 1).unwrap();
+    rank.comm.send_memory(&whole, peer, 2).unwrap();
+    let (part, all) = (rank.comm.recv_memory(peer, 1).unwrap(), rank.comm.recv_memory(peer, 2).unwrap());
+    let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+    let semaphore = rank.comm.build_semaphore(&connection, 0).unwrap();
+    rank.comm.setup(soon()).unwrap();
+    let (part, all, connection) = (part.get().unwrap(), all.get().unwrap(), connection.get().unwrap());
+    assert_eq!(part.len(), LEN - 5000);
+    assert_eq!(part.ptr(), all.ptr() + 4096, "one allocation is mapped once");
+    assert_eq!(bytes(&part), paint(LEN, peer)[4096..LEN - 904]);
+    assert_ne!(semaphore.get().unwrap().device_handle().remote_inbound, 0);
+    rank.barrier();
+
+    let source = rank.registered(1000);
+    connection.write(&part, 100, &source, 0, 1000).unwrap();
+    connection.update_and_sync(&part, 2048, &mut 0, 0x1122_3344_5566_7788).unwrap();
+    connection.flush(soon()).unwrap();
+    rank.barrier();
+    let mut expected = paint(LEN, rank.me());
+    expected[4196..5196].copy_from_slice(&paint(1000, peer));
+    expected[6144..6152].copy_from_slice(&0x1122_3344_5566_7788_u64.to_le_bytes());
+    assert_eq!(bytes(&whole), expected);
+    rank.barrier();
+}
+
+#[test]
+fn memory_crosses_by_descriptor() {
+    processes(2, "processes::memory_crosses_by_descriptor", all_succeed, |rank| {
+        exchange(&rank, HandlePolicy::Fd)
+    });
+}
+
+#[test]
+fn memory_crosses_by_legacy_handle_and_is_held_until_released() {
+    const NAME: &str = "processes::memory_crosses_by_legacy_handle_and_is_held_until_released";
+    processes(2, NAME, all_succeed, |rank| {
+        exchange(&rank, HandlePolicy::Legacy);
+        if rank.me() == 0 {
+            let buffer = rank.buffer(LEN, HandlePolicy::Legacy);
+            let memory = rank.comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+            rank.comm.send_memory(&memory, 1, 5).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            // The owner lets go first; the peer goes on reading.
+            drop((memory, buffer));
+            rank.barrier();
+            rank.barrier();
+            rank.comm.close(soon()).unwrap();
+        } else {
+            let memory = rank.comm.recv_memory(0, 5).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            rank.barrier();
+            assert_eq!(bytes(&memory.get().unwrap()), paint(LEN, 0));
+            drop(memory);
+            rank.barrier();
+        }
+    });
+}
+
+#[test]
+fn an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_not() {
+    const NAME: &str =
+        "processes::an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_not";
+    processes(2, NAME, all_succeed, |rank| {
+        if rank.me() == 1 {
+            let memory = rank.comm.recv_memory(0, 0).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            let memory = memory.get().unwrap();
+            assert_eq!(bytes(&memory), paint(memory.len(), 9));
+            return rank.barrier();
+        }
+        let context = rank.comm.context();
+        let pieces = |count, types| {
+            let piece = |_| Arc::new(PhysicalAllocation::create(context, 1, types).unwrap());
+            Mapping::new(context, (0..count).map(piece).collect()).unwrap()
+        };
+        let mapping = Arc::new(pieces(3, HandleTypes::FD));
+        // From the middle of the first to the middle of the last.
+        let (start, len) = (mapping.size() / 6, mapping.size() / 3 * 2);
+        mapping.slice(start..start + len).unwrap().upload(0, &paint(len, 9), soon()).unwrap();
+        // SAFETY: the mapping lives to the end of the test, and the peer reads before the barrier.
+        let memory =
+            unsafe { rank.comm.register_raw(mapping.ptr() + start as u64, len, Transport::CudaIpc) }.unwrap();
+        rank.comm.send_memory(&memory, 1, 0).unwrap();
+        rank.comm.setup(soon()).unwrap();
+
+        let private = pieces(1, HandleTypes::NONE);
+        // SAFETY: as above; nobody else can open it.
+        let memory = unsafe { rank.comm.register_raw(private.ptr(), 64, Transport::CudaIpc) }.unwrap();
+        let error = rank.comm.send_memory(&memory, 1, 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains("GpuBuffer"), "{error}");
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_rank_killed_in_setup_is_named_to_all_others_in_time() {
+    const NAME: &str = "processes::a_rank_killed_in_setup_is_named_to_all_others_in_time";
+    processes(
+        3,
+        NAME,
+        |rank, killed, success| if rank == 1 { killed } else { success },
+        |rank| {
+            let memory = rank.registered(4096);
+            let started = std::time::Instant::now();
+            for peer in (0..3).filter(|peer| *peer != rank.me()) {
+                rank.comm.send_memory(&memory, peer, 0).unwrap();
+                if rank.me() != 1 {
+                    rank.comm.recv_memory(peer, 0).unwrap();
+                }
+            }
+            if rank.me() == 1 {
+                let _ = rank.comm.setup(shortly());
+                // SAFETY: ends this process, which is the point.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+            // Rank 1 receives nothing, so this waits until it is gone.
+            let error = rank.comm.setup(soon()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Timeout), "{error}");
+            while rank.comm.check().is_ok() {
+                assert!(started.elapsed().as_secs() < 30, "the loss was not noticed");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let error = rank.comm.check().unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+        },
+    );
+}
+
+#[test]
+fn memory_by_descriptor_outlives_its_process() {
+    const NAME: &str = "processes::memory_by_descriptor_outlives_its_process";
+    processes(
+        2,
+        NAME,
+        |rank, killed, success| if rank == 0 { killed } else { success },
+        |rank| {
+            if rank.me() == 0 {
+                let memory = rank
+                    .comm
+                    .register_memory(&rank.buffer(LEN, HandlePolicy::Fd), Transport::CudaIpc)
+                    .unwrap();
+                rank.comm.send_memory(&memory, 1, 0).unwrap();
+                rank.comm.setup(soon()).unwrap();
+                // SAFETY: ends this process, which is the point.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+            let memory = rank.comm.recv_memory(0, 0).unwrap();
+            // The peer may be gone before it is known here that its end was made.
+            let result = rank.comm.setup(soon());
+            while rank.comm.check().is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            assert_eq!(rank.comm.check().unwrap_err().peer(), Some(0));
+            if result.is_ok() {
+                assert_eq!(bytes(&memory.get().unwrap()), paint(LEN, 0));
+            }
+        },
+    );
+}
