@@ -31,14 +31,14 @@ impl Rank {
         let timeout = env.timeout;
         let deadline = Deadline::after(timeout);
         let driver = driver()?;
-        let bootstrap = match bootstrap::from_env(deadline)? {
+        let bootstrap = match bootstrap::from_env()? {
             Some(bootstrap) => bootstrap,
             None => alone()?,
         };
         let device = Device::new(&driver, ordinal(&driver, &bootstrap, env.local_rank)?)?;
         let context = Context::new(&device)?;
         let comm =
-            Communicator::new(Arc::clone(&bootstrap), &context, CommunicatorConfig::from_env()?, deadline)?;
+            Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
         Ok(Self { bootstrap, context, comm, timeout })
     }
 

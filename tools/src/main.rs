@@ -33,7 +33,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    aqueduct::logging::init();
+    if let Err(error) = aqueduct::logging::init() {
+        eprintln!("aqueduct: {error}");
+    }
     let outcome = match Cli::parse().command {
         Some(Command::Info(args)) => info::execute(&args),
         Some(Command::Run(args)) => run::execute(&args),

@@ -58,10 +58,10 @@ impl<'a> Bench<'a> {
             Some(None) => bail!("packets for {most} bytes exceed the address space"),
             None => None,
         };
-        let connection = comm.connect(peer, 0, Transport::CudaIpc.into())?;
-        let local_memory = comm.register_memory(&local, Transport::CudaIpc.into())?;
+        let connection = comm.connect(peer, 0, Transport::CudaIpc)?;
+        let local_memory = comm.register_memory(&local, Transport::CudaIpc)?;
         let packet_memory = match &packets {
-            Some(buffer) => Some(comm.register_memory(buffer, Transport::CudaIpc.into())?),
+            Some(buffer) => Some(comm.register_memory(buffer, Transport::CudaIpc)?),
             None => None,
         };
         comm.send_memory(packet_memory.as_ref().unwrap_or(&local_memory), peer, 0)?;
@@ -123,16 +123,13 @@ impl<'a> Bench<'a> {
             (true, true) => self.channel.put(stream, 0, 0, bytes),
             (true, false) => self.channel.get(stream, 0, 0, bytes),
         })?;
-        let engine = timing::run(
-            self.rank,
-            self.connection.stream(),
-            &timing::Plan { graph: 0, ..plan },
-            |_| match (acts, put) {
+        let engine = timing::run_on(self.rank, &plan, &|event| self.connection.record_event(event), &|| {
+            match (acts, put) {
                 (false, _) => Ok(()),
                 (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
                 (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
-            },
-        )?;
+            }
+        })?;
         let ours = measured(&times, bytes as u64, 1.0, wrong);
         let peer = measured(&engine, bytes as u64, 1.0, None);
         Ok(vec![self.row(bytes, "hb", ours), self.row(bytes, "copy-eng", peer)])
@@ -188,7 +185,7 @@ impl<'a> Bench<'a> {
                     &self.channel,
                     bytes,
                     iterations,
-                    self.sends_first(me),
+                    me % 2 == 0,
                     bare,
                 )?;
                 times.push(self.rank.max(mine)?);
@@ -203,10 +200,6 @@ impl<'a> Bench<'a> {
             rows.push((name, measured(&times, bytes as u64, 1.0, wrong)));
         }
         Ok(rows.into_iter().map(|(name, m)| self.row(bytes, name, m)).collect())
-    }
-
-    fn sends_first(&self, rank: u32) -> bool {
-        rank % 2 == 0
     }
 
     fn row(&self, bytes: usize, algorithm: &str, measured: Measured) -> Row {

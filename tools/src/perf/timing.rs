@@ -1,7 +1,7 @@
 //! How calls are timed: events around batches of calls, or around replays of a graph that holds several.
 
 use anyhow::Result;
-use aqueduct::gpu::{Event, GraphExec, Stream};
+use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
 
 use super::args::Args;
 use crate::job::Rank;
@@ -17,7 +17,7 @@ pub(super) struct Plan {
     /// Calls, or graph replays, in one batch.
     per_batch: u32,
     /// Calls in the graph; 0 for plain launches.
-    pub(super) graph: u32,
+    graph: u32,
 }
 
 impl Plan {
@@ -36,37 +36,48 @@ impl Plan {
     }
 }
 
-/// Runs `call` as planned; the time of one call in microseconds, per batch, each the slowest rank's.
+/// Runs `call` on `stream` as planned; the time of one call in microseconds, per batch, each the slowest rank's.
 pub(super) fn run(
     rank: &Rank,
     stream: &Stream,
     plan: &Plan,
     call: impl Fn(&Stream) -> aqueduct::Result<()>,
 ) -> Result<Vec<f64>> {
-    let graph = match plan.graph {
-        0 => None,
-        calls => Some(GraphExec::capture(stream, |stream| (0..calls).try_for_each(|_| call(stream)))?),
-    };
-    let once = || match &graph {
-        Some(graph) => graph.launch(stream),
-        None => call(stream),
-    };
+    let record = |event: &Event| event.record(stream);
+    if plan.graph == 0 {
+        return run_on(rank, plan, &record, &|| call(stream));
+    }
+    let capture = |stream: &Stream| (0..plan.graph).try_for_each(|_| call(stream));
+    let graph = GraphExec::capture(stream, CaptureMode::ThreadLocal, capture)?;
+    graph.upload(stream)?;
+    let mut times = run_on(rank, plan, &record, &|| graph.launch(stream))?;
+    times.iter_mut().for_each(|t| *t /= f64::from(plan.graph));
+    Ok(times)
+}
+
+/// The same for anything that events can be recorded on.
+pub(super) fn run_on(
+    rank: &Rank,
+    plan: &Plan,
+    record: &dyn Fn(&Event) -> aqueduct::Result<()>,
+    once: &dyn Fn() -> aqueduct::Result<()>,
+) -> Result<Vec<f64>> {
+    let (start, end) = (Event::timed(&rank.context)?, Event::timed(&rank.context)?);
     for _ in 0..plan.warmup {
         once()?;
     }
-    stream.synchronize(rank.deadline())?;
-    let (start, end) = (Event::timed(&rank.context)?, Event::timed(&rank.context)?);
+    record(&end)?;
+    end.synchronize(rank.deadline())?;
     let mut times = Vec::new();
     for _ in 0..plan.batches {
         rank.barrier()?;
-        start.record(stream)?;
+        record(&start)?;
         for _ in 0..plan.per_batch {
             once()?;
         }
-        end.record(stream)?;
+        record(&end)?;
         end.synchronize(rank.deadline())?;
-        let calls = f64::from(plan.per_batch) * f64::from(plan.graph.max(1));
-        times.push(rank.max(f64::from(end.elapsed_ms(&start)?) * 1e3 / calls)?);
+        times.push(rank.max(f64::from(end.elapsed_ms(&start)?) * 1e3 / f64::from(plan.per_batch))?);
     }
     Ok(times)
 }

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The hardware lane: everything that needs NVIDIA GPUs, on the machine it is run on. There, an absent GPU is a failure.
+#
+#   ci/hardware.sh                 build, then run
+#   BIN=FOLDER ci/hardware.sh      run the stripped `aqueduct` and `it` (the test binary) lying in FOLDER: no Rust needed
+#
+# OUT (default: target/hardware) receives the tables as text and JSON, to be recorded in benches/records/.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export RUST_BACKTRACE=1 AQUEDUCT_TIMEOUT="${AQUEDUCT_TIMEOUT:-60}"
+if [ -z "${BIN:-}" ]; then
+    BIN=target/hardware/bin
+    mkdir -p "$BIN"
+    cargo build --release -p aqueduct-tools || exit 1
+    cp "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$BIN/"
+    it=$(cargo test --release -p aqueduct-tests --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
+    cp "$it" "$BIN/it" || exit 1
+fi
+out=${OUT:-target/hardware}
+mkdir -p "$out"
+failed=()
+step() { # NAME SECONDS COMMAND...
+    local name=$1 seconds=$2
+    shift 2
+    echo "== $name: $*"
+    timeout "$seconds" "$@" >"$out/$name.txt" 2>&1
+    local status=$?
+    [ $status = 0 ] || { failed+=("$name ($status)"); tail -n 40 "$out/$name.txt"; }
+    [ $status != 0 ] || tail -n "${SHOW:-12}" "$out/$name.txt"
+}
+gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: //p')
+[ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
+
+step info 60 "$BIN/aqueduct" info
+step conformance 240 "$BIN/it" --ignored --test-threads=1
+step main-job 240 "$BIN/aqueduct"
+if [ "$gpus" -gt 1 ]; then
+    run="$BIN/aqueduct run --no-prefix -n"
+    pairs=$((gpus / 2 * 2))
+    step all-reduce-graph 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -G 20 -n 200 -J "$out/all-reduce-graph.json"
+    step all-reduce-half 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -d half -G 20 -J "$out/all-reduce-half.json"
+    for operation in put get ll8 ll16 ll128 signal; do
+        step "$operation" 90 $run 2 -- aqueduct perf $operation -J "$out/$operation.json"
+    done
+    [ "$pairs" -lt 4 ] || step put-pairs 90 $run "$pairs" -- aqueduct perf put -b 64M -e 256M
+fi
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "hardware: FAILED: ${failed[*]}"
+    exit 1
+fi
+echo "hardware: ok on $gpus GPU(s)"

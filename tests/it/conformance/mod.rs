@@ -1,0 +1,55 @@
+//! One suite for every driver table: what the CUDA driver API promises and aqueduct relies on.
+//!
+//! Each case is one function over a [`Dut`]. The software instance always runs; the hardware instance is the same
+//! function on libcuda.
+
+mod copies;
+mod dut;
+mod execution;
+mod failures;
+mod graphs;
+mod memory;
+mod modules;
+mod processes;
+mod streams;
+mod virtual_memory;
+
+use dut::Dut;
+
+macro_rules! cases {
+    ($($group:ident: $($case:ident),+;)+) => {
+        mod soft {
+            $(mod $group { $(
+                #[test]
+                fn $case() {
+                    super::super::$group::$case(&super::super::Dut::soft(concat!("conformance::soft::", stringify!($group), "::", stringify!($case))));
+                }
+            )+ })+
+        }
+        mod hardware {
+            $(mod $group { $(
+                #[test]
+                #[ignore = "needs an NVIDIA GPU and its driver"]
+                fn $case() {
+                    super::super::$group::$case(&super::super::Dut::hardware(concat!("conformance::hardware::", stringify!($group), "::", stringify!($case))));
+                }
+            )+ })+
+        }
+    };
+}
+
+cases! {
+    memory: allocation_and_address_range, free_of_a_stranger_is_refused, pinned_memory_is_mapped,
+        registered_memory_is_mapped, pointer_attributes, contexts_nest_per_thread, device_attributes, error_names;
+    copies: every_direction, sync_and_async_agree, fills_of_every_width, peers;
+    virtual_memory: map_and_alias, rounding_is_required, export_needs_the_handle_type, rights_per_device,
+        memory_outlives_its_handle;
+    streams: work_runs_in_order, events_order_streams, write_value_and_wait_value, query_while_busy, host_functions,
+        elapsed_time;
+    modules: log_of_bad_text, globals_and_functions, linked_pieces, attributes_and_occupancy, images_are_told_apart;
+    execution: threads_see_their_indices, shared_memory_and_barriers, atomics_count_exactly, extra_parameters,
+        limits_are_checked, cooperative_limit, host_releases_a_spinning_kernel, message_passing_between_kernels;
+    graphs: replay_of_everything, illegal_calls_invalidate_capture, fork_and_join;
+    failures: wild_store_is_sticky, misaligned_access_is_sticky, trap_is_sticky;
+    processes: posix_fd, legacy_handle, handle_of_a_dead_process;
+}

@@ -1,0 +1,91 @@
+//! Several processes in one test: the test binary executed again, once per rank, running the same test function.
+//!
+//! A test written for ranks begins with `let Some(me) = ranks::start(N, "path::of::the_test") else { return };`: in
+//! the test process this spawns the ranks, waits for all of them and gives `None`; in a rank it gives the rank.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the ranks of one test may take together.
+const LIMIT: Duration = Duration::from_secs(120);
+
+const RANK: &str = "AQUEDUCT_TEST_RANK";
+
+/// This process's rank, or `None` after all ranks have ended well. Panics with their output when one failed.
+pub fn start(size: u32, test: &str) -> Option<u32> {
+    start_with(size, test, |_, _| {})
+}
+
+/// [`start`], with `prepare` called on each rank's command before it is spawned.
+pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) -> Option<u32> {
+    if let Ok(rank) = std::env::var(RANK) {
+        return Some(rank.parse().expect("the rank is a number"));
+    }
+    let own = std::env::current_exe().expect("the test binary has a path");
+    let children: Vec<Child> = (0..size)
+        .map(|rank| {
+            let mut command = Command::new(&own);
+            command
+                .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
+                .env(RANK, rank.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            prepare(rank, &mut command);
+            command.spawn().expect("a rank can be started")
+        })
+        .collect();
+    let deadline = Instant::now() + LIMIT;
+    let outcomes: Vec<Outcome> = children
+        .into_iter()
+        .map(|child| std::thread::spawn(move || wait(child, deadline)))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|thread| thread.join().expect("the waiting thread does not panic"))
+        .collect();
+    let failed: Vec<usize> = (0..outcomes.len()).filter(|&r| !outcomes[r].success).collect();
+    if !failed.is_empty() {
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            eprintln!("---- rank {rank}\n{}", outcome.output);
+        }
+        panic!("ranks {failed:?} of {test} failed; their output is above");
+    }
+    // A filter that matches nothing would make a rank succeed without running anything.
+    for (rank, outcome) in outcomes.iter().enumerate() {
+        assert!(outcome.output.contains("1 passed"), "rank {rank} of {test} ran no test:\n{}", outcome.output);
+    }
+    None
+}
+
+struct Outcome {
+    success: bool,
+    output: String,
+}
+
+fn wait(mut child: Child, deadline: Instant) -> Outcome {
+    let readers = [drain(child.stdout.take()), drain(child.stderr.take())];
+    let success = loop {
+        match child.try_wait().expect("a child can be waited for") {
+            Some(status) => break status.success(),
+            None if Instant::now() >= deadline => {
+                child.kill().expect("a child can be killed");
+                child.wait().expect("a killed child can be reaped");
+                break false;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let output = readers.map(|r| r.join().expect("a reader does not panic")).concat();
+    Outcome { success, output }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What could be read counts, also when the pipe broke.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
