@@ -1,5 +1,7 @@
 //! Atomic read-modify-writes (PTX ISA 9.7.13.5, 9.7.13.6): one compare-and-swap loop for all.
 
+#![allow(trivial_numeric_casts, reason = "one body for all widths")]
+
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::alu;

@@ -58,8 +58,7 @@ impl Warp {
             }
             Op::Match { all, d, p, a, .. } => {
                 let a = self.regs.get64(*a);
-                let equal: Lanes<u32> =
-                    std::array::from_fn(|l| group(l) & bits(|other| a[other] == a[l]));
+                let equal: Lanes<u32> = std::array::from_fn(|l| group(l) & bits(|other| a[other] == a[l]));
                 let whole = bits(|l| equal[l] == group(l));
                 let r = if *all {
                     std::array::from_fn(|l| if whole >> l & 1 != 0 { equal[l] } else { 0 })

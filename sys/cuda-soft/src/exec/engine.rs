@@ -31,12 +31,8 @@ impl Engine {
     /// An engine of at most `cores` threads, which start when there is work for them.
     #[must_use]
     pub fn new(cores: usize, watchdog: Watchdog) -> Self {
-        let shared = Shared {
-            queues: Mutex::default(),
-            bell: Doorbell::new(),
-            cores: cores.max(1),
-            watchdog,
-        };
+        let shared =
+            Shared { queues: Mutex::default(), bell: Doorbell::new(), cores: cores.max(1), watchdog };
         Engine { shared: Arc::new(shared) }
     }
 
@@ -140,12 +136,12 @@ impl Queues {
             return Choice::Stop;
         }
         self.choice += 1;
-        if self.choice % 8 == 0
+        if self.choice.is_multiple_of(8)
             && let Some(unit) = self.start()
         {
             return Choice::Run(unit);
         }
-        let look = self.choice % 2 == 0 && !self.ready.is_empty();
+        let look = self.choice.is_multiple_of(2) && !self.ready.is_empty();
         if look && let Some(unit) = self.waiting.pop_front() {
             return Choice::Run(unit);
         }

@@ -108,9 +108,12 @@ impl Grid {
     /// Whether the address lies in a variable of the constant bank.
     pub(super) fn in_constant(&self, address: u64) -> bool {
         let image = self.image();
-        image.code.globals.iter().zip(&image.globals).any(|(variable, base)| {
-            variable.constant && address >= *base && address - base < variable.size
-        })
+        image
+            .code
+            .globals
+            .iter()
+            .zip(&image.globals)
+            .any(|(variable, base)| variable.constant && address >= *base && address - base < variable.size)
     }
 
     /// Whether some block has faulted, so that the others need not go on.

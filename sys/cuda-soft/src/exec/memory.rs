@@ -5,6 +5,8 @@
 //! may access the same bytes at the same time. A 16-byte vector is two 8-byte or four 4-byte
 //! single-copy-atomic elements, as the PTX memory model has it.
 
+#![allow(trivial_numeric_casts, reason = "one body for all widths")]
+
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::fault::{FaultKind, Trouble};
@@ -139,8 +141,7 @@ impl<'a> Access<'a> {
             Space::Shared => self.shared.holds(first, end),
             Space::Local => ask.stacks.of_lane(lane).holds(first, end),
             Space::Param => {
-                ask.stacks.of_lane(lane).holds(first, end)
-                    || (!ask.write && self.params.holds(first, end))
+                ask.stacks.of_lane(lane).holds(first, end) || (!ask.write && self.params.holds(first, end))
             }
             Space::Generic => {
                 self.shared.holds(first, end)

@@ -13,6 +13,8 @@
 //! Semantics are those of PTX ISA 9; the memory model maps to that of Rust's atomics of at least
 //! the same strength on the real addresses (`memory`).
 
+#![allow(clippy::needless_range_loop, reason = "a lane indexes several arrays at once")]
+
 mod alu;
 mod atomic;
 mod barrier;

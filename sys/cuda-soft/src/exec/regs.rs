@@ -61,9 +61,7 @@ impl Regs {
         match src {
             Src::Reg(Reg::W32(r)) => self.w32[self.window.w32 as usize + usize::from(r)].0,
             Src::Imm(value) => [value as u32; LANES],
-            Src::Reg(Reg::W64(r)) => {
-                self.w64[self.window.w64 as usize + usize::from(r)].0.map(|v| v as u32)
-            }
+            Src::Reg(Reg::W64(r)) => self.w64[self.window.w64 as usize + usize::from(r)].0.map(|v| v as u32),
         }
     }
 
@@ -73,9 +71,7 @@ impl Regs {
         match src {
             Src::Reg(Reg::W64(r)) => self.w64[self.window.w64 as usize + usize::from(r)].0,
             Src::Imm(value) => [value; LANES],
-            Src::Reg(Reg::W32(r)) => {
-                self.w32[self.window.w32 as usize + usize::from(r)].0.map(u64::from)
-            }
+            Src::Reg(Reg::W32(r)) => self.w32[self.window.w32 as usize + usize::from(r)].0.map(u64::from),
         }
     }
 
@@ -84,9 +80,7 @@ impl Regs {
     pub(super) fn lane(&self, src: Src, lane: usize) -> u64 {
         match src {
             Src::Reg(Reg::W64(r)) => self.w64[self.window.w64 as usize + usize::from(r)].0[lane],
-            Src::Reg(Reg::W32(r)) => {
-                u64::from(self.w32[self.window.w32 as usize + usize::from(r)].0[lane])
-            }
+            Src::Reg(Reg::W32(r)) => u64::from(self.w32[self.window.w32 as usize + usize::from(r)].0[lane]),
             Src::Imm(value) => value,
         }
     }

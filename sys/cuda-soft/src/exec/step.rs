@@ -145,8 +145,10 @@ impl Warp {
                     }
                     return Ok(Stop::Regroup);
                 }
+                // Forwards, the join ahead stays the nearest, and a jump beyond it stops there.
+                let back = target <= pc;
                 pc = target;
-                if others != 0 {
+                if back && others != 0 {
                     join = self.next_join(others, number, pc);
                 }
                 continue;
@@ -208,8 +210,8 @@ impl Warp {
             Op::FunctionAddress { d, function } => {
                 self.regs.put64(*d, &[code::function_address(*function); 32], mask);
             }
-            Op::ToGeneric { space, d, a } => self.to_generic(cx, mask, *space, *d, *a),
-            Op::FromGeneric { space, d, a } => self.from_generic(cx, mask, *space, *d, *a),
+            Op::ToGeneric { space, d, a } => self.cvta(cx, mask, *space, *d, *a),
+            Op::FromGeneric { space, d, a } => self.cvta_to(cx, mask, *space, *d, *a),
             Op::IsSpace { space, p, a } => self.is_space(cx, mask, *space, *p, *a),
             Op::Barrier { kind, id, threads } => {
                 return self.barrier(cx, mask, *kind, *id, *threads);
@@ -297,13 +299,7 @@ impl Warp {
     }
 
     /// Copies between the frames of two calls of the same lanes.
-    fn copy(
-        &mut self,
-        mask: u32,
-        from: Frame,
-        to: Frame,
-        copies: &[FrameCopy],
-    ) -> Result<(), Trouble> {
+    fn copy(&mut self, mask: u32, from: Frame, to: Frame, copies: &[FrameCopy]) -> Result<(), Trouble> {
         let stacks = self.stacks();
         for copy in copies {
             for lane in lanes(mask) {

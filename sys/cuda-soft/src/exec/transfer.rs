@@ -199,14 +199,7 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn to_generic(
-        &mut self,
-        cx: &Context<'_, '_>,
-        mask: u32,
-        space: Space,
-        d: Reg,
-        a: Src,
-    ) {
+    pub(super) fn cvta(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, d: Reg, a: Src) {
         let mut v = self.regs.get64(a);
         for lane in 0..LANES {
             v[lane] = v[lane].wrapping_add(self.window(cx, space, lane));
@@ -214,14 +207,7 @@ impl Warp {
         self.regs.put64(d, &v, mask);
     }
 
-    pub(super) fn from_generic(
-        &mut self,
-        cx: &Context<'_, '_>,
-        mask: u32,
-        space: Space,
-        d: Reg,
-        a: Src,
-    ) {
+    pub(super) fn cvta_to(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, d: Reg, a: Src) {
         let mut v = self.regs.get64(a);
         for lane in 0..LANES {
             v[lane] = v[lane].wrapping_sub(self.window(cx, space, lane));
@@ -238,14 +224,7 @@ impl Warp {
         }
     }
 
-    pub(super) fn is_space(
-        &mut self,
-        cx: &Context<'_, '_>,
-        mask: u32,
-        space: Space,
-        p: Pred,
-        a: Src,
-    ) {
+    pub(super) fn is_space(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, p: Pred, a: Src) {
         let v = self.regs.get64(a);
         let stacks = self.stacks();
         let within = |lane: usize, space: Space| -> bool {
@@ -281,8 +260,7 @@ impl Warp {
         let function = cx.grid.function();
         let uniform = match special {
             Special::Tid(k) => {
-                let tids: Lanes<u64> =
-                    std::array::from_fn(|l| axis(cx.place.thread(self.index, l), k));
+                let tids: Lanes<u64> = std::array::from_fn(|l| axis(cx.place.thread(self.index, l), k));
                 return self.regs.put64(d, &tids, mask);
             }
             Special::LaneId => {
@@ -307,9 +285,7 @@ impl Warp {
             Special::GlobalTimer => wall(),
             Special::GlobalTimerHi => wall() >> 32,
             Special::DynamicSharedSize => u64::from(launch.dynamic_shared),
-            Special::TotalSharedSize => {
-                u64::from(function.shared_size) + u64::from(launch.dynamic_shared)
-            }
+            Special::TotalSharedSize => u64::from(function.shared_size) + u64::from(launch.dynamic_shared),
             Special::DynamicSharedBase => cx.grid.dynamic_shared_base(),
             Special::EnvReg(1) => launch.workspace >> 32,
             Special::EnvReg(2) => launch.workspace & 0xffff_ffff,

@@ -1,5 +1,7 @@
 //! `f32` and `f64` arithmetic (PTX ISA 9.7.3).
 
+#![allow(trivial_numeric_casts, reason = "one body for both widths")]
+
 use super::super::regs::{LANES, Lanes, Regs};
 use super::round::{self, F32};
 use super::{map1, map2, map3};
@@ -238,9 +240,8 @@ fn write<T: Float>(regs: &mut Regs, d: Reg, values: Lanes<T>, fp: Fp, mask: u32)
         values = map1(&values, T::saturate);
     }
     if fp.relu {
-        values = map1(&values, |v| {
-            if v > T::default() || v.partial_cmp(&v).is_none() { v } else { T::default() }
-        });
+        values =
+            map1(&values, |v| if v > T::default() || v.partial_cmp(&v).is_none() { v } else { T::default() });
     }
     T::put(regs, d, &values, mask);
 }
@@ -267,15 +268,7 @@ pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: 
 }
 
 #[inline(never)]
-pub(super) fn binary<T: Float>(
-    regs: &mut Regs,
-    mask: u32,
-    op: Binary,
-    fp: Fp,
-    d: Reg,
-    a: Src,
-    b: Src,
-) {
+pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d: Reg, a: Src, b: Src) {
     let (a, b) = (read::<T>(regs, a, fp), read::<T>(regs, b, fp));
     let nearest = fp.approx || fp.round == Round::Nearest;
     let r = match op {

@@ -63,7 +63,13 @@ fn finish<H: Half>(bits: u16, fp: Fp) -> u16 {
     }
     let one = H::narrow(1.0);
     if fp.sat {
-        return if value > 1.0 { one } else if value > 0.0 { bits } else { 0 };
+        return if value > 1.0 {
+            one
+        } else if value > 0.0 {
+            bits
+        } else {
+            0
+        };
     }
     if fp.relu && value <= 0.0 || fp.ftz && value == 0.0 && bits & 0x7fff == 0 {
         return if fp.relu { 0 } else { bits };
@@ -136,6 +142,7 @@ fn unary_one<H: Half>(op: Unary, fp: Fp, bits: u16) -> u16 {
     finish::<H>(H::narrow(value), fp)
 }
 
+#[allow(clippy::too_many_arguments, reason = "the operands of one instruction")]
 #[inline(never)]
 pub(super) fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: Reg, a: Src, b: Src) {
     if brain(ty) {

@@ -1,5 +1,7 @@
 //! Integer arithmetic (PTX ISA 9.7.1, 9.7.2 and 9.7.7).
 
+#![allow(trivial_numeric_casts, reason = "one body for all widths")]
+
 use super::super::regs::{LANES, Lanes, Regs};
 use super::{each1, each2, each3, map1, map2};
 use crate::code::op::{Binary, Ternary, Unary};
@@ -9,7 +11,6 @@ use crate::code::{Reg, Src, Ty};
 pub(super) trait Word: Copy + Default + Ord {
     const BITS: u32;
     const SIGNED: bool;
-    const ONES: Self;
     fn get(regs: &Regs, src: Src) -> Lanes<Self>;
     fn put(regs: &mut Regs, d: Reg, values: &Lanes<Self>, mask: u32);
     /// Writes results of twice the width.
@@ -50,7 +51,6 @@ macro_rules! word {
         impl Word for $t {
             const BITS: u32 = $bits;
             const SIGNED: bool = $signed;
-            const ONES: Self = !0;
             #[inline(always)]
             fn get(regs: &Regs, src: Src) -> Lanes<Self> {
                 map1(&regs.$get(src), |v| v as $t)
@@ -131,11 +131,7 @@ macro_rules! word {
             }
             #[inline(always)]
             fn shr(self, amount: u32) -> Self {
-                if amount >= $bits {
-                    if $signed { self >> ($bits - 1) } else { 0 }
-                } else {
-                    self >> amount
-                }
+                if amount >= $bits { if $signed { self >> ($bits - 1) } else { 0 } } else { self >> amount }
             }
             #[inline(always)]
             fn popc(self) -> u32 {
@@ -203,15 +199,7 @@ pub(super) fn unary<T: Word>(regs: &mut Regs, mask: u32, op: Unary, d: Reg, a: S
 }
 
 #[inline(never)]
-pub(super) fn binary<T: Word>(
-    regs: &mut Regs,
-    mask: u32,
-    op: Binary,
-    sat: bool,
-    d: Reg,
-    a: Src,
-    b: Src,
-) {
+pub(super) fn binary<T: Word>(regs: &mut Regs, mask: u32, op: Binary, sat: bool, d: Reg, a: Src, b: Src) {
     if matches!(op, Binary::Shl | Binary::Shr) {
         let (a, amount) = (T::get(regs, a), regs.get32(b));
         let r = match op {
@@ -220,13 +208,10 @@ pub(super) fn binary<T: Word>(
         };
         return T::put(regs, d, &r, mask);
     }
-    if matches!(
-        op,
-        Binary::BmskClamp | Binary::BmskWrap | Binary::SzextClamp | Binary::SzextWrap
-    ) {
+    if matches!(op, Binary::BmskClamp | Binary::BmskWrap | Binary::SzextClamp | Binary::SzextWrap) {
         let (a, b) = (regs.get32(a), regs.get32(b));
         let r = match op {
-            Binary::BmskClamp => each2(&a, &b, |a, b| bit_mask(a, b)),
+            Binary::BmskClamp => each2(&a, &b, bit_mask),
             Binary::BmskWrap => each2(&a, &b, |a, b| bit_mask(a & 31, b & 31)),
             Binary::SzextClamp => each2(&a, &b, |a, b| extend(a, b.min(32), T::SIGNED)),
             _ => each2(&a, &b, |a, b| extend(a, b & 31, T::SIGNED)),
@@ -288,12 +273,10 @@ pub(super) fn ternary<T: Word>(
         Ternary::MadLo => each3(&a, &b, &c, |a, b, c| a.mul(b).add(c)),
         Ternary::MadHi if sat => each3(&a, &b, &c, |a, b, c| a.mul_hi(b).add_sat(c)),
         Ternary::MadHi => each3(&a, &b, &c, |a, b, c| a.mul_hi(b).add(c)),
-        Ternary::Mad24Lo => {
-            each3(&a, &b, &c, |a, b, c| T::narrow(low24::<T>(a) * low24::<T>(b)).add(c))
+        Ternary::Mad24Lo => each3(&a, &b, &c, |a, b, c| T::narrow(low24::<T>(a) * low24::<T>(b)).add(c)),
+        Ternary::Mad24Hi if sat => {
+            each3(&a, &b, &c, |a, b, c| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add_sat(c))
         }
-        Ternary::Mad24Hi if sat => each3(&a, &b, &c, |a, b, c| {
-            T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add_sat(c)
-        }),
         Ternary::Mad24Hi => {
             each3(&a, &b, &c, |a, b, c| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add(c))
         }

@@ -128,10 +128,7 @@ fn ternary(regs: &mut Regs, mask: u32, op: Ternary, ty: Ty, fp: Fp, d: Reg, abc:
         (Ternary::Lop3(table), _) => permute::lop3(regs, mask, table, d, abc),
         (Ternary::Prmt(mode), _) => permute::prmt(regs, mask, mode, d, abc),
         (
-            Ternary::ShfLeftClamp
-            | Ternary::ShfLeftWrap
-            | Ternary::ShfRightClamp
-            | Ternary::ShfRightWrap,
+            Ternary::ShfLeftClamp | Ternary::ShfLeftWrap | Ternary::ShfRightClamp | Ternary::ShfRightWrap,
             _,
         ) => permute::funnel(regs, mask, op, d, abc),
         (Ternary::Dp4a { .. } | Ternary::Dp2a { .. }, _) => permute::dot(regs, mask, op, d, abc),
@@ -179,11 +176,7 @@ fn each3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
 
 /// `r[i] = f(a[i], b[i])`.
 #[inline(always)]
-fn map2<A: Copy, B: Copy, R: Copy + Default>(
-    a: &Lanes<A>,
-    b: &Lanes<B>,
-    f: impl Fn(A, B) -> R,
-) -> Lanes<R> {
+fn map2<A: Copy, B: Copy, R: Copy + Default>(a: &Lanes<A>, b: &Lanes<B>, f: impl Fn(A, B) -> R) -> Lanes<R> {
     let mut r = [R::default(); LANES];
     for i in 0..LANES {
         r[i] = f(a[i], b[i]);

@@ -31,14 +31,7 @@ pub(super) fn unpack(regs: &mut Regs, mask: u32, d: &[Option<Reg>], a: Src, bits
 }
 
 #[inline(never)]
-pub(super) fn bfi(
-    regs: &mut Regs,
-    mask: u32,
-    ty: Ty,
-    d: Reg,
-    [a, b]: [Src; 2],
-    [pos, len]: [Src; 2],
-) {
+pub(super) fn bfi(regs: &mut Regs, mask: u32, ty: Ty, d: Reg, [a, b]: [Src; 2], [pos, len]: [Src; 2]) {
     let (a, b) = (regs.get64(a), regs.get64(b));
     let (pos, len) = (regs.get32(pos), regs.get32(len));
     let width = ty.bits();

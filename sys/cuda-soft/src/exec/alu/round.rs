@@ -19,8 +19,7 @@ pub(super) struct Format {
 
 pub(super) const F32: Format = Format { precision: 24, least: -149, largest: f32::MAX as f64 };
 pub(super) const F16: Format = Format { precision: 11, least: -24, largest: 65504.0 };
-pub(super) const BF16: Format =
-    Format { precision: 8, least: -133, largest: 3.389_531_389_251_535_5e38 };
+pub(super) const BF16: Format = Format { precision: 8, least: -133, largest: 3.389_531_389_251_535_5e38 };
 
 /// Rounds `x` to `format`; the result is exact as an `f64`.
 pub(super) fn round_to(x: f64, format: Format, mode: Round) -> f64 {
@@ -169,7 +168,7 @@ mod tests {
                 assert!(near == down || near == up);
                 assert_eq!(zero, if x > 0.0 { down } else { up });
             }
-            let exact = half::bf16::from_f64(x).to_f64();
+            let exact = half::bf16::from_f32(x as f32).to_f64();
             assert_eq!(round_to(x, BF16, Round::Nearest), exact, "{x:e}");
             let exact = half::f16::from_f32(x as f32).to_f64();
             assert_eq!(round_to(x, F16, Round::Nearest), exact, "{x:e}");

@@ -1,9 +1,11 @@
 //! Lanes that part and meet again, and lanes that wait for each other.
 
 use super::rig::*;
-use crate::code::op::{AtomOp, BarrierKind, Binary, BoolOp, Call, CallTarget, Cmp, FrameCopy, Op, ShflMode, VoteKind};
-use crate::code::{Addr, Base, Function, Inst, Module, Reg, Scope, Semantics, Space, Ty};
 use crate::code::op::Mem;
+use crate::code::op::{
+    AtomOp, BarrierKind, Binary, BoolOp, Call, CallTarget, Cmp, FrameCopy, Op, ShflMode, VoteKind,
+};
+use crate::code::{Addr, Base, Function, Inst, Module, Reg, Scope, Semantics, Space, Ty};
 
 const WEAK: Semantics = Semantics::Weak;
 
@@ -24,9 +26,8 @@ fn threads_and_blocks_have_three_dimensions() {
     let rig = Rig::new(2 * 3 * 5 * 7 * 2 * 4);
     // Linear index from tid, ntid, ctaid, nctaid; the value is made of the six coordinates.
     let mut code = vec![prologue().remove(0), mov(r(10), imm(0)), mov(r(11), imm(0))];
-    let axes = |special: fn(u8) -> Special, size: fn(u8) -> Special| {
-        [2u8, 1, 0].map(|k| (special(k), size(k)))
-    };
+    let axes =
+        |special: fn(u8) -> Special, size: fn(u8) -> Special| [2u8, 1, 0].map(|k| (special(k), size(k)));
     let mut order: Vec<_> = axes(Special::Ctaid, Special::Nctaid).to_vec();
     order.extend(axes(Special::Tid, Special::Ntid));
     for (coordinate, size) in order {
@@ -79,7 +80,7 @@ fn both_sides_of_a_branch_run_and_join() {
     rig.run(module, 2, 32).unwrap();
     for i in 0..64 {
         let lane = i as u64 % 32;
-        let value = lane + if lane % 2 == 0 { 200 } else { 100 };
+        let value = lane + if lane.is_multiple_of(2) { 200 } else { 100 };
         assert_eq!(rig.get(i), value | 0xffff_ffff << 32, "{i}");
     }
 }
@@ -332,15 +333,13 @@ fn indirect_branches_and_calls() {
     let rig = Rig::new(32);
     let add = |n: u64| Function {
         kernel: false,
-        ..function(vec![
-            op(Op::Atom {
-                op: AtomOp::Add,
-                mem: mem(Semantics::Relaxed, Space::Global, Ty::U64, rd(5), 0),
-                d: None,
-                b: imm(n),
-                c: imm(0),
-            }),
-        ])
+        ..function(vec![op(Op::Atom {
+            op: AtomOp::Add,
+            mem: mem(Semantics::Relaxed, Space::Global, Ty::U64, rd(5), 0),
+            d: None,
+            b: imm(n),
+            c: imm(0),
+        })])
     };
     // The callee finds its address in a register window of its own, so pass it through the frame.
     let frame = |offset| Mem {

@@ -11,10 +11,8 @@ const WEAK: Semantics = Semantics::Weak;
 fn wild_stores_and_loads() {
     for wild in [0, 8, 0x7fff_ffff_f000, u64::MAX - 7, 1 << 63, 0xdead_beef_0000] {
         let rig = Rig::new(64);
-        let module = with_prologue(vec![
-            setp(Cmp::Eq, Ty::U32, 0, r(3), imm(37)),
-            when(0, false, st_op(wild)),
-        ]);
+        let module =
+            with_prologue(vec![setp(Cmp::Eq, Ty::U32, 0, r(3), imm(37)), when(0, false, st_op(wild))]);
         let fault = rig.run(module, 1, 64).unwrap_err();
         assert_eq!((fault.kind, fault.address), (FaultKind::IllegalAddress, Some(wild)));
         assert_eq!((fault.thread, fault.block, fault.line), ([37, 0, 0], [0; 3], BODY + 2));
@@ -33,9 +31,13 @@ fn st_op(address: u64) -> Op {
 #[test]
 fn one_byte_past_the_end() {
     let rig = Rig::new(4);
-    for (offset, ty, ok) in
-        [(24, Ty::U64, true), (28, Ty::U32, true), (32, Ty::U8, false), (31, Ty::U8, true), (-1, Ty::U8, false)]
-    {
+    for (offset, ty, ok) in [
+        (24, Ty::U64, true),
+        (28, Ty::U32, true),
+        (32, Ty::U8, false),
+        (31, Ty::U8, true),
+        (-1, Ty::U8, false),
+    ] {
         let module = with_prologue(vec![st(WEAK, ty, rd(0), offset, imm(1))]);
         assert_eq!(rig.run(module, 1, 1).is_ok(), ok, "{offset}");
     }
@@ -61,10 +63,7 @@ fn rights_are_respected() {
     rig.space.set_rights(rig.base(), crate::mem::Rights::Host { writable: false });
     rig.run(with_prologue(vec![ld(WEAK, Ty::U64, rd(2), rd(0), 0)]), 1, 1).unwrap();
     // The span is known from the load; the store must still be refused.
-    let module = with_prologue(vec![
-        ld(WEAK, Ty::U64, rd(2), rd(0), 0),
-        st(WEAK, Ty::U64, rd(0), 0, imm(1)),
-    ]);
+    let module = with_prologue(vec![ld(WEAK, Ty::U64, rd(2), rd(0), 0), st(WEAK, Ty::U64, rd(0), 0, imm(1))]);
     assert_eq!(rig.run(module, 1, 1).unwrap_err().kind, FaultKind::IllegalAddress);
     let add = Op::Atom {
         op: AtomOp::Add,
@@ -82,13 +81,13 @@ fn shared_memory_and_parameters_end_where_they_end() {
     let rig = Rig::new(1);
     let at = |space, ty, offset| {
         let mut m = mem(WEAK, space, ty, rd(0), 0);
-        let base = if space == Space::Param { crate::code::Base::KernelParam } else { crate::code::Base::Zero };
+        let base =
+            if space == Space::Param { crate::code::Base::KernelParam } else { crate::code::Base::Zero };
         m.addr = crate::code::Addr { base, offset };
         with_prologue(vec![op(Op::Ld { mem: m, d: [None; 4] })])
     };
-    let run = |module| {
-        rig.start_on(module, [1; 3], [1; 3], 64).recv_timeout(LIMIT).unwrap().map_err(|f| f.kind)
-    };
+    let run =
+        |module| rig.start_on(module, [1; 3], [1; 3], 64).recv_timeout(LIMIT).unwrap().map_err(|f| f.kind);
     assert_eq!(run(at(Space::Shared, Ty::U32, 60)), Ok(()));
     assert_eq!(run(at(Space::Shared, Ty::U32, 64)), Err(FaultKind::IllegalAddress));
     assert_eq!(run(at(Space::Param, Ty::U64, 0)), Ok(()));

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use crate::code::op::{Binary, Cmp, Fp, Mem, Op, Special, Ternary};
 use crate::code::{
-    Addr, Base, Function, Guard, Inst, Module, Param, Pred, PredSrc, Reg, Scope, Semantics, Space,
-    Src, Ty,
+    Addr, Base, Function, Guard, Inst, Module, Param, Pred, PredSrc, Reg, Scope, Semantics, Space, Src, Ty,
 };
 use crate::exec::{Engine, Fault, Image, Launch, Residency, Watchdog};
 use crate::mem;
@@ -67,12 +66,7 @@ impl Rig {
     }
 
     /// Starts a kernel whose first parameter is the buffer's address.
-    pub(super) fn start(
-        &self,
-        module: Module,
-        grid: u32,
-        block: u32,
-    ) -> mpsc::Receiver<Result<(), Fault>> {
+    pub(super) fn start(&self, module: Module, grid: u32, block: u32) -> mpsc::Receiver<Result<(), Fault>> {
         self.start_on(module, [grid, 1, 1], [block, 1, 1], 0)
     }
 
