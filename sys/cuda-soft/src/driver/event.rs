@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUevent, CUevent_flags as Flags, CUevent_record_flags, CUresult, CUstream};
 
-use super::{INVALID_VALUE, context, entries, stream, unsafe_call};
+use super::{INVALID_VALUE, context, entries, stream};
 use crate::handles;
 use crate::machine::{Machine, Result, machine};
 use crate::stream::work::Work;
@@ -61,11 +61,12 @@ entries! {
     }
 
     fn cuEventElapsedTime(milliseconds: *mut f32 => out, start: CUevent, end: CUevent) {
-        let (machine, _) = unsafe_call()?;
+        let machine = machine()?;
         let (start, end) = (find(machine, start)?, find(machine, end)?);
         if start.device != end.device {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
+        machine.devices[start.device].check()?;
         let (start, end) = (start.time()?, end.time()?);
         let later = end.saturating_duration_since(start).as_secs_f64();
         let earlier = start.saturating_duration_since(end).as_secs_f64();

@@ -8,9 +8,8 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries};
-use crate::machine::{Result, machine};
+use crate::machine::{Machine, Result, machine};
 use crate::mem::allocation::{Allocation, Origin};
-use crate::mem::object::Kind;
 
 entries! {
     fn cuPointerGetAttribute(data: *mut c_void, attribute: Attribute, ptr: CUdeviceptr) {
@@ -19,7 +18,7 @@ entries! {
             return Err(INVALID_VALUE);
         }
         let found = machine.allocations.find(ptr).ok_or(INVALID_VALUE)?;
-        let value = value_of(&found, attribute, ptr)?;
+        let value = value_of(machine, &found, attribute, ptr)?;
         // SAFETY: not null, and good for the type the API gives this attribute.
         unsafe { value.write(data) };
         Ok(())
@@ -38,7 +37,7 @@ entries! {
                 return Err(INVALID_VALUE);
             }
             // An address the driver does not know has zeros for attributes, and is no error.
-            let value = match found.as_deref().map(|a| value_of(a, attribute, ptr)) {
+            let value = match found.as_deref().map(|a| value_of(machine, a, attribute, ptr)) {
                 Some(Ok(value)) => value,
                 Some(Err(CUresult::CUDA_ERROR_INVALID_VALUE)) | None => unknown(attribute),
                 Some(Err(code)) => return Err(code),
@@ -89,7 +88,7 @@ impl Value {
     }
 }
 
-fn value_of(a: &Allocation, attribute: Attribute, ptr: u64) -> Result<Value> {
+fn value_of(machine: &Machine, a: &Allocation, attribute: Attribute, ptr: u64) -> Result<Value> {
     let device_pointer = if a.is_host() { None } else { Some(ptr) };
     let vmm = matches!(a.origin, Origin::Mapped(_));
     Ok(match attribute {
@@ -109,7 +108,7 @@ fn value_of(a: &Allocation, attribute: Attribute, ptr: u64) -> Result<Value> {
         Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Bool(false),
         Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(a.device as c_int),
         Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
-            Value::Bool(matches!(a.origin, Origin::Device) && kind(a) == Some(Kind::Plain))
+            Value::Bool(matches!(a.origin, Origin::Device) && !machine.config.lacks.ipc)
         }
         Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
         | Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Value::Long(a.base),
@@ -126,7 +125,13 @@ fn value_of(a: &Allocation, attribute: Attribute, ptr: u64) -> Result<Value> {
             _ => !a.is_host(),
         }),
         Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            Value::Uint(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE.0)
+            let device = context::current_even_failed(machine).map_or(a.device, |d| d.ordinal);
+            let view = machine.space.enter(device);
+            Value::Uint(match (view.find(ptr, false), view.find(ptr, true)) {
+                (_, Some(_)) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE.0,
+                (Some(_), None) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ.0,
+                (None, None) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE.0,
+            })
         }
         Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Long(0),
         Attribute::CU_POINTER_ATTRIBUTE_P2P_TOKENS
@@ -135,10 +140,6 @@ fn value_of(a: &Allocation, attribute: Attribute, ptr: u64) -> Result<Value> {
         }
         _ => return Err(INVALID_VALUE),
     })
-}
-
-fn kind(a: &Allocation) -> Option<Kind> {
-    a.backing.object().map(|o| o.facts().kind)
 }
 
 fn unknown(attribute: Attribute) -> Value {

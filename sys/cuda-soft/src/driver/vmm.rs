@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use super::{INVALID_VALUE, context, device, entries};
 use crate::machine::{Machine, Result, machine};
 use crate::mem::Rights;
-use crate::mem::allocation::{Charge, Origin};
-use crate::mem::object::{Facts, Kind, Mapping, Object};
+use crate::mem::allocation::{Charge, Origin, out_of_memory};
+use crate::mem::mapping::Mapping;
+use crate::mem::object::{Facts, Kind, Object};
 use crate::mem::physical::{Physical, Properties};
 
 entries! {
@@ -79,7 +80,7 @@ entries! {
         }
         let charge = Charge::take(&machine.devices[prop.device], size as u64, machine.config.memory)?;
         let facts = Facts { kind: Kind::Physical, device: prop.device, handle_types: prop.handle_types };
-        let object = Object::create(size, facts).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let object = Object::create(size, facts).map_err(out_of_memory)?;
         handle.set(add(machine, object, prop, Some(charge)));
         Ok(())
     }

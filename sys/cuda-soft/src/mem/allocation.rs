@@ -235,8 +235,16 @@ fn round_up(size: u64) -> Result<u64> {
     size.checked_next_multiple_of(PAGE).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// The error of a call that found no more memory; running out of descriptors has another cure, and is said.
+pub(crate) fn out_of_memory(why: io::Error) -> CUresult {
+    if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+        eprintln!("cuda-soft: out of file descriptors, of which every allocation takes one (see ulimit -n)");
+    }
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY
+}
+
 fn create(size: u64, facts: Facts) -> Result<Backing> {
     let size = usize::try_from(round_up(size)?).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let make = || -> io::Result<Backing> { Object::create(size, facts)?.map(size, None) };
-    make().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    make().map_err(out_of_memory)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod allocation;
 mod bell;
+pub(crate) mod mapping;
 pub(crate) mod object;
 pub(crate) mod physical;
 mod space;

@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Doorbell;
+use super::mapping::Mapping;
 
 /// Bytes of the control page, a multiple of every page size in use.
 const CONTROL: usize = 64 << 10;
@@ -47,17 +47,6 @@ pub(crate) struct Object {
     size: usize,
     facts: Facts,
     control: Mapping,
-}
-
-/// A range of this process's addresses, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-    /// A mapping inside a reservation becomes inaccessible again instead of free, and at once when it is unmapped:
-    /// the next mapping may already lie there when this is dropped.
-    reserved: bool,
-    gone: AtomicBool,
 }
 
 /// What stands behind a range of the space: the object, or memory of the user that was registered.
@@ -140,7 +129,7 @@ impl Object {
             bell: Doorbell::new(),
         };
         // SAFETY: a fresh page of ours, large and aligned enough, that nobody else knows yet.
-        unsafe { control.base.cast::<Control>().write(contents) };
+        unsafe { control.base().cast::<Control>().write(contents) };
         Ok(Arc::new(Self { fd, size, facts, control }))
     }
 
@@ -162,7 +151,7 @@ impl Object {
         // SAFETY: the page is mapped for as long as `control` lives and every bit pattern is a `Control`; the
         // fields read here are written once, before the descriptor left its creator.
         let facts = unsafe {
-            let c = control.base.cast::<Control>().as_ptr();
+            let c = control.base().cast::<Control>().as_ptr();
             let kind = match (*c).kind {
                 0 => Kind::Plain,
                 1 => Kind::Physical,
@@ -198,7 +187,7 @@ impl Object {
     /// 128 random bits that every process sees alike.
     pub(crate) fn identity(&self) -> [u64; 2] {
         // SAFETY: as in `bell`; written once by the creator.
-        unsafe { (*self.control.base.cast::<Control>().as_ptr()).identity }
+        unsafe { (*self.control.base().cast::<Control>().as_ptr()).identity }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -209,7 +198,7 @@ impl Object {
     fn bell(&self) -> *const Doorbell {
         // SAFETY: within the control page, which stays mapped while `self` lives; made without a reference to the
         // rest of the page, which other processes may write.
-        unsafe { &raw const (*self.control.base.cast::<Control>().as_ptr()).bell }
+        unsafe { &raw const (*self.control.base().cast::<Control>().as_ptr()).bell }
     }
 }
 
@@ -259,102 +248,6 @@ impl Backing {
     }
 }
 
-impl Mapping {
-    /// Inaccessible addresses, `align` a power of two, at `hint` if that range happens to be free.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(crate) fn reserve(len: usize, align: usize, hint: Option<u64>) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        if let Some(hint) = hint.filter(|h| *h != 0 && *h % align as u64 == 0) {
-            // SAFETY: NOREPLACE never touches an existing mapping.
-            let p = unsafe {
-                let flags = flags | libc::MAP_FIXED_NOREPLACE;
-                libc::mmap(hint as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0)
-            };
-            if p != libc::MAP_FAILED {
-                let got = Self { base: nonnull(p)?, len, reserved: false, gone: AtomicBool::new(false) };
-                if got.address() == hint {
-                    return Ok(got);
-                } // a kernel before 4.17 took the address for a hint: `got` unmaps itself
-            }
-        }
-        let total = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a new anonymous mapping wherever the kernel likes.
-        let p = unsafe { libc::mmap(std::ptr::null_mut(), total, libc::PROT_NONE, flags, -1, 0) };
-        if p == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = p as usize;
-        let base = start.next_multiple_of(align);
-        trim(start, base - start);
-        trim(base + len, start + total - base - len);
-        Ok(Self {
-            base: nonnull(base as *mut libc::c_void)?,
-            len,
-            reserved: false,
-            gone: AtomicBool::new(false),
-        })
-    }
-
-    fn unmap(&self) {
-        if self.gone.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let p = self.base.as_ptr().cast();
-        if self.reserved {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            // SAFETY: the pages are ours until the reservation is freed, which needs them unmapped first.
-            unsafe { libc::mmap(p, self.len, libc::PROT_NONE, flags, -1, 0) };
-        } else {
-            // SAFETY: the range is ours and nothing refers to it any more.
-            unsafe { libc::munmap(p, self.len) };
-        }
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.base.as_ptr() as u64
-    }
-
-    fn of(fd: &OwnedFd, offset: usize, len: usize, fixed: Option<NonNull<u8>>) -> io::Result<Self> {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let (addr, flags) = match fixed {
-            Some(p) => (p.as_ptr().cast(), libc::MAP_SHARED | libc::MAP_FIXED),
-            None => (std::ptr::null_mut(), libc::MAP_SHARED),
-        };
-        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping, or one over pages of a reservation that the caller owns and that are unmapped.
-        let p = unsafe { libc::mmap(addr, len, prot, flags, fd.as_raw_fd(), offset) };
-        if p == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { base: nonnull(p)?, len, reserved: fixed.is_some(), gone: AtomicBool::new(false) })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.unmap();
-    }
-}
-
-// SAFETY: a mapping is a range of addresses; it has no thread affinity, and reaching the bytes through it is the
-// business of whoever does so.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; the methods only read plain fields.
-unsafe impl Sync for Mapping {}
-
-fn trim(start: usize, len: usize) {
-    if len != 0 {
-        // SAFETY: a part of the mapping just made that its owner does not keep.
-        unsafe { libc::munmap(start as *mut libc::c_void, len) };
-    }
-}
-
-fn nonnull(p: *mut libc::c_void) -> io::Result<NonNull<u8>> {
-    NonNull::new(p.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-}
-
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
@@ -398,21 +291,5 @@ mod tests {
         assert!(file.set_len(64 << 20).is_err());
         let foreign = File::open("/proc/self/exe").expect("open");
         assert!(Object::open(foreign.as_fd().try_clone_to_owned().expect("dup")).is_err());
-    }
-
-    #[test]
-    fn reservations_are_aligned_and_survive_their_mappings() {
-        let r = Mapping::reserve(8 << 20, 4 << 20, None).expect("reserve");
-        assert_eq!(r.address() % (4 << 20), 0);
-        let a = Object::create(2 << 20, FACTS).expect("create");
-        let m = a.map(2 << 20, NonNull::new(r.address() as *mut u8)).expect("map");
-        assert_eq!(m.base(), Some(r.address()));
-        drop(m);
-        let again = Mapping::reserve(8 << 20, 2 << 20, Some(r.address())).expect("reserve");
-        assert_ne!(again.address(), r.address(), "the range is still reserved");
-        let at = r.address();
-        drop(r);
-        let hinted = Mapping::reserve(8 << 20, 2 << 20, Some(at)).expect("reserve");
-        assert_eq!(hinted.address(), at);
     }
 }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cuda_driver_sys::CUmemAllocationProp;
+use cuda_driver_sys::{
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+};
 use parking_lot::Mutex;
 
 use super::allocation::Charge;
-use super::object::{Mapping, Object};
+use super::mapping::Mapping;
+use super::object::Object;
 
 /// Memory made by `cuMemCreate` or imported. Lives while a handle, a mapping, or another process holds it.
 #[derive(Debug)]
@@ -36,12 +39,15 @@ pub(crate) type Reservations = BTreeMap<u64, (u64, Mapping)>;
 impl Properties {
     /// As the C API gives them back.
     pub(crate) fn to_c(self) -> CUmemAllocationProp {
-        use cuda_driver_sys::{CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType};
-        let mut prop = CUmemAllocationProp::default();
-        prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-        prop.requestedHandleTypes = CUmemAllocationHandleType(self.handle_types);
-        prop.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        prop.location.id = self.device as i32;
+        let mut prop = CUmemAllocationProp {
+            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CUmemAllocationHandleType(self.handle_types),
+            location: CUmemLocation {
+                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: self.device as i32,
+            },
+            ..CUmemAllocationProp::default()
+        };
         prop.allocFlags.gpuDirectRDMACapable = self.rdma.into();
         prop
     }

@@ -27,15 +27,18 @@ unsafe impl Sync for HostCall {}
 /// The thread, started by its first call.
 #[derive(Debug, Default)]
 pub(crate) struct HostThread {
-    queue: Mutex<Option<Sender<(HostCall, CUresult, Arc<Op>)>>>,
+    queue: Mutex<Option<Sender<Entry>>>,
 }
+
+/// A call, the state of its context, and the operation it is.
+type Entry = (HostCall, CUresult, Arc<Op>);
 
 impl HostThread {
     /// Has `call` made; `op` ends after it.
     pub(super) fn post(&self, call: HostCall, status: CUresult, op: Arc<Op>) {
         let mut queue = self.queue.lock();
         let sender = queue.get_or_insert_with(|| {
-            let (sender, receiver) = channel::<(HostCall, CUresult, Arc<Op>)>();
+            let (sender, receiver) = channel::<Entry>();
             let body = move || {
                 IN_CALLBACK.set(true);
                 for (call, status, op) in receiver {

@@ -255,7 +255,7 @@ fn ring(span: Option<Span>) {
 /// Both ranges are mapped, the first one writable.
 unsafe fn copy_atomic(dst: *mut u8, src: *const u8, len: usize) {
     let head = (dst as usize).wrapping_neg() % 8;
-    let (head, words) = if (dst as usize ^ src as usize) % 8 == 0 && len >= head + 8 {
+    let (head, words) = if (dst as usize ^ src as usize).is_multiple_of(8) && len >= head + 8 {
         (head, (len - head) / 8)
     } else {
         (len, 0)

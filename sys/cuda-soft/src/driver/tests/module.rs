@@ -62,7 +62,8 @@ fn a_kernel_runs_with_both_forms_of_parameters_and_in_graphs() {
         packed[..8].copy_from_slice(&p.to_le_bytes());
         packed[8..].copy_from_slice(&9u32.to_le_bytes());
         let mut size = packed.len();
-        let (one, two) = (1 as *mut c_void, 2 as *mut c_void);
+        let word = |n: usize| std::ptr::without_provenance_mut::<c_void>(n);
+        let (one, two) = (word(1), word(2));
         let mut extra =
             [one, packed.as_mut_ptr().cast(), two, (&raw mut size).cast::<c_void>(), std::ptr::null_mut()];
         let null = std::ptr::null_mut();

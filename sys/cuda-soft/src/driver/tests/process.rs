@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use cuda_driver_sys::{CUipcMemHandle, CUmemAllocationHandleType, CUresult};
+use cuda_driver_sys::{
+    CUdevice_attribute, CUipcMemHandle, CUmemAllocationHandleType, CUresult, CUstreamCaptureMode,
+};
 
 use super::*;
 
@@ -22,9 +24,13 @@ struct Peer {
 impl Peer {
     /// Runs `helper` in another process, with `fd` there as descriptor 99.
     fn start(role: &str, fd: Option<&OwnedFd>) -> Self {
+        Self::start_with(role, fd, &[])
+    }
+
+    fn start_with(role: &str, fd: Option<&OwnedFd>, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.args(["--exact", "driver::tests::process::helper", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env(ROLE, role).envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(raw) = fd.map(AsRawFd::as_raw_fd) {
             // SAFETY: dup2 is safe to call between fork and exec; it clears CLOEXEC.
             unsafe {
@@ -61,6 +67,87 @@ impl Peer {
         let _ = std::io::copy(&mut self.from, &mut std::io::sink());
         assert!(self.child.wait().expect("wait").success());
     }
+}
+
+/// On a machine that lacks everything that can be missing, described by the environment.
+fn restricted() {
+    let t = driver_table();
+    assert!(t.cuMemCreate.is_none() && t.cuStreamWriteValue64_v2.is_none());
+    let (mut count, mut value, mut context) = (0, 1, std::ptr::null_mut());
+    // SAFETY: pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuInit)(0), OK);
+        assert_eq!((t.cuDeviceGetCount)(&raw mut count), OK);
+        assert_eq!(count, 2);
+        assert_eq!((t.cuDeviceCanAccessPeer)(&raw mut value, 0, 1), OK);
+        assert_eq!(value, 0);
+        for attribute in [
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
+        ] {
+            assert_eq!((t.cuDeviceGetAttribute)(&raw mut value, attribute, 0), OK);
+            assert_eq!(value, 0, "{attribute:?}");
+        }
+        assert_eq!((t.cuDevicePrimaryCtxRetain)(&raw mut context, 1), OK);
+        assert_eq!((t.cuCtxSetCurrent)(context), OK);
+        let mut peer = std::ptr::null_mut();
+        assert_eq!((t.cuDevicePrimaryCtxRetain)(&raw mut peer, 0), OK);
+        assert_eq!((t.cuCtxEnablePeerAccess)(peer, 0), CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        let mut handle = CUipcMemHandle::default();
+        let p = alloc(&t, 8);
+        assert_eq!((t.cuIpcGetMemHandle)(&raw mut handle, p), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        write(&t, p, &[3u64]);
+        assert_eq!(read::<u64>(&t, p, 1), [3]);
+    }
+}
+
+/// A capture in global mode is everybody's business, so it has a process of its own.
+fn capture_globally() {
+    let t = on(0);
+    let s = stream(&t);
+    let (global, mut p, mut graph) =
+        (CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, 0, std::ptr::null_mut());
+    let elsewhere = |mut mode: CUstreamCaptureMode| {
+        let body = move || {
+            let t = on(0);
+            let mut p = 0;
+            // SAFETY: pointers are to locals.
+            unsafe {
+                assert_eq!((t.cuThreadExchangeStreamCaptureMode)(&raw mut mode), OK);
+                (t.cuMemAlloc_v2)(&raw mut p, 8)
+            }
+        };
+        std::thread::spawn(body).join().expect("thread")
+    };
+    let unsupported = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    // SAFETY: handles are live, pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, global), OK);
+        assert_eq!(elsewhere(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED), OK);
+        assert_eq!(elsewhere(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), OK);
+        assert_eq!((t.cuStreamEndCapture)(s, &raw mut graph), OK);
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, global), OK);
+        assert_eq!(elsewhere(global), unsupported);
+        let code = (t.cuStreamEndCapture)(s, &raw mut graph);
+        assert_eq!((code, graph.is_null()), (CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, true));
+        assert_eq!((t.cuMemAlloc_v2)(&raw mut p, 8), OK);
+    }
+}
+
+#[test]
+fn a_restricted_machine_says_so() {
+    Peer::start_with(
+        "restricted",
+        None,
+        &[("AQUEDUCT_SOFT_DEVICES", "2"), ("AQUEDUCT_SOFT_LACKS", "vmm,p2p,ipc,stream_mem_ops,cooperative")],
+    )
+    .end();
+}
+
+#[test]
+fn a_global_capture_forbids_unsafe_calls_in_every_thread() {
+    Peer::start("capturer", None).end();
 }
 
 /// Not a test by itself: what the other process does.
@@ -112,6 +199,8 @@ fn helper() {
                 assert_eq!((t.cuCtxSynchronize)(), OK);
             }
         }
+        Ok("restricted") => restricted(),
+        Ok("capturer") => capture_globally(),
         Ok(other) => panic!("no such role: {other}"),
         Err(_) => {}
     }

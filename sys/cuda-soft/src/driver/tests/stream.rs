@@ -196,7 +196,7 @@ fn asynchronous_copies_from_pageable_memory_take_the_value_of_the_call() {
     let t = on(0);
     let (s, words) = (stream(&t), pinned(&t, 1));
     let p = alloc(&t, 64);
-    let mut source = vec![1u8; 64];
+    let mut source = [1u8; 64];
     // SAFETY: handles and addresses are live.
     unsafe {
         assert_eq!(t.cuStreamWaitValue64_v2.expect("ops")(s, at(&words[0]), 1, GEQ), OK);

@@ -3,7 +3,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use cuda_driver_sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemLocationType, CUresult,
+    CUmemLocation, CUmemLocationType, CUresult,
 };
 
 use super::*;
@@ -13,12 +13,12 @@ const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 /// Exportable memory of a device.
 pub(super) fn prop(device: c_int) -> CUmemAllocationProp {
-    let mut prop = CUmemAllocationProp::default();
-    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    prop.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
-    prop
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device },
+        ..CUmemAllocationProp::default()
+    }
 }
 
 fn access(device: c_int, flags: CUmemAccess_flags) -> CUmemAccessDesc {
