@@ -1,5 +1,6 @@
 //! Tests of the whole module.
 
+mod soft;
 mod table;
 
 use super::*;

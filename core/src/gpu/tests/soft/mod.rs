@@ -1,0 +1,56 @@
+//! The whole module on the software device.
+//!
+//! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose a
+//! context use a device of their own, since the software machine is one per process.
+
+mod kernels;
+mod memory;
+mod streams;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::gpu::{Context, Device, DeviceSlice, Driver, PinnedBuffer, Stream};
+use crate::sync::Ordering;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn driver() -> Driver {
+    Driver::software(cuda_soft::driver_table()).unwrap()
+}
+
+fn context(ordinal: u32) -> Context {
+    Context::new(&Device::new(&driver(), ordinal).unwrap()).unwrap()
+}
+
+/// A stream that waits until told to go on.
+struct Gate {
+    word: Arc<PinnedBuffer>,
+    slice: DeviceSlice,
+}
+
+impl Gate {
+    fn close(stream: &Stream) -> Self {
+        let word = Arc::new(PinnedBuffer::new(stream.context(), 8).unwrap());
+        let slice = word.slice(..).unwrap();
+        stream.wait_value64(&slice, 1).unwrap();
+        assert!(!stream.is_idle().unwrap());
+        Self { word, slice }
+    }
+
+    fn open(&self) {
+        assert_eq!(self.slice.len(), 8);
+        self.word.memory().word64(0).unwrap().store(1, Ordering::Release);
+    }
+}
+
+/// Polls for what happens in the background.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{what} did not happen");
+}
