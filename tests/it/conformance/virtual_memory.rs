@@ -11,7 +11,7 @@ pub(super) fn exportable(device: CUdevice) -> CUmemAllocationProp {
     prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     prop.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.__bindgen_anon_1.id = device;
+    prop.location.id = device;
     prop
 }
 
@@ -50,7 +50,7 @@ pub(super) fn map(d: &Dut, handle: CUmemGenericAllocationHandle, bytes: usize, d
 fn allow(d: &Dut, pointer: CUdeviceptr, bytes: usize, device: CUdevice) {
     let mut access = CUmemAccessDesc::default();
     access.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.__bindgen_anon_1.id = device;
+    access.location.id = device;
     access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     ok!((d.t.cuMemSetAccess.unwrap())(pointer, bytes, &raw const access, 1));
 }
@@ -129,7 +129,7 @@ pub(super) fn rights_per_device(d: &Dut) {
     ok!((d.t.cuMemMap.unwrap())(pointer, bytes, 0, handle, 0));
     let mut location = CUmemLocation::default();
     location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    location.__bindgen_anon_1.id = d.device;
+    location.id = d.device;
     let mut flags = 99;
     ok!((d.t.cuMemGetAccess.unwrap())(&raw mut flags, &raw const location, pointer));
     assert_eq!(flags, u64::from(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE.0));
