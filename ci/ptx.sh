@@ -36,7 +36,7 @@ if [ -z "${NVCC:-}" ] && [ -x "$(dirname "$PTXAS")/nvcc" ]; then NVCC=$(dirname 
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cargo run -q -p aqueduct-ptx --example emit -- "$work" 70 80 90 100
+cargo run -q -p aqueduct-ptx --bin aqueduct-ptx-emit -- "$work" 70 80 90 100
 version13=$("$PTXAS" --version | tail -n 1)
 version12=$("$PTXAS_SM70" --version | tail -n 1)
 

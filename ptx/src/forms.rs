@@ -240,7 +240,7 @@ mod tests {
         let checked_in = include_str!("../include/aqueduct_device.h");
         assert!(
             header().unwrap() == checked_in,
-            "ptx/include/aqueduct_device.h is stale: cargo run -p aqueduct-ptx --example emit -- --header ptx/include/aqueduct_device.h"
+            "ptx/include/aqueduct_device.h is stale: cargo run -p aqueduct-ptx --bin aqueduct-ptx-emit -- --header ptx/include/aqueduct_device.h"
         );
     }
 

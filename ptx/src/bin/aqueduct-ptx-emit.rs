@@ -1,8 +1,8 @@
 //! Writes what the crate generates.
 //!
-//! `emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every target; one file
+//! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every target; one file
 //! each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them.
-//! `emit --header FILE`: the C and C++ header.
+//! `aqueduct-ptx-emit --header FILE`: the C and C++ header.
 
 use aqueduct_ptx::{Target, catalog, functions, header, instantiate};
 use std::{env, error::Error, fs, path::Path};
@@ -11,9 +11,9 @@ const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
-    let directory = args.next().ok_or("usage: emit DIR [sm ...]")?;
+    let directory = args.next().ok_or("usage: aqueduct-ptx-emit DIR [sm ...]")?;
     if directory == "--header" {
-        let file = args.next().ok_or("usage: emit --header FILE")?;
+        let file = args.next().ok_or("usage: aqueduct-ptx-emit --header FILE")?;
         return Ok(fs::write(file, header()?)?);
     }
     let mut targets = args.map(|sm| sm.parse()).collect::<Result<Vec<u32>, _>>()?;
