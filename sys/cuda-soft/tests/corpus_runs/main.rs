@@ -1,0 +1,21 @@
+//! Kernels nobody here wrote: what nvcc made of the C++ in `tests/corpus`, against oracles in plain Rust.
+
+mod integers;
+mod memory;
+mod numbers;
+mod rig;
+mod threads;
+
+/// Numbers that depend on the index and a seed, without structure.
+fn noise(seed: u64, index: usize) -> u64 {
+    let mut x =
+        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 29;
+    x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 32)
+}
+
+/// `n` values made of noise.
+fn values<T>(seed: u64, n: usize, make: impl Fn(u64) -> T) -> Vec<T> {
+    (0..n).map(|index| make(noise(seed, index))).collect()
+}
