@@ -1,10 +1,12 @@
 //! How many lane-instructions per second one core executes, by kind of work.
 //!
+//! Counted against the processor time that the process used, so that a busy machine does not matter.
+//!
 //! `cargo run -p aqueduct-cuda-soft --release --example lane_rate`
 
 use std::error::Error;
 use std::ffi::{CString, c_void};
-use std::time::Instant;
+use std::time::Duration;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
@@ -115,7 +117,7 @@ turn:
     }
     let mut run = |mut turns: u32| -> Result<f64, Box<dyn Error>> {
         let mut params: [*mut c_void; 2] = [(&raw mut buffer).cast(), (&raw mut turns).cast()];
-        let start = Instant::now();
+        let start = processor_time();
         // SAFETY: two parameters of the kernel's types, alive until the launch returns; the
         // kernel stays within the buffer.
         unsafe {
@@ -135,7 +137,7 @@ turn:
             ))?;
             check((table.cuCtxSynchronize)())?;
         }
-        Ok(start.elapsed().as_secs_f64())
+        Ok((processor_time() - start).as_secs_f64())
     };
     run(10)?;
     let per_turn = work.body.len() as f64 * f64::from(work.unroll) + 3.0;
@@ -147,6 +149,13 @@ turn:
         }
         turns *= 3;
     }
+}
+
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec that lives here.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn check(result: CUresult) -> Result<(), Box<dyn Error>> {

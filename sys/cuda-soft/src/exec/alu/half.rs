@@ -4,55 +4,96 @@
 //! (24 >= 2 * 11 + 2); products are exact in `f64`; a fused multiply-add goes through a sum rounded
 //! to odd.
 
-use half::{bf16, f16};
-
 use super::super::regs::{LANES, Lanes, Regs};
-use super::round::{self, BF16, F16};
+use super::round;
 use crate::code::op::{Binary, Fp, Unary};
-use crate::code::{Reg, Round, Src, Ty};
+use crate::code::{Reg, Src, Ty};
 
-/// `f16` or `bf16`.
+/// `f16` or `bf16`. The conversions are branch-free where they can be, for whole warps at once.
 trait Half {
-    const NAN: u16;
+    const NAN: u16 = 0x7fff;
+    /// The least normal number.
     const TINY: f32;
     fn widen(bits: u16) -> f32;
-    /// To nearest even.
+    /// To nearest even; any NaN for NaN.
     fn narrow(value: f32) -> u16;
-    /// From a value that is exact or rounded to odd.
-    fn narrow_odd(value: f64) -> u16;
 }
 
-impl Half for f16 {
-    const NAN: u16 = 0x7fff;
+/// A type that stands for a format; the `half` crate's types are values.
+struct F16;
+struct Bf16;
+
+impl Half for F16 {
     const TINY: f32 = 6.103_515_6e-5;
+
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
-        f16::from_bits(bits).to_f32()
+        let magnitude = u32::from(bits & 0x7fff);
+        // Exponents differ by 112; the product also makes subnormals normal.
+        let scaled = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
+        let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+        f32::from_bits(scaled.to_bits() | special | u32::from(bits & 0x8000) << 16)
     }
+
     #[inline(always)]
     fn narrow(value: f32) -> u16 {
-        f16::from_f32(value).to_bits()
-    }
-    fn narrow_odd(value: f64) -> u16 {
-        Self::narrow(round::round_to(value, F16, Round::Nearest) as f32)
+        let bits = value.to_bits();
+        let magnitude = bits & 0x7fff_ffff;
+        // Rounds to a multiple of 2^-24, the unit of 0.5 in f32 and of subnormal halves.
+        let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+        let even = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1));
+        let normal = (even >> 13).wrapping_sub(112 << 10);
+        let result = if magnitude > 0x7f80_0000 {
+            0x7fff
+        } else if magnitude >= 0x477f_f000 {
+            // 65520 and above.
+            0x7c00
+        } else if magnitude < 0x3880_0000 {
+            small
+        } else {
+            normal
+        };
+        (result | bits >> 16 & 0x8000) as u16
     }
 }
 
-impl Half for bf16 {
-    const NAN: u16 = 0x7fff;
+impl Half for Bf16 {
     const TINY: f32 = f32::MIN_POSITIVE;
+
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         f32::from_bits(u32::from(bits) << 16)
     }
+
     #[inline(always)]
     fn narrow(value: f32) -> u16 {
         let bits = value.to_bits();
-        ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+        let even = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+        let result = if value.is_nan() { 0x7fff_0000 } else { even };
+        (result >> 16) as u16
     }
-    fn narrow_odd(value: f64) -> u16 {
-        Self::narrow(round::round_to(value, BF16, Round::Nearest) as f32)
-    }
+}
+
+/// Narrows a value that is exact or rounded to odd; by way of `f32`, again rounded to odd.
+#[inline(always)]
+fn narrow_odd<H: Half>(value: f64) -> u16 {
+    let near = value as f32;
+    let wide = f64::from(near);
+    let bits = near.to_bits();
+    let outwards = value.abs() > wide.abs();
+    let odd = if wide == value || bits & 1 != 0 || value.is_nan() {
+        bits
+    } else if outwards {
+        bits + 1
+    } else {
+        bits - 1
+    };
+    H::narrow(f32::from_bits(odd))
+}
+
+#[inline(always)]
+fn canonical<H: Half>(bits: u16) -> u16 {
+    if H::widen(bits).is_nan() { H::NAN } else { bits }
 }
 
 #[inline(always)]
@@ -95,10 +136,6 @@ fn each<const N: usize>(
     let pair = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
     let mut r = [0; LANES];
     for i in 0..LANES {
-        // The functions below are far dearer than this test.
-        if mask >> i & 1 == 0 {
-            continue;
-        }
         r[i] = u32::from(f(std::array::from_fn(|k| values[k][i] as u16)));
         if pair {
             r[i] |= u32::from(f(std::array::from_fn(|k| (values[k][i] >> 16) as u16))) << 16;
@@ -115,9 +152,9 @@ fn brain(ty: Ty) -> bool {
 #[inline(never)]
 pub(super) fn unary(regs: &mut Regs, mask: u32, op: Unary, ty: Ty, fp: Fp, d: Reg, a: Src) {
     if brain(ty) {
-        each(regs, mask, ty, d, [a], |[a]| unary_one::<bf16>(op, fp, a));
+        each(regs, mask, ty, d, [a], |[a]| unary_one::<Bf16>(op, fp, a));
     } else {
-        each(regs, mask, ty, d, [a], |[a]| unary_one::<f16>(op, fp, a));
+        each(regs, mask, ty, d, [a], |[a]| unary_one::<F16>(op, fp, a));
     }
 }
 
@@ -145,10 +182,30 @@ fn unary_one<H: Half>(op: Unary, fp: Fp, bits: u16) -> u16 {
 #[allow(clippy::too_many_arguments, reason = "the operands of one instruction")]
 #[inline(never)]
 pub(super) fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: Reg, a: Src, b: Src) {
+    if fp == Fp::default() {
+        return match brain(ty) {
+            true => plain::<Bf16>(regs, mask, op, ty, d, [a, b]),
+            false => plain::<F16>(regs, mask, op, ty, d, [a, b]),
+        };
+    }
     if brain(ty) {
-        each(regs, mask, ty, d, [a, b], |[a, b]| binary_one::<bf16>(op, fp, a, b));
+        each(regs, mask, ty, d, [a, b], |[a, b]| binary_one::<Bf16>(op, fp, a, b));
     } else {
-        each(regs, mask, ty, d, [a, b], |[a, b]| binary_one::<f16>(op, fp, a, b));
+        each(regs, mask, ty, d, [a, b], |[a, b]| binary_one::<F16>(op, fp, a, b));
+    }
+}
+
+/// The common operations without modifiers, each a loop of its own that can be vectorised.
+fn plain<H: Half>(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, d: Reg, ab: [Src; 2]) {
+    let on =
+        |f: fn(f32, f32) -> f32, [a, b]: [u16; 2]| canonical::<H>(H::narrow(f(H::widen(a), H::widen(b))));
+    let none = Fp::default();
+    match op {
+        Binary::Add => each(regs, mask, ty, d, ab, |ab| on(|a, b| a + b, ab)),
+        Binary::Sub => each(regs, mask, ty, d, ab, |ab| on(|a, b| a - b, ab)),
+        Binary::Min => each(regs, mask, ty, d, ab, |[a, b]| extreme::<H>(true, none, a, b)),
+        Binary::Max => each(regs, mask, ty, d, ab, |[a, b]| extreme::<H>(false, none, a, b)),
+        _ => each(regs, mask, ty, d, ab, |[a, b]| binary_one::<H>(op, none, a, b)),
     }
 }
 
@@ -159,7 +216,7 @@ fn binary_one<H: Half>(op: Binary, fp: Fp, a: u16, b: u16) -> u16 {
     let bits = match op {
         Binary::Add => H::narrow(x + y),
         Binary::Sub => H::narrow(x - y),
-        Binary::Mul => H::narrow_odd(f64::from(x) * f64::from(y)),
+        Binary::Mul => narrow_odd::<H>(f64::from(x) * f64::from(y)),
         Binary::Div => H::narrow(x / y),
         Binary::Min | Binary::Max => return extreme::<H>(op == Binary::Min, fp, a, b),
         // Integers only.
@@ -189,9 +246,9 @@ fn extreme<H: Half>(min: bool, fp: Fp, a: u16, b: u16) -> u16 {
 #[inline(never)]
 pub(super) fn fma(regs: &mut Regs, mask: u32, ty: Ty, fp: Fp, d: Reg, abc: [Src; 3]) {
     if brain(ty) {
-        each(regs, mask, ty, d, abc, |[a, b, c]| fma_one::<bf16>(fp, a, b, c));
+        each(regs, mask, ty, d, abc, |[a, b, c]| fma_one::<Bf16>(fp, a, b, c));
     } else {
-        each(regs, mask, ty, d, abc, |[a, b, c]| fma_one::<f16>(fp, a, b, c));
+        each(regs, mask, ty, d, abc, |[a, b, c]| fma_one::<F16>(fp, a, b, c));
     }
 }
 
@@ -199,14 +256,52 @@ pub(super) fn fma(regs: &mut Regs, mask: u32, ty: Ty, fp: Fp, d: Reg, abc: [Src;
 fn fma_one<H: Half>(fp: Fp, a: u16, b: u16, c: u16) -> u16 {
     let wide = |bits| f64::from(H::widen(flush::<H>(bits, fp)));
     let (sum, error) = round::two_sum(wide(a) * wide(b), wide(c));
-    finish::<H>(if sum.is_nan() { H::NAN } else { H::narrow_odd(round::odd(sum, error)) }, fp)
+    finish::<H>(if sum.is_nan() { H::NAN } else { narrow_odd::<H>(round::odd(sum, error)) }, fp)
 }
 
 /// `min`, `max` or `add` of one half, for atomics.
 pub(in super::super) fn arith_one(op: Binary, ty: Ty, old: u16, value: u16) -> u16 {
     if brain(ty) {
-        binary_one::<bf16>(op, Fp::default(), old, value)
+        binary_one::<Bf16>(op, Fp::default(), old, value)
     } else {
-        binary_one::<f16>(op, Fp::default(), old, value)
+        binary_one::<F16>(op, Fp::default(), old, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_are_those_of_the_half_crate() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (F16::widen(bits), half::f16::from_bits(bits).to_f32());
+            assert!(ours == theirs || ours.is_nan() && theirs.is_nan(), "{bits:#x}");
+        }
+        // Every exponent and every pattern of the bits that decide rounding, both signs.
+        for high in 0..1u32 << 20 {
+            for low in [0, 1, 0x7ff, 0x800, 0xfff] {
+                let value = f32::from_bits(high << 12 | low);
+                if value.is_nan() {
+                    assert!(half::f16::from_bits(F16::narrow(value)).is_nan());
+                    assert!(half::bf16::from_bits(Bf16::narrow(value)).is_nan());
+                    continue;
+                }
+                assert_eq!(F16::narrow(value), half::f16::from_f32(value).to_bits(), "{value:e}");
+                assert_eq!(Bf16::narrow(value), half::bf16::from_f32(value).to_bits(), "{value:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_brain_floats_round_once_among_subnormals() {
+        use crate::code::Round;
+        for (a, b) in (0..4000u32).map(|i| (i.wrapping_mul(0x9e37) as u16, (i * 77) as u16)) {
+            let exact = f64::from(Bf16::widen(a)) * f64::from(Bf16::widen(b)) * 2f64.powi(-100);
+            if exact.is_finite() {
+                let oracle = round::round_to(exact, round::BF16, Round::Nearest) as f32;
+                assert_eq!(Bf16::widen(narrow_odd::<Bf16>(exact)), oracle, "{exact:e}");
+            }
+        }
     }
 }
