@@ -5,6 +5,7 @@
 
 mod kernels;
 mod memory;
+mod peer;
 mod streams;
 
 use std::sync::Arc;
