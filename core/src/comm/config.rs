@@ -31,9 +31,7 @@ impl CommunicatorConfig {
     /// `InvalidUsage` for a variable that cannot be read.
     pub fn from_env() -> crate::Result<Self> {
         let env = crate::env::Env::get()?;
-        let mut config = Self::default();
-        config.scratch_bytes = usize::try_from(env.scratch_bytes).unwrap_or(usize::MAX);
-        Ok(config)
+        Ok(Self { scratch_bytes: env.scratch_bytes, ..Self::default() })
     }
 
     /// The same with another bound on scratch memory.

@@ -1,6 +1,7 @@
 //! Memory and connections between ranks of one process.
 
 use aqueduct::ErrorKind;
+use aqueduct::bootstrap::Bootstrap;
 use aqueduct::comm::{Transport, Transports};
 use aqueduct::gpu::{Event, HandlePolicy, Stream};
 
@@ -184,4 +185,53 @@ fn what_was_received_outlives_communicator_and_sender() {
     let (sender, memory) = sender;
     drop(sender);
     assert_eq!(bytes(&memory), paint(500, 0));
+}
+
+#[test]
+fn topology_says_who_is_near_and_peers_who_they_are() {
+    let driver = driver();
+    std::thread::scope(|s| {
+        for bootstrap in aqueduct::bootstrap::local(3) {
+            let driver = &driver;
+            s.spawn(move || {
+                // Ranks 0 and 1 share a device, rank 2 is as if on another host.
+                let host = if bootstrap.rank() == 2 { "there" } else { "here" };
+                let ordinal = bootstrap.rank() / 2 + 3;
+                let config = config().with_host_id(host);
+                let rank = crate::support::Rank::join(
+                    std::sync::Arc::new(bootstrap),
+                    &context(driver, ordinal),
+                    config,
+                );
+                let near = |peer: u32| *rank.comm.topology().peer(peer).unwrap();
+                let other = 1 - rank.me().min(1);
+                if rank.me() != 2 {
+                    assert!(near(other).same_device && near(other).same_process && near(other).is_nvlink());
+                    assert!(
+                        !near(2).same_host
+                            && !near(2).is_reachable()
+                            && !rank.comm.topology().all_reachable()
+                    );
+                    let memory = rank.registered(64);
+                    let error = rank.comm.send_memory(&memory, 2, 0).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                    assert!(error.message().contains("another host (there)"), "{error}");
+                }
+                assert_eq!(rank.comm.peers()[2].host, "there");
+                assert_eq!(rank.comm.peers()[0].pid, std::process::id());
+                assert!(rank.comm.topology().peer(3).is_none());
+                rank.barrier();
+            });
+        }
+    });
+}
+
+#[test]
+fn ranks_on_different_devices_have_a_link_with_access() {
+    threads(2, |rank| {
+        let peer = rank.comm.topology().peer(1 - rank.me()).unwrap();
+        assert!(peer.same_host && !peer.same_device);
+        assert!(peer.link.expect("both devices are visible").access);
+        rank.barrier();
+    });
 }

@@ -177,3 +177,37 @@ fn memory_by_descriptor_outlives_its_process() {
         },
     );
 }
+
+#[test]
+fn a_forked_child_can_neither_use_nor_disturb_the_communicator() {
+    const NAME: &str = "processes::a_forked_child_can_neither_use_nor_disturb_the_communicator";
+    processes(2, NAME, all_succeed, |rank| {
+        let peer = 1 - rank.me();
+        rank.barrier();
+        if rank.me() == 0 {
+            // SAFETY: the child calls the library, which only looks at its process id, and leaves with _exit; no other
+            // thread of this process is inside the library.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let refused = rank.comm.check().is_err()
+                    && rank.comm.connect(1, 0, Transport::CudaIpc).is_err()
+                    && rank.comm.setup(soon()).is_err();
+                drop(rank.comm);
+                // SAFETY: ends the child without running what belongs to the parent.
+                unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+            }
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: `child` is ours and `status` is a live output.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "the child could use the communicator");
+        }
+        rank.barrier();
+        // Nobody was told a goodbye that was not ours.
+        let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        assert!(connection.is_ready());
+        rank.comm.check().unwrap();
+        rank.barrier();
+    });
+}
