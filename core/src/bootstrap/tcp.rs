@@ -13,7 +13,7 @@ use super::{Bootstrap, MAX_MESSAGE, Purpose, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret};
+use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream};
 use crate::sync::lock;
 use crate::wire::{Reader, WireError, Writer};
 
@@ -139,27 +139,23 @@ impl TcpBootstrap {
         if let Some(error) = self.peers.mailbox.lost(peer) {
             return Err(error);
         }
-        let opened = lock(&self.peers.links).get(&peer).and_then(|links| links.first().cloned());
-        let link = match opened {
+        let link = match self.peers.open_link_or_connecting(peer) {
             Some(link) => link,
             None => {
-                let address = self.addresses[peer as usize].ok_or_else(|| {
-                    Error::new(
-                        crate::ErrorKind::Internal,
-                        "send",
-                        format!("the address of rank {peer} is not known"),
-                    )
-                })?;
-                let me = Claims { purpose: Purpose::MESSAGES, scope: self.scope, from: self.rank, to: peer };
-                let stream = self.network.connect_tcp(&[address], me, deadline).map_err(|error| {
-                    Error::peer_lost("send", peer, "it cannot be reached").with_source(error)
-                })?;
-                let link = self.reactor.add(stream);
-                self.peers.opened(peer, &link);
-                link
+                let stream = self.connect(peer, deadline);
+                self.peers.connected(peer, stream, &self.reactor)?
             }
         };
         Ok(slot.insert(link).clone())
+    }
+
+    fn connect(&self, peer: u32, deadline: Deadline) -> Result<Stream> {
+        let address = self.addresses[peer as usize].ok_or_else(|| {
+            Error::new(crate::ErrorKind::Internal, "send", format!("the address of rank {peer} is not known"))
+        })?;
+        let me = Claims { purpose: Purpose::MESSAGES, scope: self.scope, from: self.rank, to: peer };
+        let stream = self.network.connect_tcp(&[address], me, deadline);
+        stream.map_err(|error| Error::peer_lost("send", peer, "it cannot be reached").with_source(error))
     }
 }
 
@@ -204,13 +200,67 @@ impl Bootstrap for TcpBootstrap {
 #[derive(Debug, Default)]
 struct Peers {
     mailbox: Mailbox,
-    /// The open links of each peer; two if both sides connected at the same time.
-    links: Mutex<HashMap<u32, Vec<Link>>>,
+    links: Mutex<HashMap<u32, PeerLinks>>,
+}
+
+/// The connections with one peer.
+#[derive(Debug, Default)]
+struct PeerLinks {
+    /// Two if both sides connected at the same time.
+    open: Vec<Link>,
+    /// Set while this side connects: the peer may have sent on that connection and closed all others already.
+    connecting: bool,
+    /// Why the last link closed, while it is not known yet whether there will be another.
+    closed: Option<Error>,
 }
 
 impl Peers {
-    fn opened(&self, peer: u32, link: &Link) {
-        lock(&self.links).entry(peer).or_default().push(link.clone());
+    fn accepted(&self, peer: u32, link: &Link) {
+        lock(&self.links).entry(peer).or_default().open.push(link.clone());
+    }
+
+    /// A link that the peer has opened; `None` marks the start of a connection, which [`Self::connected`] ends.
+    fn open_link_or_connecting(&self, peer: u32) -> Option<Link> {
+        let mut links = lock(&self.links);
+        let links = links.entry(peer).or_default();
+        links.connecting = links.open.is_empty();
+        links.open.first().cloned()
+    }
+
+    fn connected(&self, peer: u32, stream: Result<Stream>, reactor: &Reactor) -> Result<Link> {
+        let mut links = lock(&self.links);
+        let links = links.entry(peer).or_default();
+        links.connecting = false;
+        let closed = links.closed.take();
+        match stream {
+            Ok(stream) => {
+                // Under the lock: the service thread cannot close the link before it is in the list.
+                let link = reactor.add(stream);
+                links.open.push(link.clone());
+                Ok(link)
+            }
+            Err(error) => {
+                if let Some(why) = closed.filter(|_| links.open.is_empty()) {
+                    self.mailbox.lose(peer, why);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn closed(&self, peer: u32, link: &Link, why: &Error) {
+        let mut links = lock(&self.links);
+        let links = links.entry(peer).or_default();
+        links.open.retain(|known| known.id() != link.id());
+        // The last link: what came over the others has been delivered before, and a connection that the peer made
+        // before it closed this one is in the list, because it does not count as made before we have taken it.
+        if links.open.is_empty() {
+            if links.connecting {
+                links.closed = Some(why.duplicate());
+            } else {
+                self.mailbox.lose(peer, why.duplicate());
+            }
+        }
     }
 }
 
@@ -219,7 +269,7 @@ struct Receiver(Arc<Peers>);
 
 impl Handler for Receiver {
     fn accepted(&mut self, link: &Link) {
-        self.0.opened(link.peer().from, link);
+        self.0.accepted(link.peer().from, link);
     }
 
     fn frame(&mut self, link: &Link, mut frame: Frame) -> Result<()> {
@@ -236,13 +286,6 @@ impl Handler for Receiver {
     }
 
     fn closed(&mut self, link: &Link, why: &Error) {
-        let peer = link.peer().from;
-        let mut links = lock(&self.0.links);
-        let left = links.entry(peer).or_default();
-        left.retain(|known| known.id() != link.id());
-        // The last link: what came over the others has been delivered before.
-        if left.is_empty() {
-            self.0.mailbox.lose(peer, why.duplicate());
-        }
+        self.0.closed(link.peer().from, link, why);
     }
 }

@@ -4,7 +4,11 @@
 //! client -> server   hello:  magic, version, claims, nonce                                   (64 bytes)
 //! server -> client   reply:  magic, version, claims, nonce, HMAC(secret, "server", hello, reply)  (96 bytes)
 //! client -> server   proof:  HMAC(secret, "client", hello, reply)                                  (32 bytes)
+//! server -> client   taken:  HMAC(secret, "taken", hello, reply)                                   (32 bytes)
 //! ```
+//!
+//! The last message tells the client that the listener has the connection, so that whatever the client does later,
+//! on this connection or another one, happens after the listener knows of this one.
 //!
 //! Messages have fixed sizes, so nothing is allocated for a stranger. The labels keep a proof of one role from
 //! being played back as the other; the fresh nonces keep it from being played back later; claims are inside both
@@ -26,6 +30,7 @@ const OPENING: usize = 64;
 const REPLY: usize = OPENING + MAC_BYTES;
 const SERVER: &[u8] = b"aqueduct handshake v1 server";
 const CLIENT: &[u8] = b"aqueduct handshake v1 client";
+const TAKEN: &[u8] = b"aqueduct handshake v1 taken";
 
 /// How far a handshake is.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,9 +67,11 @@ enum State {
     ClientHello,
     ClientReply,
     ClientProof(Claims),
+    ClientTaken(Claims),
     ServerHello,
     ServerReply,
     ServerProof,
+    ServerTaken(Claims),
 }
 
 impl Handshake {
@@ -98,10 +105,10 @@ impl Handshake {
             let (reading, length) = match self.state {
                 State::ClientHello => (false, OPENING),
                 State::ClientReply => (true, REPLY),
-                State::ClientProof(_) => (false, MAC_BYTES),
+                State::ClientProof(_) | State::ServerTaken(_) => (false, MAC_BYTES),
                 State::ServerHello => (true, OPENING),
                 State::ServerReply => (false, REPLY),
-                State::ServerProof => (true, MAC_BYTES),
+                State::ServerProof | State::ClientTaken(_) => (true, MAC_BYTES),
             };
             while self.done < length {
                 let moved = if reading {
@@ -117,7 +124,7 @@ impl Handshake {
                     }
                     Err(error) => return Err(self.ended(error)),
                 }
-                if reading && self.state != State::ServerProof && self.done >= PREFIX {
+                if matches!(self.state, State::ServerHello | State::ClientReply) && self.done >= PREFIX {
                     self.check_prefix(raw)?;
                 }
             }
@@ -141,7 +148,9 @@ impl Handshake {
 
     fn ended(&self, error: io::Error) -> Failure {
         let early = matches!(self.state, State::ClientHello | State::ClientReply) && self.done < PREFIX;
-        if early || self.state == State::ServerHello {
+        // A listener that is pressed for room may also close a connection whose proof it has not read yet.
+        let late = matches!(self.state, State::ClientProof(_) | State::ClientTaken(_));
+        if early || late || self.state == State::ServerHello {
             return Failure::Closed(error);
         }
         let message = match self.state {
@@ -188,7 +197,13 @@ impl Handshake {
                 self.buffer[..MAC_BYTES].copy_from_slice(&proof);
                 self.state = State::ClientProof(peer);
             }
-            State::ClientProof(peer) => return Ok(Some(peer)),
+            State::ClientProof(peer) => self.state = State::ClientTaken(peer),
+            State::ClientTaken(peer) => {
+                if !self.secret.verify(&[TAKEN, &self.hello, &self.reply], &self.buffer[..MAC_BYTES]) {
+                    return Err(rejected("the listener could not prove the job's secret"));
+                }
+                return Ok(Some(peer));
+            }
             State::ServerHello => {
                 self.hello.copy_from_slice(&self.buffer[..OPENING]);
                 let opening = opening(self.local)?;
@@ -205,8 +220,11 @@ impl Handshake {
                 }
                 let peer = claims(&self.hello)?;
                 self.compare(peer)?;
-                return Ok(Some(peer));
+                let taken = self.secret.mac(&[TAKEN, &self.hello, &self.reply]);
+                self.buffer[..MAC_BYTES].copy_from_slice(&taken);
+                self.state = State::ServerTaken(peer);
             }
+            State::ServerTaken(peer) => return Ok(Some(peer)),
         }
         Ok(None)
     }

@@ -38,6 +38,9 @@ pub(super) struct LinkInner {
 struct Outbound {
     queue: VecDeque<Chunk>,
     queued: usize,
+    /// Bytes posted and bytes written since the beginning.
+    posted: u64,
+    written: u64,
     /// Set once; nothing is accepted after that.
     failed: Option<Error>,
     closing: bool,
@@ -96,6 +99,7 @@ impl Link {
             return Err(Error::new(ErrorKind::Remote, "post", message).with_peer(self.inner.peer.from));
         }
         out.queued += bytes.len();
+        out.posted += bytes.len() as u64;
         out.queue.push_back(Chunk { bytes, written: 0, fds });
         if out.queue.len() == 1 {
             self.inner.write_some(&mut out);
@@ -106,15 +110,17 @@ impl Link {
         }
     }
 
-    /// Waits until everything posted so far is with the kernel. Not to be called from a handler.
+    /// Waits until everything posted so far is with the kernel; that is success even if the link has ended since,
+    /// because a peer that got what it wanted may close first. Not to be called from a handler.
     pub fn flush(&self, deadline: Deadline) -> Result<()> {
         let mut out = lock(&self.inner.out);
+        let all = out.posted;
         loop {
+            if out.written >= all {
+                return Ok(());
+            }
             if let Some(error) = &out.failed {
                 return Err(error.duplicate());
-            }
-            if out.queued == 0 {
-                return Ok(());
             }
             if deadline.expired() {
                 let message =
@@ -184,6 +190,7 @@ impl LinkInner {
                     chunk.fds.clear();
                     chunk.written += count;
                     out.queued -= count;
+                    out.written += count as u64;
                     if chunk.written == chunk.bytes.len() {
                         out.queue.pop_front();
                     }

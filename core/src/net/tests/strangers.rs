@@ -51,6 +51,9 @@ fn a_proof_cannot_be_reflected_or_replayed() {
         client.write_all(&reply).unwrap();
         client.read_exact(&mut proof).unwrap();
         server.write_all(&proof).unwrap();
+        let mut taken = [0; 32];
+        server.read_exact(&mut taken).unwrap();
+        client.write_all(&taken).unwrap();
         (hello, reply, proof, server)
     });
     listener.accept(soon()).unwrap();
