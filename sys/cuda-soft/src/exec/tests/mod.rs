@@ -3,6 +3,7 @@
 mod arithmetic;
 mod divergence;
 mod faults;
+mod floats;
 mod memory;
 mod rig;
 mod scheduling;

@@ -19,22 +19,11 @@ fn wait_for(value: u64) -> Module {
     ])
 }
 
-fn cpu_time() -> Duration {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec that lives here.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut t) };
-    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
-
 #[test]
-fn a_store_by_the_host_is_seen_soon_and_waiting_is_cheap() {
+fn a_store_by_the_host_that_rings_no_bell_is_seen() {
     let rig = Rig::new(1);
     let done = rig.start(wait_for(7), 8, 128);
     done.recv_timeout(Duration::from_millis(100)).unwrap_err();
-    let (cpu, wall) = (cpu_time(), Instant::now());
-    done.recv_timeout(Duration::from_millis(300)).unwrap_err();
-    // Other tests share the process, so this is a bound on the absurd only.
-    eprintln!("{:?} of processor time in {:?}", cpu_time() - cpu, wall.elapsed());
     rig.set(0, 7);
     done.recv_timeout(LIMIT).unwrap().unwrap();
 }
@@ -57,12 +46,10 @@ fn two_kernels_play_ping_pong() {
             when(1, false, Op::Bra { target: BODY + 1 }),
         ])
     };
-    let start = Instant::now();
     let (a, b) = (rig.start(player(0), 1, 1), rig.start(player(1), 1, 1));
     a.recv_timeout(LIMIT).unwrap().unwrap();
     b.recv_timeout(LIMIT).unwrap().unwrap();
     assert_eq!(rig.get(0), 2 * rounds);
-    eprintln!("{:?} per round trip", start.elapsed() / rounds as u32);
 }
 
 fn recording() -> (Watchdog, Arc<Mutex<Vec<Stall>>>) {
