@@ -10,6 +10,7 @@ use cuda_driver_sys::{CUcontext, CUresult, CUstreamCaptureMode};
 use super::device::Device;
 use super::driver::{Driver, call};
 use super::ipc::LegacyCache;
+use super::module::ModuleCache;
 use super::reaper::Reaper;
 use super::staging::Staging;
 use super::status;
@@ -31,6 +32,7 @@ pub(super) struct ContextInner {
     pub(super) reaper: Reaper,
     pub(super) staging: Mutex<Option<Staging>>,
     pub(super) legacy: LegacyCache,
+    pub(super) modules: ModuleCache,
     device: Device,
 }
 
@@ -63,6 +65,7 @@ impl Context {
             reaper: Reaper::default(),
             staging: Mutex::default(),
             legacy: LegacyCache::default(),
+            modules: ModuleCache::default(),
             device: device.clone(),
         });
         contexts.insert(device.raw(), Arc::downgrade(&inner));

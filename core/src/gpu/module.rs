@@ -1,8 +1,9 @@
 //! Modules: PTX loaded into a context, and the kernels in it.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use cuda_driver_sys::{
     CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
@@ -21,7 +22,7 @@ pub struct Module {
 }
 
 #[derive(Debug)]
-struct ModuleInner {
+pub(super) struct ModuleInner {
     raw: CUmodule,
     context: Context,
 }
@@ -30,6 +31,10 @@ struct ModuleInner {
 unsafe impl Send for ModuleInner {}
 // SAFETY: the handle never changes, and looking into a module from several threads is the driver's to serialise.
 unsafe impl Sync for ModuleInner {}
+
+/// The modules of one context that can be found again.
+#[derive(Default)]
+pub(super) struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
 
 /// Bytes of each of the compiler's logs.
 const LOG: usize = 16 << 10;
@@ -71,6 +76,22 @@ impl Module {
             log::debug!("loading PTX: {info}");
         }
         Ok(Self { inner: Arc::new(ModuleInner { raw, context: context.clone() }) })
+    }
+
+    /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
+    ///
+    /// # Errors
+    /// What `text` says; as for [`Module::load_ptx`].
+    pub fn load_cached(context: &Context, key: &str, text: impl FnOnce() -> Result<String>) -> Result<Self> {
+        // Held while loading, so that nobody else loads the same.
+        let mut modules = lock(&context.inner.modules.0);
+        if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
+            return Ok(Self { inner });
+        }
+        let module = Self::load_ptx(context, &text()?)?;
+        modules.retain(|_, weak| weak.strong_count() > 0);
+        modules.insert(key.to_owned(), Arc::downgrade(&module.inner));
+        Ok(module)
     }
 
     /// The kernel `name`, ready to launch: its code is loaded now, not at the first launch.

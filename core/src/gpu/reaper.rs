@@ -5,13 +5,14 @@
 //! later call: when a stream or buffer is made, a module loaded, a stream synchronised. Entries hold the context, so it
 //! outlives them; the driver finds it again when the device's context is made anew.
 
-use std::sync::Mutex;
+use std::ptr;
+use std::sync::{Mutex, Weak};
 
 use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
 use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
-use super::stream::KeepAlive;
+use super::stream::{KeepAlive, StreamInner};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Ordering, lock};
 
@@ -33,9 +34,12 @@ struct State {
 }
 
 /// A stream in use.
-struct Watched(CUstream);
+struct Watched {
+    raw: CUstream,
+    stream: Weak<StreamInner>,
+}
 
-// SAFETY: an opaque handle that the driver accepts on any thread.
+// SAFETY: `raw` is an opaque handle that the driver accepts on any thread; the rest is Send.
 unsafe impl Send for Watched {}
 
 /// A dropped stream whose work was not done.
@@ -63,8 +67,22 @@ struct Disposal {
 pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
 
 impl Context {
-    /// Frees what earlier `Drop`s had to leave, as far as that needs no waiting. Never fails; never waits.
+    /// Drops what idle streams retain, and frees what earlier `Drop`s had to leave, as far as that needs no waiting.
+    /// Never fails; never waits. Allocating and loading do it first.
     pub fn reap(&self) {
+        if let Ok(_entered) = self.enter() {
+            // Upgraded under the lock, swept and dropped outside: both may take it.
+            let state = lock(&self.inner.reaper.state);
+            let streams: Vec<_> =
+                state.streams.iter().filter_map(|watched| watched.stream.upgrade()).collect();
+            drop(state);
+            streams.iter().for_each(|stream| stream.sweep());
+        }
+        self.reap_waiting();
+    }
+
+    /// The second half of [`Context::reap`], which costs one load if there is nothing.
+    pub(super) fn reap_waiting(&self) {
         let reaper = &self.inner.reaper;
         if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() || self.is_lost() {
             return;
@@ -117,20 +135,26 @@ impl Context {
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
-    pub(super) fn watch(&self, stream: CUstream) {
-        lock(&self.inner.reaper.state).streams.push(Watched(stream));
+    pub(super) fn watch(&self, raw: CUstream, stream: Weak<StreamInner>) {
+        lock(&self.inner.reaper.state).streams.push(Watched { raw, stream });
     }
 
     /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
-    pub(super) fn unwatch(&self, stream: CUstream, retired: Option<Retired>) {
+    pub(super) fn unwatch(&self, stream: &StreamInner, retired: Option<Retired>) {
         let mut state = lock(&self.inner.reaper.state);
-        if let Some(at) = state.streams.iter().position(|watched| watched.0 == stream) {
+        if let Some(at) = state.streams.iter().position(|watched| ptr::eq(watched.stream.as_ptr(), stream)) {
             state.streams.swap_remove(at);
         }
         if let Some(retired) = retired {
             self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.retired.push(retired);
         }
+    }
+
+    /// Has a stream that was never watched cleaned up later.
+    pub(super) fn retire(&self, retired: Retired) {
+        self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        lock(&self.inner.reaper.state).retired.push(retired);
     }
 
     fn run(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
@@ -149,7 +173,7 @@ impl State {
     /// Whether nothing this library knows of runs in the context, which is current.
     fn is_quiet(&mut self, context: &Context) -> bool {
         self.retired.is_empty()
-            && self.streams.iter().all(|stream| is_idle(context.driver(), stream.0).unwrap_or(false))
+            && self.streams.iter().all(|stream| is_idle(context.driver(), stream.raw).unwrap_or(false))
     }
 
     fn take_done(&mut self, context: &Context) -> Vec<Retired> {

@@ -129,6 +129,6 @@ impl Context {
         log::warn!("{op} did not finish; leaking its staging block of {BLOCK} bytes");
         let context = self.clone();
         let retired = Retired { context, stream: staging.stream, owned: true, event: None, kept: Vec::new() };
-        self.unwatch(staging.stream, Some(retired));
+        self.retire(retired);
     }
 }

@@ -78,7 +78,7 @@ impl Stream {
 
     fn make(context: &Context, raw: CUstream, owned: bool) -> Self {
         let inner = Arc::new(StreamInner { raw, owned, kept: Mutex::default(), context: context.clone() });
-        context.watch(raw);
+        context.watch(raw, Arc::downgrade(&inner));
         Self { inner }
     }
 
@@ -133,13 +133,9 @@ impl Stream {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
         }
         poll_until("synchronize", "a stream", deadline.into(), || self.is_idle())?;
-        let mut kept = lock(&self.inner.kept);
-        // Asked again under the lock: what is on the list then was retained after its work, which is done. Another
-        // thread may have retained something since the first answer.
-        let done = if self.is_idle()? { std::mem::take(&mut *kept) } else { Kept::default() };
-        drop(kept);
-        drop(done);
-        self.context().reap();
+        let _entered = self.context().enter()?;
+        self.inner.sweep();
+        self.context().reap_waiting();
         Ok(())
     }
 
@@ -185,6 +181,11 @@ impl Kept {
             captured.push(what);
             return Ok(());
         }
+        // An event that releases `open` will be recorded later than this: being on it once is enough.
+        let recent = self.open.len().saturating_sub(BATCH);
+        if self.open[recent..].iter().any(|kept| Arc::ptr_eq(kept, &what)) {
+            return Ok(());
+        }
         self.open.push(what);
         if self.open.len() < BATCH || stream.is_capturing()? {
             return Ok(());
@@ -205,6 +206,10 @@ impl Kept {
         Ok(())
     }
 
+    fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.closed.is_none()
+    }
+
     fn into_all(self) -> Vec<KeepAlive> {
         let mut all = self.open;
         all.extend(self.captured.into_iter().flatten());
@@ -214,6 +219,19 @@ impl Kept {
 }
 
 impl StreamInner {
+    /// Drops what was retained, if the stream is idle; the context is current.
+    pub(super) fn sweep(&self) {
+        let mut kept = lock(&self.kept);
+        // Asked under the lock: what is on the list was retained after its work, which is therefore done.
+        if kept.is_empty() || !is_idle(self.context.driver(), self.raw).unwrap_or(false) {
+            return;
+        }
+        let done = std::mem::take(&mut *kept);
+        // A buffer's Drop looks at every stream: not under the lock.
+        drop(kept);
+        drop(done);
+    }
+
     /// An event behind everything enqueued, for a stream that may vanish.
     fn mark(&self) -> Result<CUevent> {
         let event = Event::new(&self.context)?;
@@ -235,7 +253,7 @@ impl Drop for StreamInner {
         };
         match is_idle(driver, self.raw) {
             Ok(true) => {
-                context.unwatch(self.raw, None);
+                context.unwatch(self, None);
                 if self.owned {
                     // SAFETY: ours, idle, and destroyed here once.
                     driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.raw)) });
@@ -247,19 +265,20 @@ impl Drop for StreamInner {
                     let (stream, owned) = (self.raw, self.owned);
                     let kept = kept.into_all();
                     context.unwatch(
-                        stream,
+                        self,
                         Some(Retired { context: context.clone(), stream, owned, event, kept }),
                     );
                 }
                 Err(error) => {
-                    // Left watched: its work may use any memory of this context.
-                    log::error!("leaking what unfinished work used: {error}");
+                    // The stream is its owner's and may vanish: it cannot be asked any more.
+                    context.unwatch(self, None);
+                    log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(kept);
                 }
             },
             Err(error) => {
                 // Nothing in a lost context can be known to be done.
-                context.unwatch(self.raw, None);
+                context.unwatch(self, None);
                 std::mem::forget(kept);
                 driver.note_drop(Err(context.note(error)));
             }

@@ -83,6 +83,18 @@ fn ptx_that_does_not_assemble_shows_the_log_and_the_line() {
 }
 
 #[test]
+fn a_module_in_use_is_found_again_by_its_key() {
+    let context = context(0);
+    let load = |key, text: &str| Module::load_cached(&context, key, || Ok(text.to_owned()));
+    let first = load("a", PTX).unwrap();
+    let again = load("a", "not looked at").unwrap();
+    assert_eq!(first.global("counter").unwrap(), again.global("counter").unwrap());
+    assert_ne!(load("b", PTX).unwrap().global("counter").unwrap().0, first.global("counter").unwrap().0);
+    drop((first, again));
+    assert!(load("a", "not PTX").is_err(), "nobody used it any more");
+}
+
+#[test]
 fn names_that_are_not_in_the_module_are_said() {
     let module = Module::load_ptx(&context(0), PTX).unwrap();
     assert!(module.function("nothing").unwrap_err().message().contains("no kernel named nothing"));
