@@ -27,7 +27,7 @@ use crate::sync::lock;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FabricHandle(pub [u8; 64]);
 
-/// What [`LegacyExport`] carries to another process of this host. A bearer token: its bytes are not shown in messages.
+/// What [`LegacyHandle::export`] gives, for other processes of this host. A bearer token: its bytes are not shown in messages.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LegacyHandle(pub [u8; 64]);
 
