@@ -150,10 +150,10 @@ fn halves_round_once() {
     let back = |v: f32| if v.is_nan() { 0x7fff } else { u64::from(bf16::from_f32(v).to_bits()) };
     check(run(Binary::Add, Ty::Bf16), &values, |a, b| back(of(a) + of(b)), "add.bf16");
     // Both halves of a pair.
-    let pairs: Vec<u64> = values.iter().map(|v| v | 0x3c00_0000).collect();
+    let both: Vec<u64> = values.iter().map(|v| v | 0x3c00_0000).collect();
     let of = |v: u64| f16::from_bits(v as u16).to_f32();
     let back = |v: f32| if v.is_nan() { 0x7fff } else { u64::from(f16::from_f32(v).to_bits()) };
-    check(run(Binary::Add, Ty::F16x2), &pairs, |a, b| back(of(a) + of(b)) | 0x4000_0000, "add.f16x2");
+    check(run(Binary::Add, Ty::F16x2), &both, |a, b| back(of(a) + of(b)) | 0x4000_0000, "add.f16x2");
     // Exactly halfway but for the addend: 2^-24 * 2^-24 + a tie of f16.
     let (tiny, one) = (0x0001, f16::from_f32(1.0).to_bits());
     let tie = f16::from_f32(2048.0).to_bits();
