@@ -396,7 +396,7 @@ pub enum CallTarget {
 pub enum Service {
     /// `__assertfail(message, file, line, function, char size)`: a fault of its own.
     AssertFail,
-    /// `vprintf(format, arguments) -> count`.
+    /// `vprintf(format, arguments) -> count`: not supported, a fault where it is executed.
     Printf,
 }
 

@@ -293,7 +293,10 @@ impl Warp {
             CallTarget::Service(Service::AssertFail) => {
                 return Err(Trouble::of(FaultKind::Assert, mask));
             }
-            CallTarget::Service(Service::Printf) => return Ok(Flow::Next),
+            // Output that silently went nowhere would be worse than a fault with a line.
+            CallTarget::Service(Service::Printf) => {
+                return Err(Trouble::of(FaultKind::IllegalInstruction, mask));
+            }
         }
         Ok(Flow::Placed)
     }
