@@ -44,7 +44,11 @@ impl Deadline {
 
     /// `Ok` while time is left, otherwise a timeout error of `op` about `what`.
     pub fn check(self, op: &'static str, what: &str) -> Result<()> {
-        if self.expired() { Err(Error::timeout(op, format!("deadline passed while waiting for {what}"))) } else { Ok(()) }
+        if self.expired() {
+            Err(Error::timeout(op, format!("deadline passed while waiting for {what}")))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -179,7 +179,10 @@ mod tests {
     #[test]
     fn display_names_operation_kind_and_cause() {
         let e = Error::system("bind", "cannot bind 127.0.0.1:1", std::io::Error::from_raw_os_error(13));
-        assert_eq!(e.to_string(), "bind: system error: cannot bind 127.0.0.1:1: Permission denied (os error 13)");
+        assert_eq!(
+            e.to_string(),
+            "bind: system error: cannot bind 127.0.0.1:1: Permission denied (os error 13)"
+        );
         assert_eq!(e.code(), 13);
         assert_eq!(e.duplicate().to_string(), e.to_string());
     }

@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | [`error`] [`deadline`] [`abort`] [`env`] [`logging`] [`wire`] [`volatile`] [`sync`] |
+//! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`logging`] [`wire`] [`volatile`] [`sync`] |
 //! | 1 | [`net`] [`shm`] [`gpu`] |
 //! | 2 | [`bootstrap`] [`comm`] |
 //! | 3 | [`channel`] |

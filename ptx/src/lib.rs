@@ -43,10 +43,7 @@ pub struct Instance {
 /// An unknown row, parameter or value, a target below the row's floor, or a mistake in the template itself
 /// (with its file and line).
 pub fn instantiate(kernel: &str, target: Target, params: &[(&str, &str)]) -> Result<Instance, TemplateError> {
-    let row = catalog::kernel(kernel).ok_or_else(|| {
-        let known: Vec<_> = catalog::rows().map(|row| row.name).collect();
-        failure(kernel, format!("no such kernel; there are: {}", known.join(", ")))
-    })?;
+    let row = find(kernel)?;
     if target.sm < row.min_sm || target.ptx < row.min_ptx {
         return Err(failure(
             row.file,
@@ -63,8 +60,28 @@ pub fn instantiate(kernel: &str, target: Target, params: &[(&str, &str)]) -> Res
     }
     let params = complete(row, params)?;
     let body = template::render(row.file, &sources::find, &globals(target), &params)?;
-    let entries = row.entries.iter().map(|entry| resolve(entry.symbol, &params)).collect();
+    let entries = symbols(row, &params);
     Ok(Instance { text: format!("{}\n{body}", target.header()), entries })
+}
+
+/// The entry points that [`instantiate`] would name, without writing the text.
+///
+/// # Errors
+/// An unknown row, parameter or value.
+pub fn entries(kernel: &str, params: &[(&str, &str)]) -> Result<Vec<String>, TemplateError> {
+    let row = find(kernel)?;
+    Ok(symbols(row, &complete(row, params)?))
+}
+
+fn find(kernel: &str) -> Result<&'static catalog::Kernel, TemplateError> {
+    catalog::kernel(kernel).ok_or_else(|| {
+        let known: Vec<_> = catalog::rows().map(|row| row.name).collect();
+        failure(kernel, format!("no such kernel; there are: {}", known.join(", ")))
+    })
+}
+
+fn symbols(row: &catalog::Kernel, params: &[(String, String)]) -> Vec<String> {
+    row.entries.iter().map(|entry| resolve(entry.symbol, params)).collect()
 }
 
 /// The row's parameters with the caller's values, checked, and its defaults.

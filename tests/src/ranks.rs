@@ -52,7 +52,11 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
     }
     // A filter that matches nothing would make a rank succeed without running anything.
     for (rank, outcome) in outcomes.iter().enumerate() {
-        assert!(outcome.output.contains("1 passed"), "rank {rank} of {test} ran no test:\n{}", outcome.output);
+        assert!(
+            outcome.output.contains("1 passed"),
+            "rank {rank} of {test} ran no test:\n{}",
+            outcome.output
+        );
     }
     None
 }

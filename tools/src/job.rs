@@ -37,8 +37,7 @@ impl Rank {
         };
         let device = Device::new(&driver, ordinal(&driver, &bootstrap, env.local_rank)?)?;
         let context = Context::new(&device)?;
-        let comm =
-            Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+        let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
         Ok(Self { bootstrap, context, comm, timeout })
     }
 

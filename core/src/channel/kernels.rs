@@ -1,6 +1,6 @@
 //! The library's own kernels: instantiated for a context's device and loaded.
 
-use aqueduct_ptx::{Target, abi, instantiate};
+use aqueduct_ptx::{Target, TemplateError, abi, entries, instantiate};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Function, KernelParam, Module};
@@ -10,12 +10,19 @@ unsafe impl KernelParam for abi::MemoryChannelHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for abi::ScratchRegion {}
 
-/// Loads catalog row `kernel` with template parameters `params`; the functions come in the order of the row's entries.
-pub(crate) fn load(context: &Context, kernel: &str, params: &[(&str, &str)]) -> Result<Vec<Function>> {
-    let instance = instantiate(kernel, target(context)?, params)
-        .map_err(|e| Error::new(ErrorKind::Internal, "instantiate kernel", e.to_string()))?;
-    let module = Module::load_ptx(context, &instance.text)?;
-    instance.entries.iter().map(|entry| module.function(entry)).collect()
+/// The kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in the order of
+/// the row's entries. Loaded once per context as long as anybody holds them. Launching one is `unsafe`: its contract is
+/// the row's documentation.
+///
+/// # Errors
+/// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; what the driver says.
+pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) -> Result<Vec<Function>> {
+    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "instantiate kernel", e.to_string());
+    let key = format!("aqueduct {kernel} {params:?}");
+    let module = Module::load_cached(context, &key, || {
+        Ok(instantiate(kernel, target(context)?, params).map_err(wrong)?.text)
+    })?;
+    entries(kernel, params).map_err(wrong)?.iter().map(|entry| module.function(entry)).collect()
 }
 
 fn target(context: &Context) -> Result<Target> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct_ptx::abi;
 
 use super::geometry::Geometry;
-use super::kernels::load;
+use super::kernels::load_kernels;
 use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
@@ -311,14 +311,15 @@ impl Functions {
     fn load(src: &RegisteredMemory) -> Result<Self> {
         let context = src.context();
         let unroll = UNROLL.to_string();
-        let [put, get] = take(load(context, "channel", &[("UNROLL", &unroll)])?)?;
-        let [signal, relaxed_signal, wait, relaxed_wait, poll] = take(load(context, "semaphore", &[])?)?;
-        let [read_u32, write_u32] = take(load(context, "element", &[("TYPE", "u32")])?)?;
-        let [read_u64, write_u64] = take(load(context, "element", &[("TYPE", "u64")])?)?;
+        let [put, get] = take(load_kernels(context, "channel", &[("UNROLL", &unroll)])?)?;
+        let [signal, relaxed_signal, wait, relaxed_wait, poll] =
+            take(load_kernels(context, "semaphore", &[])?)?;
+        let [read_u32, write_u32] = take(load_kernels(context, "element", &[("TYPE", "u32")])?)?;
+        let [read_u64, write_u64] = take(load_kernels(context, "element", &[("TYPE", "u64")])?)?;
         let packets = [
-            take(load(context, "packet", &[("FORMAT", "ll8")])?)?,
-            take(load(context, "packet", &[("FORMAT", "ll16")])?)?,
-            take(load(context, "ll128", &[])?)?,
+            take(load_kernels(context, "packet", &[("FORMAT", "ll8")])?)?,
+            take(load_kernels(context, "packet", &[("FORMAT", "ll16")])?)?,
+            take(load_kernels(context, "ll128", &[])?)?,
         ];
         Ok(Self {
             put,

@@ -9,8 +9,8 @@ mod kernels;
 mod memory;
 mod packet;
 
+pub use kernels::load_kernels;
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;
 
 pub(crate) use geometry::Geometry;
-pub(crate) use kernels::load;

@@ -9,7 +9,7 @@ use aqueduct_ptx::collective::{self as shape, ElementType, HbLayout, ReduceOp};
 use super::algorithm::{Algorithm, one_shot_limit};
 use super::region::{PendingRegion, Region, RegionSpec};
 use crate::abort::Abort;
-use crate::channel::{Geometry, load};
+use crate::channel::{Geometry, load_kernels};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -254,7 +254,7 @@ fn load_variants(
         .map(|(ty, op)| {
             let params = [("TYPE", ty.name()), ("OP", op.name()), ("RANKS", ranks)];
             let one = |kernel| {
-                load(comm.context(), kernel, &params)?.pop().ok_or_else(|| {
+                load_kernels(comm.context(), kernel, &params)?.pop().ok_or_else(|| {
                     Error::new(ErrorKind::Internal, "prepare all-reduce", format!("{kernel} has no entry"))
                 })
             };

@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         let channel =
             MemoryChannel::new(&semaphore.get()?, &target.get()?, &local_memory, packet_memory.as_ref())?;
         let hop = match kernel_of(operation) {
-            Some(kernel) => Some(Hop::load(rank, kernel)?),
+            Some(kernel) => Some(Hop::new(rank, kernel)?),
             None => None,
         };
         Ok(Self {
@@ -123,13 +123,14 @@ impl<'a> Bench<'a> {
             (true, true) => self.channel.put(stream, 0, 0, bytes),
             (true, false) => self.channel.get(stream, 0, 0, bytes),
         })?;
-        let engine = timing::run_on(self.rank, &plan, &|event| self.connection.record_event(event), &|| {
-            match (acts, put) {
+        let engine =
+            timing::run_on(self.rank, &plan, &|event| self.connection.record_event(event), &|| match (
+                acts, put,
+            ) {
                 (false, _) => Ok(()),
                 (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
                 (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
-            }
-        })?;
+            })?;
         let ours = measured(&times, bytes as u64, 1.0, wrong);
         let peer = measured(&engine, bytes as u64, 1.0, None);
         Ok(vec![self.row(bytes, "hb", ours), self.row(bytes, "copy-eng", peer)])
@@ -179,15 +180,8 @@ impl<'a> Bench<'a> {
             self.rank.barrier()?;
             let mut times = Vec::new();
             for _ in 0..5 {
-                let mine = hop.run(
-                    self.rank,
-                    &self.stream,
-                    &self.channel,
-                    bytes,
-                    iterations,
-                    me % 2 == 0,
-                    bare,
-                )?;
+                let mine =
+                    hop.run(self.rank, &self.stream, &self.channel, bytes, iterations, me % 2 == 0, bare)?;
                 times.push(self.rank.max(mine)?);
             }
             let mut wrong = None;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use aqueduct::channel::MemoryChannel;
-use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
-use aqueduct_ptx::{Target, instantiate};
+use aqueduct::channel::{MemoryChannel, load_kernels};
+use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, Stream, arg};
 
 use crate::job::Rank;
 
@@ -38,7 +37,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    pub(super) fn load(rank: &Rank, kernel: HopKernel) -> Result<Self> {
+    pub(super) fn new(rank: &Rank, kernel: HopKernel) -> Result<Self> {
         let bare = match kernel {
             HopKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
             _ => None,
@@ -109,14 +108,8 @@ fn threads(bytes: usize) -> u32 {
 }
 
 fn load(rank: &Rank, kernel: &str, params: &[(&str, &str)]) -> Result<Function> {
-    let capability = rank.context.device().compute_capability()?;
-    let (major, minor) = rank.context.driver().version();
-    let version = u32::try_from(major * 1000 + minor * 10)?;
-    let Some(target) = Target::for_device(capability.major, capability.minor, version) else {
-        bail!("the kernels need compute capability 7.0 or newer; this device has {capability}");
-    };
-    let instance = instantiate(kernel, target, params).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let module = Module::load_ptx(&rank.context, &instance.text)?;
-    let Some(entry) = instance.entries.first() else { bail!("kernel file {kernel} has no entry") };
-    Ok(module.function(entry)?)
+    match load_kernels(&rank.context, kernel, params)?.pop() {
+        Some(function) => Ok(function),
+        None => bail!("kernel file {kernel} has no entry"),
+    }
 }
