@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Number of ranks
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
-    /// Print the ranks' output without the "[rank] " prefix
+    /// Print the ranks' output without the rank in front of each line
     #[arg(long)]
     no_prefix: bool,
     /// End the job after this many seconds

@@ -279,7 +279,7 @@ impl MemoryChannel {
                 format!("dst lies at {:#x}, not at a multiple of {}", self.inner.handle.dst, size_of::<T>());
             return Err(Error::usage(op, message));
         }
-        let offset = index.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let offset = index.saturating_mul(size_of::<T>());
         check(op, "dst", offset, size_of::<T>(), self.inner.dst.len())
     }
 

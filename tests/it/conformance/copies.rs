@@ -19,7 +19,10 @@ pub(super) fn every_direction(d: &Dut) {
     ok!((d.t.cuMemcpy)(b, device, 4099));
     assert_eq!(d.download(b, 4099), data);
     ok!((d.t.cuMemcpyDtoD_v2)(b, a, 0));
-    refused!((d.t.cuMemcpyDtoH_v2)(host, a + 4096, 8192), CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_ILLEGAL_ADDRESS);
+    refused!(
+        (d.t.cuMemcpyDtoH_v2)(host, a + 4096, 8192),
+        CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_ILLEGAL_ADDRESS
+    );
     ok!((d.t.cuMemFreeHost)(host));
     d.free(a);
     d.free(b);

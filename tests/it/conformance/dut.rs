@@ -95,7 +95,11 @@ impl Dut {
     /// Pinned, mapped host memory; its device address is asked of the driver.
     pub(crate) fn pinned(&self, bytes: usize) -> (*mut c_void, CUdeviceptr) {
         let (mut host, mut device) = (std::ptr::null_mut(), 0);
-        ok!((self.t.cuMemHostAlloc)(&raw mut host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+        ok!((self.t.cuMemHostAlloc)(
+            &raw mut host,
+            bytes,
+            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+        ));
         ok!((self.t.cuMemHostGetDevicePointer_v2)(&raw mut device, host, 0));
         (host, device)
     }
@@ -159,7 +163,14 @@ impl Dut {
         }
     }
 
-    pub(crate) fn launch(&self, function: CUfunction, grid: u32, block: u32, stream: CUstream, parameters: &[u64]) {
+    pub(crate) fn launch(
+        &self,
+        function: CUfunction,
+        grid: u32,
+        block: u32,
+        stream: CUstream,
+        parameters: &[u64],
+    ) {
         assert_eq!(self.try_launch(function, grid, block, stream, parameters), CUresult::CUDA_SUCCESS);
     }
 }

@@ -43,9 +43,9 @@ pub(super) fn extra_parameters(d: &Dut) {
     let mut buffer = [a.to_le_bytes(), 3u64.to_le_bytes()].concat();
     let mut size = buffer.len();
     let mut extra: [*mut c_void; 5] = [
-        1 as *mut c_void, // CU_LAUNCH_PARAM_BUFFER_POINTER
+        std::ptr::without_provenance_mut(1), // CU_LAUNCH_PARAM_BUFFER_POINTER
         buffer.as_mut_ptr().cast(),
-        2 as *mut c_void, // CU_LAUNCH_PARAM_BUFFER_SIZE
+        std::ptr::without_provenance_mut(2), // CU_LAUNCH_PARAM_BUFFER_SIZE
         (&raw mut size).cast(),
         std::ptr::null_mut(), // CU_LAUNCH_PARAM_END
     ];
@@ -86,7 +86,18 @@ fn cooperative(d: &Dut, function: CUfunction, grid: u32, parameters: &[u64]) -> 
     let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|v| (&raw mut *v).cast()).collect();
     // SAFETY: one live value per parameter, copied before the call returns.
     unsafe {
-        (d.t.cuLaunchCooperativeKernel)(function, grid, 1, 1, 256, 1, 1, 0, std::ptr::null_mut(), pointers.as_mut_ptr())
+        (d.t.cuLaunchCooperativeKernel)(
+            function,
+            grid,
+            1,
+            1,
+            256,
+            1,
+            1,
+            0,
+            std::ptr::null_mut(),
+            pointers.as_mut_ptr(),
+        )
     }
 }
 

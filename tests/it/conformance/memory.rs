@@ -45,17 +45,18 @@ pub(super) fn registered_memory_is_mapped(d: &Dut) {
     // SAFETY: the layout is not empty.
     let host = unsafe { std::alloc::alloc_zeroed(layout) };
     let mut device = 0;
-    ok!((d.t.cuMemHostRegister_v2)(host.cast(), 8192, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE));
+    ok!((d.t.cuMemHostRegister_v2)(
+        host.cast(),
+        8192,
+        CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE
+    ));
     ok!((d.t.cuMemHostGetDevicePointer_v2)(&raw mut device, host.cast(), 0));
     let module = d.module();
     d.launch(d.function(module, "indices"), 1, 32, std::ptr::null_mut(), &[device + 4096, 1]);
     ok!((d.t.cuCtxSynchronize)());
     // SAFETY: the kernel has ended; the word lies within the allocation.
     assert_eq!(unsafe { host.add(4096 + 31 * 4).cast::<u32>().read() }, 32);
-    refused!(
-        (d.t.cuMemHostRegister_v2)(host.cast(), 8192, 0),
-        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
-    );
+    refused!((d.t.cuMemHostRegister_v2)(host.cast(), 8192, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     ok!((d.t.cuMemHostUnregister)(host.cast()));
     refused!((d.t.cuMemHostUnregister)(host.cast()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     // SAFETY: allocated above with this layout, no longer registered.

@@ -64,7 +64,11 @@ pub(super) fn posix_fd(d: &Dut) {
     } else {
         let fd = receive_fd(&stream);
         let mut handle = 0;
-        ok!((d.t.cuMemImportFromShareableHandle.unwrap())(&raw mut handle, fd.as_raw_fd() as usize as *mut _, kind));
+        ok!((d.t.cuMemImportFromShareableHandle.unwrap())(
+            &raw mut handle,
+            fd.as_raw_fd() as usize as *mut _,
+            kind
+        ));
         drop(fd);
         let pointer = vm::map(d, handle, bytes, d.device);
         ok!((d.t.cuMemRelease.unwrap())(handle));

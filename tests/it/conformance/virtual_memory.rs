@@ -7,12 +7,16 @@ use super::dut::{Dut, ok, refused};
 
 /// Properties of device memory that can be exported as a POSIX file descriptor.
 pub(super) fn exportable(device: CUdevice) -> CUmemAllocationProp {
-    let mut prop = CUmemAllocationProp::default();
-    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    prop.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
-    prop
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: on(device),
+        ..Default::default()
+    }
+}
+
+fn on(device: CUdevice) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
 pub(super) fn granularity(d: &Dut) -> usize {
@@ -40,7 +44,12 @@ pub(super) fn reserve(d: &Dut, bytes: usize) -> CUdeviceptr {
 }
 
 /// Maps the whole of `handle` at a new address with read and write access for `device`.
-pub(super) fn map(d: &Dut, handle: CUmemGenericAllocationHandle, bytes: usize, device: CUdevice) -> CUdeviceptr {
+pub(super) fn map(
+    d: &Dut,
+    handle: CUmemGenericAllocationHandle,
+    bytes: usize,
+    device: CUdevice,
+) -> CUdeviceptr {
     let pointer = reserve(d, bytes);
     ok!((d.t.cuMemMap.unwrap())(pointer, bytes, 0, handle, 0));
     allow(d, pointer, bytes, device);
@@ -48,10 +57,10 @@ pub(super) fn map(d: &Dut, handle: CUmemGenericAllocationHandle, bytes: usize, d
 }
 
 fn allow(d: &Dut, pointer: CUdeviceptr, bytes: usize, device: CUdevice) {
-    let mut access = CUmemAccessDesc::default();
-    access.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device;
-    access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    let access = CUmemAccessDesc {
+        location: on(device),
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
     ok!((d.t.cuMemSetAccess.unwrap())(pointer, bytes, &raw const access, 1));
 }
 
@@ -75,7 +84,10 @@ pub(super) fn map_and_alias(d: &Dut) {
     ok!((d.t.cuMemRelease.unwrap())(retained));
     let mut prop = CUmemAllocationProp::default();
     ok!((d.t.cuMemGetAllocationPropertiesFromHandle.unwrap())(&raw mut prop, handle));
-    assert_eq!(prop.requestedHandleTypes, CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    assert_eq!(
+        prop.requestedHandleTypes,
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    );
     unmap(d, a, bytes);
     unmap(d, b, bytes);
     ok!((d.t.cuMemRelease.unwrap())(handle));
@@ -127,9 +139,7 @@ pub(super) fn rights_per_device(d: &Dut) {
     let handle = create(d, bytes);
     let pointer = reserve(d, bytes);
     ok!((d.t.cuMemMap.unwrap())(pointer, bytes, 0, handle, 0));
-    let mut location = CUmemLocation::default();
-    location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    location.id = d.device;
+    let location = on(d.device);
     let mut flags = 99;
     ok!((d.t.cuMemGetAccess.unwrap())(&raw mut flags, &raw const location, pointer));
     assert_eq!(flags, u64::from(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE.0));

@@ -41,7 +41,7 @@ impl<'a> Bench<'a> {
         sizes: &[u64],
     ) -> Result<Self> {
         let ranks = rank.bootstrap.size();
-        if ranks < 2 || ranks % 2 != 0 {
+        if ranks < 2 || !ranks.is_multiple_of(2) {
             bail!(
                 "perf {} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {0}`",
                 operation.name()
@@ -106,7 +106,7 @@ impl<'a> Bench<'a> {
     }
 
     fn sends(&self) -> bool {
-        self.rank.bootstrap.rank() % 2 == 0
+        self.rank.bootstrap.rank().is_multiple_of(2)
     }
 
     fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Row>> {
@@ -180,8 +180,15 @@ impl<'a> Bench<'a> {
             self.rank.barrier()?;
             let mut times = Vec::new();
             for _ in 0..5 {
-                let mine =
-                    hop.run(self.rank, &self.stream, &self.channel, bytes, iterations, me % 2 == 0, bare)?;
+                let mine = hop.run(
+                    self.rank,
+                    &self.stream,
+                    &self.channel,
+                    bytes,
+                    iterations,
+                    me.is_multiple_of(2),
+                    bare,
+                )?;
                 times.push(self.rank.max(mine)?);
             }
             let mut wrong = None;

@@ -1,4 +1,4 @@
-//! From syntax trees to [`code::Module`](crate::code::Module): names resolved, types checked, addresses laid out.
+//! From syntax trees to [`code::Module`]: names resolved, types checked, addresses laid out.
 //!
 //! | file | what it decides |
 //! |---|---|
