@@ -52,6 +52,7 @@ pub(super) fn posix_fd(d: &Dut) {
         let handle = vm::create(d, bytes);
         let pointer = vm::map(d, handle, bytes, d.device);
         d.upload(pointer, &data);
+        ok!((d.t.cuCtxSynchronize)());
         let mut fd = -1;
         ok!((d.t.cuMemExportToShareableHandle.unwrap())((&raw mut fd).cast(), handle, kind, 0));
         // SAFETY: the driver gave this process a descriptor of its own.
@@ -74,6 +75,8 @@ pub(super) fn posix_fd(d: &Dut) {
         ok!((d.t.cuMemRelease.unwrap())(handle));
         assert!(d.download(pointer, bytes) == data);
         d.upload(pointer, &[9, 8, 7, 6]);
+        // A copy from pageable memory may return before it has arrived.
+        ok!((d.t.cuCtxSynchronize)());
         meet(&mut stream);
         vm::unmap(d, pointer, bytes);
     }
@@ -86,6 +89,7 @@ pub(super) fn legacy_handle(d: &Dut) {
     if rank == 0 {
         let pointer = d.alloc(10_000);
         d.upload(pointer, &data);
+        ok!((d.t.cuCtxSynchronize)());
         ok!((d.t.cuIpcGetMemHandle)(&raw mut handle, pointer));
         let mut own = 0;
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
@@ -100,6 +104,7 @@ pub(super) fn legacy_handle(d: &Dut) {
         open(d, &mut stream, &mut handle, |pointer| {
             assert!(d.download(pointer, 10_000) == data);
             d.upload(pointer, &[3, 1]);
+            ok!((d.t.cuCtxSynchronize)());
         });
         meet(&mut stream);
     }
