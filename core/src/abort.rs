@@ -8,10 +8,10 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{lock, raw};
+use crate::sync::{Mutex, OnceLock, lock, raw};
 
 /// Why a communicator was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,16 +1,23 @@
-//! The only place in this crate that names atomics, so that `--cfg loom` can model-check a protocol.
+//! The only place in this crate that names atomics and locks, so that `--cfg loom` can model-check a protocol.
 //!
-//! Lock-free protocols are written against these names. Under `cfg(loom)` they are loom's, which explores every
-//! interleaving and every value that the C11 model lets a relaxed load see; otherwise they are `std`'s.
+//! Protocols between threads are written against these names. Under `cfg(loom)` they are loom's, which explores every
+//! interleaving and every value that the C11 model lets a relaxed load see; otherwise they are `std`'s. Loom's objects
+//! exist only inside a model, so under `cfg(loom)` only the tests named `loom_*` can run (`ci/test.sh loom`).
 //! A test below keeps `std::sync::atomic` out of every other file (clippy's `disallowed_types` cannot: it sees
 //! through re-exports). [`Word32`] and [`Word64`] go one step further: a protocol generic over them also runs on
 //! words in memory shared with another process or a GPU, which loom's own types cannot be placed in.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(not(loom))]
+pub use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+
+use crate::deadline::Deadline;
 
 /// The plain `std` atomics, whatever `cfg(loom)` says: for words at addresses that somebody else chose.
 pub mod raw {
@@ -71,6 +78,44 @@ word!(
 /// every step, and a poisoned lock must not turn one failure into a second panic inside a Drop.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a notification of `condvar` with the lock of `guard` released, at the most until `deadline`, and takes the
+/// lock again. It may return early: look at the state and at the deadline in a loop.
+///
+/// Loom has no clock: in a model only a notification ends it, so that a lost one is found as a deadlock.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, deadline: Deadline) -> MutexGuard<'a, T> {
+    condvar.wait_timeout(guard, deadline.remaining()).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Loom has no `OnceLock`: the value in `std`'s, published by a flag that loom sees.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    published: AtomicBool,
+}
+
+#[cfg(loom)]
+impl<T> OnceLock<T> {
+    /// As [`std::sync::OnceLock::set`]: whoever comes second returns only when the first value can be seen.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let set = self.value.set(value);
+        match set {
+            Ok(()) => self.published.store(true, Ordering::Release),
+            Err(_) => {
+                while !self.published.load(Ordering::Acquire) {
+                    loom::thread::yield_now();
+                }
+            }
+        }
+        set
+    }
+
+    /// As [`std::sync::OnceLock::get`].
+    pub fn get(&self) -> Option<&T> {
+        if self.published.load(Ordering::Acquire) { self.value.get() } else { None }
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Bytes that may lie here unread. Beyond it the sender is broken or hostile, and its link is closed.
 const MAX_UNREAD: usize = 256 << 20;
@@ -77,8 +76,7 @@ impl Mailbox {
                 )
                 .with_peer(from));
             }
-            let waited = self.arrived.wait_timeout(state, deadline.remaining());
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait(&self.arrived, state, deadline);
         }
     }
 }

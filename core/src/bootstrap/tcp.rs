@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crate::wire::{Reader, WireError, Writer};
 
 const MESSAGE: u16 = 1;

@@ -1,7 +1,7 @@
 //! The communicator: a group of ranks, each with one device.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
 
@@ -25,7 +25,7 @@ use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{CUdeviceptr, Context, Device, GpuBuffer, KeepAlive};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 const NEW: &str = "Communicator::new";
 

@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
@@ -21,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::KeepAlive;
 use crate::net::{Frame, Handler, Link};
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,12 +242,16 @@ impl Control {
     }
 
     fn wait_until(&self, deadline: Deadline, done: impl Fn(&State) -> bool) -> bool {
-        let state = lock(&self.state);
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(state, deadline.remaining(), |state| !done(state))
-            .unwrap_or_else(PoisonError::into_inner);
-        done(&state)
+        let mut state = lock(&self.state);
+        loop {
+            if done(&state) {
+                return true;
+            }
+            if deadline.expired() {
+                return false;
+            }
+            state = wait(&self.changed, state, deadline);
+        }
     }
 
     fn wake(&self, state: &mut MutexGuard<'_, State>) {

@@ -1,6 +1,6 @@
 //! What everything made by a communicator shares, and what lives until the last of it is dropped.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord};
 
@@ -15,7 +15,7 @@ use crate::abort::{Abort, AbortRecordCell, AbortWord};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// The shared part of a communicator. Its service thread does not hold it.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::key::Key;
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Something that exists after the next [`setup()`](super::Communicator::setup).
 ///

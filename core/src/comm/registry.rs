@@ -5,11 +5,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use super::memory::Allocation;
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 

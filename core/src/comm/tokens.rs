@@ -1,7 +1,7 @@
 //! The words of semaphores: slots of one allocation per communicator, so that a peer maps it once.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Transports;
@@ -9,7 +9,7 @@ use super::memory::{self, RegisteredMemory};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
 pub(super) const SLOT_BYTES: usize = 256;

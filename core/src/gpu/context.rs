@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use cuda_driver_sys::{CUcontext, CUresult, CUstreamCaptureMode};
 
@@ -15,7 +15,7 @@ use super::reaper::Reaper;
 use super::staging::Staging;
 use super::status;
 use crate::error::{Error, Result};
-use crate::sync::{AtomicBool, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// A retained primary context. Cheap to clone; everything made in it holds a clone.
 ///

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
@@ -11,6 +11,7 @@ use super::context::ContextInner;
 use super::fork::Creator;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
 
 /// Watches the driver calls of one [`Driver`], and may answer in the driver's place.
 ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 
@@ -10,7 +10,7 @@ use super::context::Context;
 use super::driver::call;
 use super::stream::{KeepAlive, Stream};
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// What a capture forbids other calls to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

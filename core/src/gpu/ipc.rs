@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ffi::c_char;
 use std::fmt;
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use cuda_driver_sys::{CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
@@ -20,7 +20,7 @@ use super::reaper::Action;
 use super::slice::{DeviceSlice, resolve};
 use super::stream::KeepAlive;
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// What [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric) gives. A bearer token: its
 /// bytes are not shown in messages.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::{
     CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
@@ -13,7 +13,7 @@ use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Loaded PTX. Cheap to clone; unloaded when the last clone and the last [`Function`] are gone.
 #[derive(Clone, Debug)]

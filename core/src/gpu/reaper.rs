@@ -6,7 +6,7 @@
 //! outlives them; the driver finds it again when the device's context is made anew.
 
 use std::ptr;
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 
 use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
@@ -14,7 +14,7 @@ use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
 use super::stream::{KeepAlive, StreamInner};
 use crate::error::Result;
-use crate::sync::{AtomicUsize, Ordering, lock};
+use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The unfinished business of one context.
 #[derive(Default)]

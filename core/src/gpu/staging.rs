@@ -6,7 +6,6 @@
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::MutexGuard;
 
 use cuda_driver_sys::{CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr, CUstream, CUstream_flags};
 
@@ -16,7 +15,7 @@ use super::reaper::{Retired, is_idle};
 use super::stream::poll_until;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::{MutexGuard, lock};
 
 /// Bytes copied at a time.
 const BLOCK: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
@@ -14,7 +14,7 @@ use super::event::Event;
 use super::reaper::{Retired, is_capturing, is_idle};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Something that unfinished work uses and that therefore must not be dropped yet.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::frame;
 use super::raw::RawStream;
@@ -12,7 +12,7 @@ use super::stream::lost;
 use super::{Claims, sys};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Bytes that may wait in a link. Beyond it the peer does not read, and posting is an error.
 const MAX_QUEUED: usize = 64 << 20;
@@ -127,8 +127,7 @@ impl Link {
                     format!("{} bytes could not be sent in time; the peer does not read", out.queued);
                 return Err(Error::timeout("flush", message).with_peer(self.inner.peer.from));
             }
-            let waited = self.inner.drained.wait_timeout(out, deadline.remaining());
-            out = waited.unwrap_or_else(PoisonError::into_inner).0;
+            out = wait(&self.inner.drained, out, deadline);
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::listener::Listener;
 use super::stream::{READ_BYTES, Stream, ended, lost};
 use super::sys::{self, Epoll, EventFd};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{AtomicU64, Ordering, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The epoll token of the bell.
 const BELL: u64 = 0;

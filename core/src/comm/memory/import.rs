@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::super::core::Core;
 use super::super::holds::HoldId;
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
 use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 const OP: &str = "recv_memory";
 
