@@ -32,7 +32,7 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 [ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
 
 step info 60 "$BIN/aqueduct" info
-step conformance 240 "$BIN/it" --ignored --test-threads=1
+step tests 240 "$BIN/it" hardware --ignored --test-threads=1
 step main-job 240 "$BIN/aqueduct"
 if [ "$gpus" -gt 1 ]; then
     run="$BIN/aqueduct run --no-prefix -n"

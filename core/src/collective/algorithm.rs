@@ -21,10 +21,9 @@ impl Algorithm {
         }
     }
 
-    /// The faster one for `bytes` over `ranks`. One-shot sends `n - 1` times the bytes at half the efficiency, so
-    /// the point where its lower latency no longer pays moves down as ranks are added.
-    pub(super) fn select(bytes: usize, ranks: u32) -> Self {
-        if bytes <= one_shot_limit(ranks) { Self::OneShotLl16 } else { Self::TwoShotHb }
+    /// The faster one for `bytes`, given the largest call that one-shot serves.
+    pub(super) fn select(bytes: usize, one_shot_limit: usize) -> Self {
+        if bytes <= one_shot_limit { Self::OneShotLl16 } else { Self::TwoShotHb }
     }
 }
 
@@ -35,8 +34,13 @@ impl fmt::Display for Algorithm {
 }
 
 /// The largest call, in bytes, that one-shot serves: its scratch is sized for it.
-pub(super) fn one_shot_limit(ranks: u32) -> usize {
-    (512 << 10) / ranks.next_power_of_two().max(2) as usize
+///
+/// One-shot sends `n - 1` times the bytes at half the efficiency, so the point where its lower latency no longer pays
+/// moves down as ranks are added: on 4 H200s it takes 5 us at 128 KiB where two-shot takes 10. An interpreter pays per
+/// packet, not per latency, and changes over much earlier.
+pub(super) fn one_shot_limit(ranks: u32, software: bool) -> usize {
+    let total: usize = if software { 32 << 10 } else { 1 << 20 };
+    total / ranks.next_power_of_two().max(2) as usize
 }
 
 #[cfg(test)]
@@ -45,9 +49,12 @@ mod tests {
 
     #[test]
     fn small_calls_are_one_shot_and_the_limit_falls_with_ranks() {
-        assert_eq!(Algorithm::select(0, 4), Algorithm::OneShotLl16);
-        assert_eq!(Algorithm::select(128 << 10, 4), Algorithm::OneShotLl16);
-        assert_eq!(Algorithm::select((128 << 10) + 1, 4), Algorithm::TwoShotHb);
-        assert!(one_shot_limit(16) < one_shot_limit(2));
+        let limit = one_shot_limit(4, false);
+        assert_eq!(limit, 256 << 10);
+        assert_eq!(Algorithm::select(0, limit), Algorithm::OneShotLl16);
+        assert_eq!(Algorithm::select(limit, limit), Algorithm::OneShotLl16);
+        assert_eq!(Algorithm::select(limit + 1, limit), Algorithm::TwoShotHb);
+        assert!(one_shot_limit(16, false) < one_shot_limit(2, false));
+        assert!(one_shot_limit(4, true) < limit);
     }
 }

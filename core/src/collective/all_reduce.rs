@@ -54,7 +54,7 @@ pub struct AllReduce {
 #[derive(Debug)]
 struct Inner {
     abort: Abort,
-    ranks: u32,
+    one_shot_limit: usize,
     functions: HashMap<(ElementType, ReduceOp), Variant>,
     one_shot: Region,
     two_shot: Region,
@@ -93,13 +93,14 @@ impl AllReduce {
         let geometry = Geometry::of(context)?;
         let functions = load_variants(comm, &config)?;
         let blocks = max_blocks(geometry);
-        let (one_shot, two_shot, layout) = specs(ranks, blocks, comm.config().scratch_bytes)?;
+        let limit = one_shot_limit(ranks, geometry.software);
+        let (one_shot, two_shot, layout) = specs(ranks, blocks, limit, comm.config().scratch_bytes)?;
         let (one_shot, two_shot) =
             (PendingRegion::begin(comm, one_shot)?, PendingRegion::begin(comm, two_shot)?);
         comm.setup(deadline)?;
         let inner = Inner {
             abort: comm.abort_switch().clone(),
-            ranks,
+            one_shot_limit: limit,
             functions,
             one_shot: one_shot.finish(comm)?,
             two_shot: two_shot.finish(comm)?,
@@ -112,11 +113,11 @@ impl AllReduce {
 
     /// The algorithm that serves a call of `bytes`.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
-        let ranks = self.inner.ranks;
+        let limit = self.inner.one_shot_limit;
         match self.inner.fixed {
-            Some(Algorithm::OneShotLl16) if bytes > one_shot_limit(ranks) => Algorithm::TwoShotHb,
+            Some(Algorithm::OneShotLl16) if bytes > limit => Algorithm::TwoShotHb,
             Some(algorithm) => algorithm,
-            None => Algorithm::select(bytes, ranks),
+            None => Algorithm::select(bytes, limit),
         }
     }
 
@@ -214,8 +215,13 @@ fn two_shot_shape(geometry: Geometry, layout: &HbLayout, bytes: usize) -> (u32, 
     (grid, if geometry.software { 128 } else { 512 })
 }
 
-fn specs(ranks: u32, blocks: u32, scratch: usize) -> Result<(RegionSpec, RegionSpec, HbLayout)> {
-    let half = shape::one_shot_half_bytes(ranks as usize, one_shot_limit(ranks) as u64);
+fn specs(
+    ranks: u32,
+    blocks: u32,
+    limit: usize,
+    scratch: usize,
+) -> Result<(RegionSpec, RegionSpec, HbLayout)> {
+    let half = shape::one_shot_half_bytes(ranks as usize, limit as u64);
     let one_shot = RegionSpec {
         format: abi::PACKET_FORMAT_LL16,
         bytes: 2 * half,

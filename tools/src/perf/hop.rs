@@ -74,7 +74,8 @@ impl Hop {
             Some(next) => next,
             None => bail!("the packet buffer's flags are used up after {first} hops; start again"),
         };
-        let config = LaunchConfig::linear(1, threads(bytes));
+        let most = self.ours.attributes().max_threads_per_block;
+        let config = LaunchConfig::linear(1, threads(bytes).min(most / 32 * 32));
         let (bytes, begins, elapsed) = (bytes as u64, u32::from(begins), self.elapsed.ptr());
         let local = handle.src + bytes;
         match (&self.bare, bare) {
