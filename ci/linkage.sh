@@ -2,10 +2,9 @@
 # The aqueduct binary must not depend on libcuda or libibverbs at link time: it opens them at run time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if ! command -v readelf >/dev/null; then
-    echo "readelf is missing: apt-get install binutils"
-    exit 77
-fi
+mkdir -p .cache
+. ci/need.sh
+need readelf binutils
 cargo build --release --quiet -p aqueduct-tools
 binary=${CARGO_TARGET_DIR:-target}/release/aqueduct
 needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p')

@@ -6,32 +6,21 @@
 #   ci/ptx.sh --sass        also looks at the machine code that the packet protocols rely on (needs nvdisasm)
 #
 # PTXAS names the assembler (CUDA 13.0), PTXAS_SM70 the last one that knows sm_70 (CUDA 12.9), NVCC a compiler; whatever
-# is not named is installed from PyPI into .cache/ptx/. If that fails the command to run by hand is printed and the
+# is not named is installed from PyPI into .cache/ptx/. If that fails the last line says what to run by hand and the
 # exit status is 77: not run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=$PWD/.cache/ptx
 mkdir -p "$cache/ok"
 
-not_run() {
-    echo "ptx: not run: could not install $1. By hand: python3 -m venv $2 && $2/bin/pip install $1" >&2
-    exit 77
-}
-# `tool NAME VENV PACKAGE...`: prints the path of a program out of a virtual environment, made when missing.
-tool() {
-    local name=$1 venv=$cache/$2 found
-    shift 2
-    found=$(find "$venv" -type f -name "$name" -perm -u+x -print -quit 2>/dev/null || true)
-    if [ -z "$found" ]; then
-        { python3 -m venv "$venv" && "$venv/bin/pip" install -q "$@"; } >&2 || not_run "$*" "$venv"
-        found=$(find "$venv" -type f -name "$name" -perm -u+x -print -quit)
-    fi
-    [ -n "$found" ] || not_run "$*" "$venv"
-    echo "$found"
-}
+# shellcheck source=ci/need.sh
+. ci/need.sh
+# `find_tool NAME FOLDER`: the path of a program out of a virtual environment.
+find_tool() { find "$2" -type f -name "$1" -perm -u+x -print -quit; }
+
 cuda13=('nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-runtime==13.0.*')
-: "${PTXAS:=$(tool ptxas cuda13 "${cuda13[@]}")}"
-: "${PTXAS_SM70:=$(tool ptxas cuda12 'nvidia-cuda-nvcc-cu12==12.9.*')}"
+[ -n "${PTXAS:-}" ] || { venv "$cache/cuda13" "${cuda13[@]}" && PTXAS=$(find_tool ptxas "$cache/cuda13"); }
+[ -n "${PTXAS_SM70:-}" ] || { venv "$cache/cuda12" 'nvidia-cuda-nvcc-cu12==12.9.*' && PTXAS_SM70=$(find_tool ptxas "$cache/cuda12"); }
 if [ -z "${NVCC:-}" ] && [ -x "$(dirname "$PTXAS")/nvcc" ]; then NVCC=$(dirname "$PTXAS")/nvcc; fi
 
 work=$(mktemp -d)
@@ -85,6 +74,7 @@ if [ -n "${NVCC:-}" ]; then
     header=ptx/include/aqueduct_device.h
     key=$({ "$NVCC" --version; cat "$header" ptx/tests/header.cu; } | sha256sum | cut -d ' ' -f 1)
     if [ ! -e "$cache/ok/$key" ]; then
+        need g++ g++
         PATH=$(dirname "$NVCC"):$PATH "$NVCC" -Werror all-warnings -cubin -arch=sm_90 -Iptx/include \
             ptx/tests/header.cu -o "$work/header.cubin"
         touch "$cache/ok/$key"
@@ -95,7 +85,7 @@ else
 fi
 
 if [ "${1:-}" = --sass ]; then
-    : "${NVDISASM:=$(tool nvdisasm sass 'nvidia-cuda-nvdisasm>=13.2')}"
+    [ -n "${NVDISASM:-}" ] || { venv "$cache/sass" 'nvidia-cuda-nvdisasm>=13.2' && NVDISASM=$(find_tool nvdisasm "$cache/sass"); }
     # `expect KERNEL PATTERN COUNT`: at least COUNT instructions of this kind.
     expect() {
         "$PTXAS" -arch=sm_90 "$work/$1.sm_90.ptx" -o "$work/sass.cubin"

@@ -1,0 +1,35 @@
+# Sourced by the lanes: gets what a bare machine lacks, or says how to get it.
+
+# need COMMAND PACKAGE...: has a program (or, with a slash, a file) there, from Debian packages when this is root. Where it
+# cannot, the last line says what to run and the lane ends as not run (exit status 77).
+need() {
+    local program=$1 start=$SECONDS
+    shift
+    present "$program" && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing $*"
+        export DEBIAN_FRONTEND=noninteractive
+        { timeout 120 apt-get -qq update && timeout 300 apt-get -qq install -y --no-install-recommends "$@"; } </dev/null >.cache/apt.log 2>&1 ||
+            tail -n 5 .cache/apt.log
+        present "$program" && echo "installed $* in $((SECONDS - start)) s" && return
+    fi
+    echo "$program is missing: sudo apt-get install $*"
+    exit 77
+}
+present() { case $1 in */*) compgen -G "$1" >/dev/null ;; *) command -v "$1" >/dev/null ;; esac; }
+
+# venv FOLDER REQUIREMENT...: a Python environment with these wheels in it, or 77 with the commands.
+venv() {
+    local folder=$1 stamp
+    shift
+    stamp=$folder/.requirements
+    [ "$(cat "$stamp" 2>/dev/null)" = "$*" ] && return
+    need python3 python3 python3-venv
+    python3 -c 'import ensurepip' 2>/dev/null || need '/usr/lib/python3*/ensurepip' python3-venv
+    if python3 -m venv "$folder" && timeout 600 "$folder/bin/pip" install -q "$@"; then
+        echo "$*" >"$stamp"
+        return
+    fi
+    echo "could not install $*: python3 -m venv $folder && $folder/bin/pip install ${*@Q}"
+    exit 77
+}
