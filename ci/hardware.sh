@@ -34,11 +34,15 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 step info 60 "$BIN/aqueduct" info
 step tests 240 "$BIN/it" hardware --ignored --test-threads=1
 step main-job 240 "$BIN/aqueduct"
+[ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
 if [ "$gpus" -gt 1 ]; then
     run="$BIN/aqueduct run --no-prefix -n"
     pairs=$((gpus / 2 * 2))
     step all-reduce-graph 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -G 20 -n 200 -J "$out/all-reduce-graph.json"
     step all-reduce-half 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -d half -G 20 -J "$out/all-reduce-half.json"
+    if python3 -c 'import torch.distributed' 2>/dev/null; then
+        step nccl 120 python3 benches/peers/nccl_all_reduce.py "$gpus"
+    fi
     for operation in put get ll8 ll16 ll128 signal; do
         step "$operation" 90 $run 2 -- aqueduct perf $operation -J "$out/$operation.json"
     done
