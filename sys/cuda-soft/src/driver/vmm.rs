@@ -139,8 +139,8 @@ entries! {
     fn cuMemUnmap(ptr: CUdeviceptr, size: usize) {
         let machine = machine()?;
         machine.captures.permit_unsafe_call()?;
-        mapped(machine, ptr, size)?;
-        for device in machine.devices.iter().filter(|d| d.is_active()) {
+        let bases = mapped(machine, ptr, size)?;
+        for device in machine.devices.iter().filter(|d| d.is_active() && may_use(machine, &bases, d.ordinal)) {
             context::wait_idle(device);
         }
         let _reservations = machine.reservations.lock();
@@ -320,6 +320,14 @@ fn mapped(machine: &Machine, ptr: u64, size: usize) -> Result<Vec<u64>> {
         return Err(INVALID_VALUE);
     }
     Ok(found.iter().map(|a| a.base).collect())
+}
+
+/// Whether the device has a right to any of these mappings. Work of a device that has none cannot be using them, and
+/// may be waiting for whoever unmaps.
+fn may_use(machine: &Machine, bases: &[u64], device: usize) -> bool {
+    bases.iter().any(|base| {
+        matches!(machine.space.rights(*base), Some(Rights::Granted { read, write }) if (read | write) & 1 << device != 0)
+    })
 }
 
 fn duplicate(number: c_int) -> Result<OwnedFd> {
