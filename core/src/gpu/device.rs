@@ -231,6 +231,7 @@ impl Device {
     /// Whether memory can be reserved, created and mapped separately (`cuMemCreate` and its family).
     pub fn supports_vmm(&self) -> bool {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+            && self.driver.table().cuMemCreate.is_some()
     }
 
     /// Whether an allocation can be exported as a file descriptor.

@@ -19,7 +19,7 @@ use super::pointer::address_range;
 use super::reaper::Action;
 use super::slice::{DeviceSlice, resolve};
 use super::stream::KeepAlive;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
 /// What [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric) gives. A bearer token: its
@@ -59,6 +59,15 @@ impl LegacyHandle {
     }
 }
 
+/// What drivers do not say: their codes for a dead exporter differ and name no cause.
+fn cannot_open(error: &Error) -> Error {
+    let message = format!(
+        "{}; the process that exported the handle must be another one, still run, and still have the memory allocated",
+        error.message()
+    );
+    Error::new(error.kind(), error.op(), message).with_code(error.code())
+}
+
 /// The handles open in one context: the driver maps each once, so each is opened once and shared.
 #[derive(Default)]
 pub(super) struct LegacyCache(Mutex<HashMap<LegacyHandle, Weak<Opened>>>);
@@ -95,7 +104,8 @@ impl LegacyMapping {
         let mut ptr = 0;
         let _entered = context.enter()?;
         // SAFETY: `ptr` is a live output; what is opened is closed once, after `Opened` is dropped.
-        context.noted(unsafe { call!(context.driver(), cuIpcOpenMemHandle_v2(&raw mut ptr, raw, flags)) })?;
+        let result = unsafe { call!(context.driver(), cuIpcOpenMemHandle_v2(&raw mut ptr, raw, flags)) };
+        context.noted(result.map_err(|error| cannot_open(&error)))?;
         // From here on `Opened` closes it, also when the size cannot be had.
         let mut opened = Opened { ptr, size: 0, after: Mutex::default(), context: context.clone() };
         opened.size = address_range(context, ptr)?.1;

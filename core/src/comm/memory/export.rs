@@ -13,7 +13,7 @@ use super::{Origin, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{self, HandleTypes, PhysicalAllocation};
-use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive, PointerInfo};
+use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive, MemoryKind, PointerInfo};
 
 /// An allocation of this process of which ranges are registered. One per buffer, however often it is registered.
 #[derive(Debug)]
@@ -111,12 +111,14 @@ pub(in super::super) unsafe fn register_raw(
         let message = format!("{ptr:#x} is not an address of device memory that this driver knows");
         Error::usage(OP, message).with_source(error)
     })?;
-    if info.device != Some(context.device().ordinal()) {
+    let ours = context.device().ordinal();
+    if info.device != Some(ours) {
+        let whose = match (info.kind, info.device) {
+            (MemoryKind::Unregistered, _) | (_, None) => "is not an address of device memory".to_owned(),
+            (kind, Some(device)) => format!("is {kind:?} memory of device {device}"),
+        };
         let message = format!(
-            "{ptr:#x} is {:?} memory of device {:?}, and this communicator uses device {}; register memory of its device",
-            info.kind,
-            info.device,
-            context.device().ordinal()
+            "{ptr:#x} {whose}; this communicator uses device {ours}: register memory allocated there"
         );
         return Err(Error::usage(OP, message));
     }
