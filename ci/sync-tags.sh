@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every `SYNC name` tag must stand at two ends at least (release side and acquire side, in Rust or PTX) and have a row
-# in docs/memory-model.md. Proves on a planted tag that it can fail.
+# Every `SYNC name` tag must stand at two ends at least (release side and acquire side, in Rust or PTX) and have a row in
+# docs/memory-model.md. The library, the kernels and the software device are looked at. Proves on a planted tag that it can fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ echo '// SYNC planted.tag (release)' >"$planted/a.rs"
 echo '| `other.tag` | x |' >"$planted/model.md"
 [ "$(check "$planted/model.md" "$planted/a.rs" | wc -l)" = 3 ] || { echo "sync-tags: blind to a planted tag"; exit 2; }
 
-problems=$(check docs/memory-model.md core/src ptx/kernels ptx/src)
+problems=$(check docs/memory-model.md core/src ptx/kernels ptx/src sys/cuda-soft/src)
 if [ -n "$problems" ]; then
     echo "$problems"
     exit 1

@@ -40,8 +40,8 @@ pub const VARIABLES: &[Variable] = &[
     variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1", "path of the CUDA driver library"),
     variable(
         "AQUEDUCT_HANDLE",
-        "vmm",
-        "how GPU memory is shared between processes if both ways work: vmm or ipc",
+        "auto",
+        "how GPU memory is shared with other processes: fabric, fd, ipc (legacy), or auto: the first of these that works",
     ),
     variable(
         "AQUEDUCT_SCRATCH_BYTES",
@@ -62,12 +62,12 @@ pub const VARIABLES: &[Variable] = &[
     variable("AQUEDUCT_RANK", "(none)", "this process's rank; set by aqueduct run"),
     variable("AQUEDUCT_WORLD_SIZE", "(none)", "number of ranks; set by aqueduct run"),
     variable("AQUEDUCT_LOCAL_RANK", "(none)", "rank among those on this host; set by aqueduct run"),
-    variable("AQUEDUCT_UNIQUE_ID", "(none)", "the job's unique id with its secret, as hexadecimal text"),
     variable(
-        "AQUEDUCT_UNIQUE_ID_FILE",
+        "AQUEDUCT_UNIQUE_ID",
         "(none)",
-        "a file of mode 0600 with the unique id; set by aqueduct run",
+        "the job's unique id with its secret, as hexadecimal text; set by aqueduct run",
     ),
+    variable("AQUEDUCT_UNIQUE_ID_FILE", "(none)", "instead, a file of mode 0600 with the unique id"),
     variable(
         "AQUEDUCT_LOG",
         "warn",
@@ -89,14 +89,18 @@ pub enum DriverChoice {
     Soft,
 }
 
-/// Which kind of memory handle to prefer.
+/// `AQUEDUCT_HANDLE`: by which kind of handle device memory shall be shareable with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HandleChoice {
-    /// POSIX file descriptors of virtual-memory allocations.
+pub enum HandlePolicy {
+    /// `auto`: whatever the device allows: fabric and file descriptor, file descriptor, or legacy.
     #[default]
-    Vmm,
-    /// Legacy CUDA IPC.
-    Ipc,
+    Auto,
+    /// `fabric`: fabric handle, also to other hosts of the NVLink domain; an error if not permitted.
+    Fabric,
+    /// `fd`: file descriptor of a virtual-memory allocation.
+    Fd,
+    /// `ipc`: a plain allocation with a legacy IPC handle.
+    Legacy,
 }
 
 /// Which address family to use.
@@ -139,7 +143,7 @@ pub struct Env {
     /// `AQUEDUCT_CUDA_LIBRARY`, if set.
     pub cuda_library: Option<PathBuf>,
     /// `AQUEDUCT_HANDLE`.
-    pub handle: HandleChoice,
+    pub handle: HandlePolicy,
     /// `AQUEDUCT_SCRATCH_BYTES`.
     pub scratch_bytes: usize,
     /// `AQUEDUCT_TIMEOUT`.
@@ -205,7 +209,12 @@ impl Env {
             handle: choice(
                 "HANDLE",
                 text("HANDLE"),
-                &[("vmm", HandleChoice::Vmm), ("ipc", HandleChoice::Ipc)],
+                &[
+                    ("auto", HandlePolicy::Auto),
+                    ("fabric", HandlePolicy::Fabric),
+                    ("fd", HandlePolicy::Fd),
+                    ("ipc", HandlePolicy::Legacy),
+                ],
             )?,
             scratch_bytes: match text("SCRATCH_BYTES") {
                 None => 64 << 20,
@@ -375,11 +384,13 @@ mod tests {
             ("RANK", "3"),
             ("WORLD_SIZE", "4"),
             ("SOCKET_FAMILY", "6"),
+            ("HANDLE", "ipc"),
             ("LOG", "debug,^net,^gpu"),
             ("UNIQUE_ID", ""),
         ]))
         .unwrap();
         assert_eq!((env.driver, env.timeout), (DriverChoice::Soft, Duration::from_millis(1500)));
+        assert_eq!(env.handle, HandlePolicy::Legacy);
         assert_eq!((env.rank, env.world_size, env.socket_family), (Some(3), Some(4), SocketFamily::V6));
         assert_eq!(
             (env.log.parts.as_slice(), env.log.exclude),
@@ -392,6 +403,7 @@ mod tests {
     fn a_bad_value_names_the_variable_and_what_it_takes() {
         for (name, value, hint) in [
             ("DRIVER", "gpu", "auto or cuda or soft"),
+            ("HANDLE", "vmm", "auto or fabric or fd or ipc"),
             ("TIMEOUT", "-1", "positive number of seconds"),
             ("TIMEOUT", "soon", "positive number of seconds"),
             ("TIMEOUT", "nan", "positive number of seconds"),

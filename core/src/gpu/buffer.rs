@@ -13,35 +13,9 @@ use super::pod::Pod;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;
-use crate::env::{Env, HandleChoice};
+use crate::env::Env;
+pub use crate::env::HandlePolicy;
 use crate::error::{Error, ErrorKind, Result};
-
-/// By which kind of handle a buffer shall be shareable with other processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HandlePolicy {
-    /// Whatever the device allows: fabric and file descriptor, file descriptor, or legacy.
-    #[default]
-    Auto,
-    /// Fabric handle, also to other hosts of the NVLink domain; an error if not permitted.
-    Fabric,
-    /// File descriptor.
-    Fd,
-    /// A plain allocation with a legacy IPC handle.
-    Legacy,
-}
-
-impl HandlePolicy {
-    /// What `AQUEDUCT_HANDLE` asks for: `ipc` is [`HandlePolicy::Legacy`], `vmm` (the default) [`HandlePolicy::Auto`].
-    ///
-    /// # Errors
-    /// Invalid usage for an environment that cannot be parsed.
-    pub fn from_env() -> Result<Self> {
-        Ok(match Env::get()?.handle {
-            HandleChoice::Vmm => Self::Auto,
-            HandleChoice::Ipc => Self::Legacy,
-        })
-    }
-}
 
 /// How to make a [`GpuBuffer`].
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +55,7 @@ impl GpuBuffer {
     /// # Errors
     /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and whatever else the driver says.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
-        Self::with_options(context, len, BufferOptions { zeroed: true, handles: HandlePolicy::from_env()? })
+        Self::with_options(context, len, BufferOptions { zeroed: true, handles: Env::get()?.handle })
     }
 
     /// A buffer of `len` bytes.
@@ -97,6 +71,13 @@ impl GpuBuffer {
         let buffer = match options.handles {
             HandlePolicy::Legacy => Self::plain(context, len)?,
             HandlePolicy::Fd => Self::mapped(context, len, HandleTypes::FD)?,
+            HandlePolicy::Fabric if !context.device().supports_fabric_handles() => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "GpuBuffer",
+                    "this device has no fabric handles, which need an NVLink domain; use HandlePolicy::Fd or Auto",
+                ));
+            }
             HandlePolicy::Fabric => Self::mapped(context, len, HandleTypes::FABRIC)?,
             HandlePolicy::Auto if !context.device().supports_vmm() => Self::plain(context, len)?,
             HandlePolicy::Auto => Self::mapped_by_any(context, len)?,
@@ -117,7 +98,8 @@ impl GpuBuffer {
                 other => return other,
             }
         }
-        Self::mapped(context, len, fd)
+        // Mapped memory without a handle could never be shared; a plain allocation can, by its legacy handle.
+        if fd == HandleTypes::NONE { Self::plain(context, len) } else { Self::mapped(context, len, fd) }
     }
 
     fn mapped(context: &Context, len: usize, types: HandleTypes) -> Result<Self> {
