@@ -6,14 +6,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::env::{Env, LogSpec};
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Installs the logger that `AQUEDUCT_LOG` and `AQUEDUCT_LOG_FILE` describe. An error if a value is not valid, if
 /// the file cannot be opened, or if the program has a logger already.

@@ -90,10 +90,17 @@ pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, deadline: Deadli
 
 /// Loom has no `OnceLock`: the value in `std`'s, published by a flag that loom sees.
 #[cfg(loom)]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
     published: AtomicBool,
+}
+
+#[cfg(loom)]
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self { value: std::sync::OnceLock::new(), published: AtomicBool::new(false) }
+    }
 }
 
 #[cfg(loom)]

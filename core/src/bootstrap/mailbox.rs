@@ -80,3 +80,48 @@ impl Mailbox {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What was delivered before the peer was lost can still be taken, and whoever waits is woken by either.
+    #[test]
+    fn loom_a_message_and_a_loss_both_wake_the_receiver() {
+        loom::model(|| {
+            let mailbox = Arc::new(Mailbox::default());
+            let service = mailbox.clone();
+            let thread = loom::thread::spawn(move || {
+                service.deliver(1, 7, vec![5]).unwrap();
+                service.lose(1, Error::peer_lost("recv", 1, "gone"));
+            });
+            let deadline = Deadline::after(Duration::MAX);
+            assert_eq!(mailbox.take(1, 7, deadline).unwrap(), [5]);
+            assert_eq!(mailbox.take(1, 7, deadline).unwrap_err().peer(), Some(1));
+            thread.join().unwrap();
+        });
+    }
+
+    /// Two receivers of different messages: each gets its own, in whatever order they come.
+    #[test]
+    fn loom_no_receiver_takes_the_wake_up_of_another() {
+        loom::model(|| {
+            let mailbox = Arc::new(Mailbox::default());
+            let deadline = Deadline::after(Duration::MAX);
+            let receivers: Vec<_> = (0..2)
+                .map(|tag| {
+                    let mailbox = mailbox.clone();
+                    loom::thread::spawn(move || mailbox.take(1, tag, deadline).unwrap())
+                })
+                .collect();
+            mailbox.deliver(1, 1, vec![1]).unwrap();
+            mailbox.deliver(1, 0, vec![0]).unwrap();
+            for (tag, receiver) in receivers.into_iter().enumerate() {
+                assert_eq!(receiver.join().unwrap(), [tag as u8]);
+            }
+        });
+    }
+}

@@ -224,3 +224,89 @@ impl LinkInner {
         lock(&self.out).failed.as_ref().map(Error::duplicate)
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::os::fd::BorrowedFd;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::{AtomicU32, Ordering};
+
+    /// A socket that is full until somebody makes room, and takes a byte at a time then.
+    #[derive(Debug)]
+    struct Narrow {
+        room: Arc<AtomicU32>,
+        file: std::fs::File,
+    }
+
+    impl RawStream for Narrow {
+        fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            match self.room.load(Ordering::Acquire) {
+                0 => Err(io::ErrorKind::WouldBlock.into()),
+                _ => Ok(from.len()),
+            }
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.file.as_fd()
+        }
+    }
+
+    fn link() -> (Link, Arc<AtomicU32>) {
+        let room = Arc::new(AtomicU32::new(0));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
+        let raw = Box::new(Narrow { room: room.clone(), file });
+        (Link::new(1, raw, claims, 64, Arc::new(Bell::new().unwrap())), room)
+    }
+
+    /// A frame that met a full socket is sent by the service thread, and a flush of it always ends.
+    #[test]
+    fn loom_a_flush_is_woken_when_the_socket_takes_more() {
+        loom::model(|| {
+            let (link, room) = link();
+            let service = link.clone();
+            let thread = loom::thread::spawn(move || {
+                room.store(1, Ordering::Release);
+                service.inner.writable();
+            });
+            link.post(1, b"x").unwrap();
+            // What is posted after the service thread looked is found by the next one who looks: here, epoll again.
+            let service = link.clone();
+            let again = loom::thread::spawn(move || {
+                thread.join().unwrap();
+                service.inner.writable();
+            });
+            link.flush(Deadline::after(Duration::MAX)).unwrap();
+            again.join().unwrap();
+        });
+    }
+
+    /// A flush ends with the reason when the link fails, whichever comes first.
+    #[test]
+    fn loom_a_flush_is_woken_when_the_link_fails() {
+        loom::model(|| {
+            let (link, _room) = link();
+            let service = link.clone();
+            let thread = loom::thread::spawn(move || {
+                service.inner.fail(Error::peer_lost("recv", 1, "its connection ended"));
+            });
+            let posted = link.post(1, b"x");
+            let flushed = link.flush(Deadline::after(Duration::MAX));
+            if posted.is_ok() {
+                assert_eq!(flushed.unwrap_err().peer(), Some(1), "what was posted was never sent");
+            }
+            thread.join().unwrap();
+            assert!(link.post(1, b"y").is_err());
+        });
+    }
+}

@@ -71,12 +71,7 @@ impl Reactor {
     /// Starts the thread; `name` shows in `ps -L` and debuggers (15 bytes).
     pub fn start(name: &str, config: ReactorConfig, handler: Box<dyn Handler>) -> Result<Self> {
         let failed = |error| Error::system("reactor", "cannot start a service thread", error);
-        let bell = Arc::new(Bell {
-            epoll: Epoll::new().map_err(failed)?,
-            event: EventFd::new().map_err(failed)?,
-            commands: Mutex::default(),
-        });
-        bell.epoll.add(bell.event.as_fd(), sys::READ, BELL).map_err(failed)?;
+        let bell = Arc::new(Bell::new().map_err(failed)?);
         let next_id = Arc::new(AtomicU64::new(BELL + 1));
         let mut service = Service {
             bell: bell.clone(),
@@ -162,6 +157,12 @@ enum Command {
 }
 
 impl Bell {
+    pub(super) fn new() -> std::io::Result<Self> {
+        let bell = Self { epoll: Epoll::new()?, event: EventFd::new()?, commands: Mutex::default() };
+        bell.epoll.add(bell.event.as_fd(), sys::READ, BELL)?;
+        Ok(bell)
+    }
+
     fn ring(&self, command: Command) {
         lock(&self.commands).push(command);
         self.event.notify();

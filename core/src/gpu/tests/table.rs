@@ -1,14 +1,14 @@
 //! What needs no device: hooks and errors, on tables made by hand.
 
 use std::ffi::{c_int, c_uint};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
 use crate::ErrorKind;
 use crate::gpu::driver::call;
 use crate::gpu::{Device, Driver, Hooks};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 unsafe extern "C" fn init(_: c_uint) -> CUresult {
     CUresult::CUDA_SUCCESS

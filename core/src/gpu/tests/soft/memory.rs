@@ -1,7 +1,7 @@
 //! Buffers, mappings and handles.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_driver_sys::CUresult;
 
@@ -13,7 +13,7 @@ use crate::gpu::{
     BufferOptions, Context, Device, GpuBuffer, HandlePolicy, Hooks, HostRegistration, MemoryKind,
     PinnedBuffer, PointerInfo, Stream,
 };
-use crate::sync::{Ordering, lock};
+use crate::sync::{Mutex, Ordering, lock};
 
 const PLAIN: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
 const FD: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Fd };
