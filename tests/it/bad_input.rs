@@ -1,0 +1,441 @@
+//! Wrong use: each gives a clear error on the host, of the right kind, that says what to do. Never a hang, a crash or a
+//! wrong result.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct::bootstrap;
+use aqueduct::channel::{MemoryChannel, PacketFormat};
+use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
+use aqueduct::gpu::ipc::{LegacyHandle, LegacyMapping};
+use aqueduct::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
+use aqueduct::gpu::{
+    BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, LaunchConfig, Module, Stream,
+};
+use aqueduct::{Error, ErrorKind, Result};
+
+use crate::data::{assert_same, bytes};
+use crate::group::{Machine, Rank, context, join_as, processes, soon, threads};
+
+/// Asserts that `result` is an error of `kind` whose text has all of `words`.
+#[track_caller]
+fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
+    let Err(error) = result else { panic!("accepted, where {kind:?} with {words:?} was expected") };
+    let text = error.to_string();
+    assert_eq!(error.kind(), kind, "{text}");
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    error
+}
+
+fn device() -> Context {
+    context(&Machine::Software.driver(), 0)
+}
+
+/// A channel between two threads: 4096 bytes each way, packets with room for 1024 bytes of LL8 or LL16.
+fn channel(rank: &Rank, peer: u32) -> (MemoryChannel, MemoryChannel, Stream) {
+    let comm = &rank.comm;
+    let register = |len| comm.register_memory(&rank.buffer(len), Transport::CudaIpc).unwrap();
+    let (local, inbox, packets) = (register(4096), register(4096), register(2048));
+    comm.send_memory(&inbox, peer, 0).unwrap();
+    comm.send_memory(&packets, peer, 1).unwrap();
+    let (theirs, their_packets) = (comm.recv_memory(peer, 0).unwrap(), comm.recv_memory(peer, 1).unwrap());
+    let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+    let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+    comm.setup(soon()).unwrap();
+    let semaphore = semaphore.get().unwrap();
+    let data = MemoryChannel::new(&semaphore, &theirs.get().unwrap(), &local, None).unwrap();
+    let packets =
+        MemoryChannel::new(&semaphore, &their_packets.get().unwrap(), &local, Some(&packets)).unwrap();
+    (data, packets, Stream::new(comm.context()).unwrap())
+}
+
+#[test]
+fn ranges_that_do_not_fit_a_channel() {
+    use ErrorKind::InvalidUsage;
+    threads(Machine::Software, 2, "bad_input::ranges_that_do_not_fit_a_channel", |rank| {
+        let (data, packets, stream) = channel(&rank, 1 - rank.me());
+        let s = &stream;
+        refused(
+            data.put(s, 0, 0, 4097),
+            InvalidUsage,
+            &["put", "4097 bytes at offset 0 of dst do not fit", "4096"],
+        );
+        refused(data.put(s, 4096, 0, 1), InvalidUsage, &["1 bytes at offset 4096 of dst"]);
+        refused(data.put(s, 0, 4000, 97), InvalidUsage, &["97 bytes at offset 4000 of src"]);
+        refused(data.put(s, usize::MAX, 0, 2), InvalidUsage, &["do not fit"]);
+        refused(data.put_with_signal(s, 0, usize::MAX - 1, 2), InvalidUsage, &["do not fit"]);
+        refused(data.put(s, 2, 2, usize::MAX), InvalidUsage, &["do not fit"]);
+        refused(data.get(s, 4000, 0, 97), InvalidUsage, &["get", "97 bytes at offset 4000"]);
+        refused(data.get(s, usize::MAX, 0, 1), InvalidUsage, &["do not fit"]);
+        refused(data.write_u64(s, 512, 0), InvalidUsage, &["8 bytes at offset 4096"]);
+        refused(data.write_u32(s, usize::MAX, 0), InvalidUsage, &["do not fit"]);
+        let word = rank.buffer(16);
+        let odd = word.slice(2..10).unwrap();
+        refused(data.read_u64(s, 0, &odd), InvalidUsage, &["needs 8 aligned bytes"]);
+        refused(data.poll(s, &odd), InvalidUsage, &["needs 4 aligned bytes"]);
+        refused(data.read_u32(s, 1024, &word.slice(..).unwrap()), InvalidUsage, &["offset 4096"]);
+
+        let (ll8, ll16, ll128) = (PacketFormat::Ll8, PacketFormat::Ll16, PacketFormat::Ll128);
+        let put = |format, to, from, size, flag| packets.put_packets(s, format, to, from, size, flag);
+        refused(put(ll8, 0, 0, 5, 1), InvalidUsage, &["LL8 carries multiples of 4 bytes", "size 5"]);
+        refused(put(ll16, 0, 4, 8, 1), InvalidUsage, &["LL16 carries multiples of 8 bytes", "data offset 4"]);
+        refused(put(ll16, 8, 0, 8, 1), InvalidUsage, &["multiples of 16 bytes; packet offset 8"]);
+        refused(put(ll128, 64, 0, 8, 1), InvalidUsage, &["multiples of 128 bytes"]);
+        refused(put(ll8, 0, 0, 1028, 1), InvalidUsage, &["2056 bytes at offset 0 of dst do not fit"]);
+        refused(put(ll128, 1024, 0, 964, 1), InvalidUsage, &["2048 bytes at offset 1024"]);
+        refused(put(ll16, 0, 0, usize::MAX - 7, 1), InvalidUsage, &["exceed the address space"]);
+        refused(put(ll16, 0, 0, 8, 0), InvalidUsage, &["0 is never a flag"]);
+        refused(packets.unpack_packets(s, ll16, 2032, 0, 16, 1), InvalidUsage, &["packet buffer do not fit"]);
+        refused(
+            data.unpack_packets(s, ll16, 0, 0, 8, 1),
+            InvalidUsage,
+            &["no packet buffer", "MemoryChannel::new"],
+        );
+
+        // Nothing of all this reached the stream, and zero bytes at the very end are no error.
+        data.put(s, 4096, 4096, 0).unwrap();
+        data.get(s, 4096, 4096, 0).unwrap();
+        put(ll128, 2048, 4096, 0, 1).unwrap();
+        packets.unpack_packets(s, ll8, 2048, 4096, 0, 1).unwrap();
+        data.put_with_signal(s, 0, 0, 0).unwrap();
+        data.wait(s).unwrap();
+        s.synchronize(soon()).unwrap();
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_channel_with_the_wrong_ends() {
+    threads(Machine::Software, 3, "bad_input::a_channel_with_the_wrong_ends", |rank| {
+        let (comm, me) = (&rank.comm, rank.me());
+        let (next, previous) = ((me + 1) % 3, (me + 2) % 3);
+        let mine = comm.register_memory(&rank.buffer(64), Transport::CudaIpc).unwrap();
+        let [from_next, from_previous] = [next, previous].map(|peer| {
+            comm.send_memory(&mine, peer, 0).unwrap();
+            comm.recv_memory(peer, 0).unwrap()
+        });
+        let connections = [next, previous].map(|peer| comm.connect(peer, 0, Transport::CudaIpc).unwrap());
+        let [semaphore, _] = connections.each_ref().map(|c| comm.build_semaphore(c, 0).unwrap());
+        comm.setup(soon()).unwrap();
+        let (theirs, foreign) = (from_next.get().unwrap(), from_previous.get().unwrap());
+        let semaphore = semaphore.get().unwrap();
+        let new = |dst, src, packets| MemoryChannel::new(&semaphore, dst, src, packets);
+        let usage = ErrorKind::InvalidUsage;
+        refused(new(&foreign, &mine, None), usage, &[&format!("dst was received from rank {previous}")]);
+        refused(new(&mine, &mine, None), usage, &["this rank's own memory", "recv_memory"]);
+        refused(new(&theirs, &theirs, None), usage, &["src was received", "must be this rank's own"]);
+        refused(new(&theirs, &mine, Some(&theirs)), usage, &["the packet buffer was received"]);
+        new(&theirs, &mine, Some(&mine)).unwrap();
+        rank.barrier();
+    });
+}
+
+/// One to oneself is allowed, and right.
+#[test]
+fn a_channel_to_oneself() {
+    threads(Machine::Software, 1, "bad_input::a_channel_to_oneself", |rank| {
+        let comm = &rank.comm;
+        let (source, target) = (rank.buffer(1000), rank.buffer(1000));
+        source.upload(0, &bytes(0, 0, 1000), soon()).unwrap();
+        let register = |buffer: &Arc<GpuBuffer>| comm.register_memory(buffer, Transport::CudaIpc).unwrap();
+        comm.send_memory(&register(&target), 0, 0).unwrap();
+        let theirs = comm.recv_memory(0, 0).unwrap();
+        let connection = comm.connect(0, 0, Transport::CudaIpc).unwrap();
+        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let semaphore = semaphore.get().unwrap();
+        let channel =
+            MemoryChannel::new(&semaphore, &theirs.get().unwrap(), &register(&source), None).unwrap();
+        let stream = Stream::new(comm.context()).unwrap();
+        channel.put_with_signal(&stream, 1, 0, 999).unwrap();
+        channel.wait(&stream).unwrap();
+        stream.synchronize(soon()).unwrap();
+        let mut seen = vec![9; 1000];
+        target.download(0, &mut seen, soon()).unwrap();
+        assert_same(&seen[1..], &bytes(0, 0, 999), format_args!("what was put to oneself"));
+        assert_eq!(seen[0], 0);
+        refused(comm.connect(1, 1, Transport::CudaIpc), ErrorKind::InvalidUsage, &["no rank 1", "0 to 0"]);
+    });
+}
+
+#[test]
+fn a_wait_for_nobody_ends_at_its_deadline_and_with_an_abort() {
+    threads(
+        Machine::Software,
+        2,
+        "bad_input::a_wait_for_nobody_ends_at_its_deadline_and_with_an_abort",
+        |rank| {
+            let (data, _, stream) = channel(&rank, 1 - rank.me());
+            rank.barrier();
+            if rank.me() == 0 {
+                data.wait(&stream).unwrap();
+                let soon_over = aqueduct::Deadline::after(Duration::from_millis(300));
+                refused(stream.synchronize(soon_over), ErrorKind::Timeout, &["synchronize"]);
+                rank.comm.abort("the test gives up");
+                let _ = stream.synchronize(soon());
+                assert!(stream.is_idle().unwrap(), "the kernel has left");
+                let record = rank.comm.abort_record().expect("the kernel says what it waited for");
+                assert!(format!("{record}").contains("rank 1"), "{record}");
+                refused(data.signal(&stream), ErrorKind::Aborted, &["the test gives up"]);
+            }
+            rank.barrier();
+        },
+    );
+}
+
+#[test]
+fn memory_of_zero_bytes_and_ranges_outside() {
+    let usage = ErrorKind::InvalidUsage;
+    refused(GpuBuffer::new(&device(), 0), usage, &["zero bytes"]);
+    threads(Machine::Software, 1, "bad_input::memory_of_zero_bytes_and_ranges_outside", |rank| {
+        let buffer = rank.buffer(100);
+        let register = |offset, len| rank.comm.register_range(&buffer, offset, len, Transport::CudaIpc);
+        refused(register(0, 0), usage, &["zero bytes"]);
+        refused(register(1, 100), usage, &["offset 1 + size 100 is past the end", "100 bytes"]);
+        refused(register(usize::MAX, 2), usage, &["past the end"]);
+        refused(register(2, usize::MAX), usage, &["past the end"]);
+        let whole = register(0, 100).unwrap();
+        refused(whole.range(99, 2), usage, &["past the end"]);
+        refused(buffer.slice(50..101), usage, &["do not fit into 100 bytes"]);
+        refused(buffer.upload(97, &[0u32], soon()), usage, &["4 bytes at offset 97"]);
+        // SAFETY: the address is refused.
+        let stranger = unsafe { rank.comm.register_raw(0x1000, 64, Transport::CudaIpc) };
+        refused(stranger, usage, &["0x1000", "not an address of device memory"]);
+        let other = Arc::new(GpuBuffer::new(&context(&Machine::Software.driver(), 1), 64).unwrap());
+        let foreign = rank.comm.register_memory(&other, Transport::CudaIpc);
+        refused(foreign, usage, &["device 1", "Communicator::context()"]);
+    });
+}
+
+#[test]
+fn two_ranks_with_one_number() {
+    for (size, numbers) in [(2, vec![(1, 2), (1, 2)]), (3, vec![(0, 3), (2, 3), (2, 3)])] {
+        let started = Instant::now();
+        let results = join_as(&numbers, Duration::from_secs(30));
+        for result in results {
+            let number = numbers[1].0;
+            let words = [format!("two ranks say they are rank {number}"), "its own number".to_owned()];
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            refused(result, ErrorKind::InvalidUsage, &words);
+        }
+        assert!(started.elapsed() < Duration::from_secs(25), "{size} ranks waited for the deadline");
+    }
+}
+
+#[test]
+fn different_world_sizes() {
+    for result in join_as(&[(0, 2), (1, 3)], Duration::from_secs(30)) {
+        refused(result, ErrorKind::InvalidUsage, &["rank", "2", "3", "same world size"]);
+    }
+    refused(
+        join_as(&[(2, 2)], Duration::from_secs(1)).remove(0),
+        ErrorKind::InvalidUsage,
+        &["0 to size - 1"],
+    );
+}
+
+#[test]
+fn a_rank_that_never_comes() {
+    let result = join_as(&[(0, 2)], Duration::from_secs(2)).remove(0);
+    refused(result, ErrorKind::Timeout, &["rank 1 of 2 did not arrive", "whether they were started"]);
+}
+
+/// A bootstrap that lies about its rank, as a launcher that numbers wrongly would.
+#[test]
+fn communicators_that_do_not_fit_together() {
+    #[derive(Debug)]
+    struct Lying(bootstrap::LocalBootstrap);
+    impl bootstrap::Bootstrap for Lying {
+        fn rank(&self) -> u32 {
+            7
+        }
+        fn size(&self) -> u32 {
+            self.0.size()
+        }
+        fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: aqueduct::Deadline) -> Result<()> {
+            self.0.send(peer, tag, bytes, deadline)
+        }
+        fn recv(&self, peer: u32, tag: u64, deadline: aqueduct::Deadline) -> Result<Vec<u8>> {
+            self.0.recv(peer, tag, deadline)
+        }
+    }
+    let liar = Lying(bootstrap::local(1).remove(0));
+    let joined = Communicator::new(&liar, &device(), CommunicatorConfig::default(), soon());
+    refused(joined, ErrorKind::InvalidUsage, &["rank 7 is not below the world size of 1"]);
+}
+
+/// Memory that no other process can open is refused where it is sent, with how to allocate it.
+#[test]
+fn memory_that_cannot_be_exported() {
+    processes(Machine::Software, 2, "bad_input::memory_that_cannot_be_exported", |rank| {
+        if rank.me() == 0 {
+            let context = rank.comm.context();
+            let private = PhysicalAllocation::create(context, 4096, HandleTypes::NONE).unwrap();
+            let mapping = Mapping::new(context, vec![Arc::new(private)]).unwrap();
+            // SAFETY: the mapping outlives the registration, which nobody else can open.
+            let memory = unsafe { rank.comm.register_raw(mapping.ptr(), 4096, Transport::CudaIpc) }.unwrap();
+            let words = ["send_memory", "GpuBuffer", "requestedHandleTypes = POSIX_FILE_DESCRIPTOR"];
+            refused(rank.comm.send_memory(&memory, 1, 0), ErrorKind::Unsupported, &words);
+        }
+        rank.barrier();
+        // The communicator is none the worse.
+        let memory = rank.comm.register_memory(&rank.buffer(64), Transport::CudaIpc).unwrap();
+        rank.comm.send_memory(&memory, 1 - rank.me(), 0).unwrap();
+        let theirs = rank.comm.recv_memory(1 - rank.me(), 0).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        assert_eq!(theirs.get().unwrap().len(), 64);
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_kind_of_handle_that_the_device_lacks() {
+    let options = BufferOptions { zeroed: false, handles: HandlePolicy::Fabric };
+    let words = ["no fabric handles", "HandlePolicy::Fd or Auto"];
+    refused(GpuBuffer::with_options(&device(), 64, options), ErrorKind::Unsupported, &words);
+}
+
+const HANDLE: &str = "LEGACY_HANDLE ";
+
+/// Run as a process of its own: prints a legacy handle and is killed.
+#[test]
+#[ignore = "part of the next test"]
+fn exporter_that_dies() {
+    let context = device();
+    let options = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+    let buffer = GpuBuffer::with_options(&context, 4096, options).unwrap();
+    let handle = LegacyHandle::export(&context, buffer.ptr()).unwrap();
+    let text: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("\n{HANDLE}{text}");
+    std::io::stdout().flush().unwrap();
+    // SAFETY: ends this process, which is the point.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+#[test]
+fn a_handle_of_a_dead_process() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "bad_input::exporter_that_dies", "--ignored", "--nocapture", "--test-threads=1"])
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let digits = text.lines().find_map(|line| line.strip_prefix(HANDLE)).expect("the handle was printed");
+    let mut handle = LegacyHandle([0; 64]);
+    for (i, byte) in handle.0.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap();
+    }
+    let context = device();
+    let words = ["cuIpcOpenMemHandle", "the process that exported the handle", "still run"];
+    refused(LegacyMapping::open(&context, &handle), ErrorKind::Cuda, &words);
+    let words = ["cuIpcOpenMemHandle"];
+    refused(LegacyMapping::open(&context, &LegacyHandle([0xFF; 64])), ErrorKind::Cuda, &words);
+    // The context works on.
+    GpuBuffer::new(&context, 64).unwrap();
+}
+
+#[test]
+fn a_device_that_does_not_exist() {
+    let driver = Machine::Software.driver();
+    let count = Device::count(&driver).unwrap();
+    for ordinal in [count, u32::MAX] {
+        let words =
+            [format!("there is no device {ordinal}; the devices are 0 ("), format!("{} (", count - 1)];
+        refused(Device::new(&driver, ordinal), ErrorKind::InvalidUsage, &[&words[0], &words[1]]);
+    }
+}
+
+#[test]
+fn no_driver() {
+    let nowhere = "/nonexistent/libcuda.so.1";
+    let words = [nowhere, "No such file", "install the NVIDIA driver"];
+    refused(Driver::load(Some(nowhere)), ErrorKind::Unsupported, &words);
+}
+
+#[test]
+fn a_driver_that_lacks_functions() {
+    // A library that is none: every required function is missing, each with the version that brought it.
+    let words =
+        ["libc.so.6 lacks required functions", "cuInit (CUDA 2.0)", "cuLaunchKernel (CUDA 4.0)", "update"];
+    refused(Driver::load(Some("libc.so.6")), ErrorKind::Unsupported, &words);
+
+    // An old one: what is missing is named where it is needed, and nothing else suffers.
+    let mut table = cuda_soft::driver_table();
+    table.cuMemCreate = None;
+    table.cuStreamWriteValue64_v2 = None;
+    let driver = Driver::from_table(table, "an old driver").unwrap();
+    for missing in ["cuMemCreate", "cuStreamWriteValue64_v2"] {
+        assert!(driver.missing().contains(&missing), "{:?}", driver.missing());
+    }
+    let context = context(&driver, 0);
+    let words = ["an old driver", "has no cuMemCreate", "update the NVIDIA driver"];
+    refused(PhysicalAllocation::create(&context, 64, HandleTypes::FD), ErrorKind::Unsupported, &words);
+    let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+    let buffer = Arc::new(GpuBuffer::with_options(&context, 64, legacy).unwrap());
+    let stream = Stream::new(&context).unwrap();
+    let word = buffer.slice(0..8).unwrap();
+    refused(
+        stream.write_value64(&word, 1),
+        ErrorKind::Unsupported,
+        &["has no cuStreamWriteValue64_v2", "update"],
+    );
+    stream.fill(&word, 7).unwrap();
+    stream.synchronize(soon()).unwrap();
+    // What needs no particular handle does without.
+    let automatic = BufferOptions { zeroed: true, handles: HandlePolicy::Auto };
+    GpuBuffer::with_options(&context, 64, automatic).expect("a plain allocation takes its place");
+}
+
+#[test]
+fn ptx_that_does_not_assemble() {
+    let context = device();
+    let text = "\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry bad()
+{
+    .reg .u32 %r<2>;
+    addd.u32 %r0, %r1, 1;
+    ret;
+}
+";
+    let error =
+        refused(Module::load_ptx(&context, text), ErrorKind::Cuda, &["the PTX compiler says", "addd"]);
+    assert!(error.to_string().ends_with("line 7 is: addd.u32 %r0, %r1, 1;"), "{error}");
+    assert_ne!(error.code(), 0);
+    refused(Module::load_ptx(&context, "no PTX at all"), ErrorKind::Cuda, &["cuModuleLoadDataEx"]);
+    refused(Module::load_ptx(&context, "a\0b"), ErrorKind::InvalidUsage, &["NUL"]);
+    let good = text.replace("addd", "add");
+    let module = Module::load_ptx(&context, &good).expect("the context works on");
+    refused(module.function("worse"), ErrorKind::InvalidUsage, &["no kernel named worse"]);
+}
+
+#[test]
+fn launches_that_the_device_cannot_run() {
+    let context = device();
+    let text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nop()\n{\n    ret;\n}\n";
+    let kernel = Module::load_ptx(&context, text).unwrap().function("nop").unwrap();
+    let stream = Stream::new(&context).unwrap();
+    // SAFETY: the kernel has no parameters and touches nothing.
+    let launch = |config| unsafe { kernel.launch(&stream, &config, &[]) };
+    let usage = ErrorKind::InvalidUsage;
+    let resident = kernel.max_resident_blocks(1024, 0).unwrap();
+    let words =
+        [format!("a grid barrier over {} blocks", resident + 1), format!("at most {resident} blocks")];
+    let too_large = LaunchConfig::linear(resident + 1, 1024).cooperative();
+    refused(launch(too_large), usage, &["launch", &words[0], &words[1]]);
+    launch(LaunchConfig::linear(resident, 1024).cooperative()).unwrap();
+    refused(launch(LaunchConfig::linear(1, 1025)), usage, &["1025"]);
+    refused(launch(LaunchConfig::linear(0, 32)), usage, &["must not contain 0"]);
+    refused(launch(LaunchConfig::linear(1, 0)), usage, &["must not contain 0"]);
+    let shared = LaunchConfig::linear(1, 32).with_shared(u32::MAX);
+    refused(launch(shared), usage, &["bytes of shared memory per block; the device has"]);
+    stream.synchronize(soon()).unwrap();
+}

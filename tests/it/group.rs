@@ -1,0 +1,130 @@
+//! Ranks that have joined a communicator: threads of this process, or processes of their own.
+
+use std::cell::OnceCell;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct::Deadline;
+use aqueduct::bootstrap::{self, Bootstrap, Rendezvous, UniqueId};
+use aqueduct::comm::{Communicator, CommunicatorConfig};
+use aqueduct::gpu::{Context, Device, Driver, GpuBuffer};
+use aqueduct_tests::ranks;
+
+/// Long enough on a busy machine; nothing waits that long when all is well.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(90))
+}
+
+/// Whose devices the ranks use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// The software device.
+    Software,
+    /// NVIDIA GPUs, fewer than ranks if need be.
+    Hardware,
+}
+
+impl Machine {
+    pub(crate) fn driver(self) -> Driver {
+        match self {
+            Self::Software => {
+                Driver::software(cuda_soft::driver_table()).expect("the software device always works")
+            }
+            Self::Hardware => Driver::load(None).expect("the hardware instance needs libcuda"),
+        }
+    }
+}
+
+/// One rank.
+pub(crate) struct Rank {
+    pub(crate) comm: Communicator,
+    pub(crate) bootstrap: Arc<dyn Bootstrap>,
+}
+
+impl Rank {
+    fn join(machine: Machine, bootstrap: Arc<dyn Bootstrap>) -> Self {
+        let context = context(&machine.driver(), bootstrap.rank());
+        let config =
+            CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(64);
+        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks meet");
+        Self { comm, bootstrap }
+    }
+
+    pub(crate) fn me(&self) -> u32 {
+        self.comm.rank()
+    }
+
+    /// Waits for all ranks.
+    pub(crate) fn barrier(&self) {
+        self.bootstrap.barrier(soon()).expect("all ranks come to the barrier");
+    }
+
+    pub(crate) fn buffer(&self, len: usize) -> Arc<GpuBuffer> {
+        Arc::new(GpuBuffer::new(self.comm.context(), len).expect("there is memory"))
+    }
+}
+
+/// The context of the device for `rank`: as many ranks as there are devices have one each.
+pub(crate) fn context(driver: &Driver, rank: u32) -> Context {
+    let devices = Device::count(driver).expect("devices can be counted");
+    assert!(devices > 0, "the machine has no device");
+    Context::new(&Device::new(driver, rank % devices).expect("the device exists"))
+        .expect("a context can be made")
+}
+
+/// Runs `size` ranks as threads of one process: this binary again, in its test of the full name `test`, which calls this.
+/// A process of its own, because freeing memory waits for whatever else runs on the device: kernels of another test's
+/// ranks, which may be waiting for ranks that wait for this test's.
+pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank) + Sync) {
+    if ranks::start(1, test).is_none() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(size) {
+            let run = &run;
+            scope.spawn(move || run(Rank::join(machine, Arc::new(bootstrap))));
+        }
+    });
+}
+
+/// Runs `size` ranks as processes: this binary again, in its test of the full name `test`, which calls this.
+pub(crate) fn processes(machine: Machine, size: u32, test: &str, run: impl FnOnce(Rank)) {
+    let meeting = OnceCell::new();
+    let started = ranks::start_with(size, test, |rank, command| {
+        let meeting = meeting.get_or_init(|| meet(Some(size)));
+        command
+            .env("AQUEDUCT_RANK", rank.to_string())
+            .env("AQUEDUCT_WORLD_SIZE", size.to_string())
+            .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
+    });
+    if started.is_some() {
+        let bootstrap =
+            bootstrap::from_env().expect("the ranks meet").expect("the environment names the job");
+        run(Rank::join(machine, bootstrap));
+    }
+}
+
+/// A rendezvous on the loopback interface, for `size` ranks if that is known.
+pub(crate) fn meet(size: Option<u32>) -> Rendezvous {
+    let mut interfaces = aqueduct::net::interfaces().expect("interfaces can be listed");
+    interfaces.retain(|interface| interface.loopback);
+    Rendezvous::start_on(&interfaces, size).expect("loopback can be listened on")
+}
+
+/// Asks every rank of a new job, each on a thread, to join as `(rank, size)`; what came of it, in this order.
+pub(crate) fn join_as(numbers: &[(u32, u32)], patience: Duration) -> Vec<aqueduct::Result<()>> {
+    let meeting = meet(None);
+    let id: &UniqueId = meeting.unique_id();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = numbers
+            .iter()
+            .map(|&(rank, size)| {
+                scope.spawn(move || {
+                    bootstrap::TcpBootstrap::new(rank, size, id, Deadline::after(patience)).map(drop)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("joining does not panic")).collect()
+    })
+}

@@ -1,0 +1,68 @@
+//! The README's example: what a reader sees is what is compiled and run here.
+
+// The example is a text of its own, to be read in the README; here it becomes part of this module.
+include!("readme_example.rs");
+
+use crate::data::assert_same;
+use crate::group::{Machine, meet};
+use aqueduct_tests::ranks;
+
+const EXAMPLE: &str = include_str!("readme_example.rs");
+const README: &str = include_str!("../../README.md");
+
+#[test]
+fn the_readme_shows_this_example() {
+    let shown = format!("```rust,no_run\n{EXAMPLE}```\n");
+    assert!(README.contains(&shown), "copy tests/it/readme_example.rs into the README's rust block");
+}
+
+/// Rank 0 fills with 1 and rank 1 with 2: each receives the other's.
+fn check(rank: u32, received: &[u8]) {
+    assert_same(received, &[2 - rank as u8; 4096], format_args!("what rank {rank} received"));
+}
+
+fn as_threads(machine: Machine, test: &str) {
+    if ranks::start(1, test).is_none() {
+        return;
+    }
+    let (meeting, driver) = (meet(Some(2)), machine.driver());
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (id, driver) = (meeting.unique_id(), &driver);
+            scope.spawn(move || check(rank, &exchange(rank, id, driver).expect("the example works")));
+        }
+    });
+}
+
+fn as_processes(machine: Machine, test: &str) {
+    let meeting = std::cell::OnceCell::new();
+    let started = ranks::start_with(2, test, |_, command| {
+        let meeting = meeting.get_or_init(|| meet(Some(2)));
+        command.env("TEST_UNIQUE_ID", meeting.unique_id().to_string());
+    });
+    let Some(rank) = started else { return };
+    let id = std::env::var("TEST_UNIQUE_ID").expect("set above").parse().expect("an id was printed");
+    check(rank, &exchange(rank, &id, &machine.driver()).expect("the example works"));
+}
+
+#[test]
+fn two_threads() {
+    as_threads(Machine::Software, "readme::two_threads");
+}
+
+#[test]
+fn two_processes() {
+    as_processes(Machine::Software, "readme::two_processes");
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs, or one"]
+fn two_threads_on_hardware() {
+    as_threads(Machine::Hardware, "readme::two_threads_on_hardware");
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs, or one"]
+fn two_processes_on_hardware() {
+    as_processes(Machine::Hardware, "readme::two_processes_on_hardware");
+}
