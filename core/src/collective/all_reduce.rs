@@ -148,10 +148,12 @@ impl AllReduce {
         let bytes = check_buffers(input, output, count, ty)?;
         match self.algorithm(bytes) {
             Algorithm::OneShotLl16 => {
-                self.one_shot(&variant.one_shot, stream, input, output, count, bytes)?
+                self.one_shot(&variant.one_shot, stream, [input.ptr(), output.ptr()], count, bytes)
             }
-            Algorithm::TwoShotHb => self.two_shot(&variant.two_shot, stream, input, output, count, bytes)?,
-        }
+            Algorithm::TwoShotHb => {
+                self.two_shot(&variant.two_shot, stream, [input.ptr(), output.ptr()], count, bytes)
+            }
+        }?;
         for keep in [input.keep_alive(), output.keep_alive()] {
             stream.retain(Arc::clone(keep))?;
         }
@@ -163,19 +165,18 @@ impl AllReduce {
         &self,
         function: &Function,
         stream: &Stream,
-        input: &DeviceSlice,
-        output: &DeviceSlice,
+        buffers: [u64; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
         let region = &self.inner.one_shot.handle;
         let shape = shape::one_shot_shape(bytes as u64, region.max_blocks);
         let config = LaunchConfig::linear(shape.grid, shape.block);
-        let (input, output, count) = (input.ptr(), output.ptr(), count as u64);
+        let ([input, output], count) = (buffers, count as u64);
         let args = [arg(region), arg(&input), arg(&output), arg(&count)];
-        // SAFETY: the arguments are those of the catalog row; buffers and region are large enough (checked above, and by
-        // `specs`), live as long as the stream retains them, and are never Rust references. A kernel that waits in vain
-        // leaves when the abort word is set. Blocks of different ranks meet, but none waits for a block of its own grid.
+        // SAFETY: the arguments are those of the catalog row; buffers and region are large enough (`launch` checked the
+        // buffers, `specs` sized the region), live as long as the stream retains them, and are never Rust references. A
+        // kernel that waits in vain leaves when the abort word is set. No block waits for a block of its own grid.
         unsafe { function.launch(stream, &config, &args) }
     }
 
@@ -183,8 +184,7 @@ impl AllReduce {
         &self,
         function: &Function,
         stream: &Stream,
-        input: &DeviceSlice,
-        output: &DeviceSlice,
+        buffers: [u64; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
@@ -192,7 +192,7 @@ impl AllReduce {
         let (grid, block) = two_shot_shape(self.inner.geometry, layout, bytes);
         let config = LaunchConfig::linear(grid, block).cooperative();
         let slice = layout.slice_bytes(bytes as u64, grid);
-        let (input, output, count) = (input.ptr(), output.ptr(), count as u64);
+        let ([input, output], count) = (buffers, count as u64);
         let args =
             [arg(region), arg(&input), arg(&output), arg(&count), arg(&layout.slot_bytes), arg(&slice)];
         // SAFETY: as for one-shot. All blocks are resident: the launch is cooperative.
