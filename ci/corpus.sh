@@ -34,7 +34,9 @@ emit() { # source architecture [flag]
     fi
 }
 
+count=0
 for source in *.cu; do
+    count=$((count + 1))
     case "$source" in
         bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
         half_math.cu | ping_pong.cu) emit "$source" sm_75 && emit "$source" sm_90 ;;
@@ -43,3 +45,4 @@ for source in *.cu; do
         *) emit "$source" sm_75 ;;
     esac
 done
+[[ $check == no ]] || echo "corpus: $count sources give what is checked in"

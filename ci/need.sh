@@ -33,3 +33,10 @@ venv() {
     echo "could not install $*: python3 -m venv $folder && $folder/bin/pip install ${*@Q}"
     exit 77
 }
+
+# The CUDA 13.0 assembler and compiler from PyPI; CUDA_BIN is where they then are.
+cuda_compiler() {
+    venv .cache/cuda13 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' \
+        'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'
+    CUDA_BIN=$(dirname "$(find "$PWD/.cache/cuda13" -type f -name ptxas -perm -u+x -print -quit)")
+}

@@ -6,7 +6,7 @@
 #   ci/ptx.sh --sass        also looks at the machine code that the packet protocols rely on (needs nvdisasm)
 #
 # PTXAS names the assembler (CUDA 13.0), PTXAS_SM70 the last one that knows sm_70 (CUDA 12.9), NVCC a compiler; whatever
-# is not named is installed from PyPI into .cache/ptx/. If that fails the last line says what to run by hand and the
+# is not named is installed from PyPI into .cache/. If that fails the last line says what to run by hand and the
 # exit status is 77: not run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,9 +18,8 @@ mkdir -p "$cache/ok"
 # `find_tool NAME FOLDER`: the path of a program out of a virtual environment.
 find_tool() { find "$2" -type f -name "$1" -perm -u+x -print -quit; }
 
-cuda13=('nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-runtime==13.0.*')
-[ -n "${PTXAS:-}" ] || { venv "$cache/cuda13" "${cuda13[@]}" && PTXAS=$(find_tool ptxas "$cache/cuda13"); }
-[ -n "${PTXAS_SM70:-}" ] || { venv "$cache/cuda12" 'nvidia-cuda-nvcc-cu12==12.9.*' && PTXAS_SM70=$(find_tool ptxas "$cache/cuda12"); }
+[ -n "${PTXAS:-}" ] || { cuda_compiler && PTXAS=$CUDA_BIN/ptxas; }
+[ -n "${PTXAS_SM70:-}" ] || { venv .cache/cuda12 'nvidia-cuda-nvcc-cu12==12.9.*' && PTXAS_SM70=$(find_tool ptxas "$PWD/.cache/cuda12"); }
 if [ -z "${NVCC:-}" ] && [ -x "$(dirname "$PTXAS")/nvcc" ]; then NVCC=$(dirname "$PTXAS")/nvcc; fi
 
 work=$(mktemp -d)
@@ -85,7 +84,7 @@ else
 fi
 
 if [ "${1:-}" = --sass ]; then
-    [ -n "${NVDISASM:-}" ] || { venv "$cache/sass" 'nvidia-cuda-nvdisasm>=13.2' && NVDISASM=$(find_tool nvdisasm "$cache/sass"); }
+    [ -n "${NVDISASM:-}" ] || { venv .cache/cuda-sass 'nvidia-cuda-nvdisasm>=13.2' && NVDISASM=$(find_tool nvdisasm "$PWD/.cache/cuda-sass"); }
     # `expect KERNEL PATTERN COUNT`: at least COUNT instructions of this kind.
     expect() {
         "$PTXAS" -arch=sm_90 "$work/$1.sm_90.ptx" -o "$work/sass.cubin"

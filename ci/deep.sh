@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The long lanes: what need not hold before every change but before a release. Each has a bound in time; the last
+# lines sum up. About an hour on 2 cores.
+#
+#   ci/deep.sh             all lanes
+#   ci/deep.sh LANE...     only these (see the calls of `lane` below)
+#
+# ROUNDS (default 10): how often the soak lanes repeat.
+cd "$(dirname "$0")/.." || exit 1
+. ci/lane.sh "$@"
+. ci/need.sh
+rounds=${ROUNDS:-10}
+
+# bindgen and a libclang of known versions in .cache: the emitted text depends on both.
+bindings() {
+    local home=$PWD/.cache/bindgen clang=$PWD/.cache/libclang
+    [ -x "$home/bin/bindgen" ] || timeout 900 cargo install --quiet --locked --root "$home" bindgen-cli --version 0.72.1 ||
+        { echo "could not install bindgen: cargo install --locked bindgen-cli --version 0.72.1"; return 77; }
+    venv "$clang" libclang==18.1.1
+    LIBCLANG_PATH=$(dirname "$(find "$clang" -name 'libclang*.so*' -print -quit)")
+    # The wheel has no headers of its own; the C compiler's stddef.h serves.
+    BINDGEN_EXTRA_CLANG_ARGS="-isystem $(cc -print-file-name=include)"
+    export LIBCLANG_PATH BINDGEN_EXTRA_CLANG_ARGS
+    PATH=$home/bin:$PATH timeout 300 ci/bindings.sh
+}
+
+corpus() {
+    cuda_compiler
+    need g++ g++
+    NVCC=${NVCC:-$CUDA_BIN/nvcc} timeout 600 ci/corpus.sh --check
+}
+
+# sanitized NAME SECONDS TEST...: tests with a sanitizer, which stable Rust has behind RUSTC_BOOTSTRAP. The standard
+# library is instrumented too where its sources are installed (rustup component add rust-src).
+sanitized() {
+    local name=$1 seconds=$2 build=()
+    shift 2
+    [ ! -d "$(rustc --print sysroot)/lib/rustlib/src/rust/library" ] || build=(-Zbuild-std)
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$name -Cforce-frame-pointers=yes" CARGO_TARGET_DIR=target/$name \
+        timeout "$seconds" cargo test --quiet --target x86_64-unknown-linux-gnu "${build[@]}" --no-fail-fast "$@"
+}
+# Memory errors: the networking and communicator code with its fds, mappings and callbacks, and the software driver.
+address() {
+    sanitized address 900 -p aqueduct --lib -- net:: shm:: bootstrap:: comm:: gpu:: abort volatile &&
+        sanitized address 600 -p aqueduct-cuda-soft --lib -- driver:: mem
+}
+# Races between host threads. The kernels' memory is left out: its races are the guest's, and the device's business.
+thread() { TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 900 -p aqueduct --lib -- net:: bootstrap:: abort; }
+
+aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
+# repeat COMMAND...: `rounds` times; each must end with the verdict that all values were right.
+repeat() {
+    local round out
+    for ((round = 1; round <= rounds; round++)); do
+        out=$("$@") && [ "$(tail -n 1 <<<"$out")" = "# Out of bounds values : 0 OK" ] ||
+            { printf '%s\n' "$out"; echo "soak: round $round of $rounds: $* failed"; return 1; }
+    done
+    echo "soak: $* right $rounds times"
+}
+soak() {
+    cargo build --release --quiet -p aqueduct-tools || return
+    export AQUEDUCT_DRIVER=soft
+    repeat aqueduct &&
+        repeat aqueduct run --no-prefix -n 2 -- aqueduct perf all-reduce -b 4 -e 4K -n 2000 &&
+        repeat aqueduct run --no-prefix -n 3 -- aqueduct perf all-reduce -b 1M -e 1M -d half -n 5 &&
+        repeat aqueduct run --no-prefix -n 16 -- aqueduct perf all-reduce -b 64K -e 64K -n 3
+}
+# Every test again and again, more at a time than there are cores: what only fails when threads meet badly.
+again() {
+    local round
+    for ((round = 1; round <= rounds; round++)); do
+        timeout 900 cargo test --workspace --quiet --lib --tests -- --quiet --test-threads $(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
+            { cat .cache/ci/round.log; echo "again: round $round of $rounds failed"; return 1; }
+    done
+    echo "again: all tests passed $rounds times"
+}
+
+lane bindings bindings
+lane corpus corpus
+lane sass timeout 900 ci/ptx.sh --sass
+lane address address
+lane thread thread
+lane soak soak
+lane again again
+finish
