@@ -1,9 +1,11 @@
 //! `aqueduct run -n N -- CMD`: starts N ranks of a command on this machine.
 //!
 //! Every line of a rank's output is prefixed with its number. When one rank fails, or a signal arrives, all are ended:
-//! first SIGTERM to each rank's process group, then SIGKILL. No rank outlives the launcher: the kernel sends SIGKILL
-//! to the children of a launcher that dies (`PR_SET_PDEATHSIG`).
+//! first SIGTERM to each rank's process group, then SIGKILL. What ranks leave running in their groups is ended the same
+//! way. No rank outlives the launcher: the kernel sends SIGKILL to the children of a launcher that dies
+//! (`PR_SET_PDEATHSIG`).
 
+use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -59,24 +61,29 @@ impl Launch {
         catch_signals();
 
         let (ended, endings) = mpsc::channel();
+        // Nothing is sent: it disconnects when the last pipe is at its end.
+        let (open, drained) = mpsc::channel();
         let mut job = Job::default();
-        for rank in 0..self.ranks {
+        let started = (0..self.ranks).try_for_each(|rank| {
             let mut child = self.spawn(rank, &id)?;
-            let pid = child.id();
-            let pipes = [
-                child.stdout.take().map(|p| forward(p, std::io::stdout(), self.label(rank))),
-                child.stderr.take().map(|p| forward(p, std::io::stderr(), self.label(rank))),
-            ];
-            job.pids.push(Some(pid));
-            let ended = ended.clone();
+            if let Some(pipe) = child.stdout.take() {
+                forward(pipe, std::io::stdout(), self.label(rank), open.clone());
+            }
+            if let Some(pipe) = child.stderr.take() {
+                forward(pipe, std::io::stderr(), self.label(rank), open.clone());
+            }
+            let (pid, ended) = (child.id(), ended.clone());
+            job.ranks.push(Started { child, running: true });
             std::thread::spawn(move || {
-                let status = child.wait();
-                pipes.into_iter().flatten().for_each(|pipe| drop(pipe.join()));
                 // The receiver is gone only when the launcher itself is leaving.
-                let _ = ended.send((rank, status));
+                let _ = ended.send((rank, exit_of(pid)));
             });
-        }
-        job.wait(&endings, self.timeout.map(|t| Instant::now() + t))
+            Ok(())
+        });
+        drop(open);
+        let verdict = started.and_then(|()| job.wait(&endings, self.timeout.map(|t| Instant::now() + t)));
+        job.finish(&drained);
+        verdict
     }
 
     fn label(&self, rank: u32) -> Option<String> {
@@ -115,10 +122,16 @@ impl Launch {
     }
 }
 
-/// The ranks that still run, and how the job is to end.
+/// A rank's process. Reaped by [`Job::finish`] only: until then no other process, and no other group, has its number.
+struct Started {
+    child: Child,
+    running: bool,
+}
+
+/// The ranks, and how the job is to end.
 #[derive(Default)]
 struct Job {
-    pids: Vec<Option<u32>>,
+    ranks: Vec<Started>,
     verdict: Option<ExitCode>,
     kill_at: Option<Instant>,
 }
@@ -129,10 +142,10 @@ impl Job {
         endings: &mpsc::Receiver<(u32, std::io::Result<ExitStatus>)>,
         deadline: Option<Instant>,
     ) -> Result<ExitCode> {
-        while self.pids.iter().any(Option::is_some) {
+        while self.ranks.iter().any(|rank| rank.running) {
             match endings.recv_timeout(Duration::from_millis(50)) {
                 Ok((rank, status)) => {
-                    self.pids[rank as usize] = None;
+                    self.ranks[rank as usize].running = false;
                     let status = status.with_context(|| format!("cannot wait for rank {rank}"))?;
                     if !status.success() && self.verdict.is_none() {
                         eprintln!("aqueduct run: rank {rank} {}; ending the others", describe(status));
@@ -167,16 +180,46 @@ impl Job {
         self.signal(libc::SIGTERM);
     }
 
-    /// Signals the process group of every rank that has not been reaped.
+    /// Ends what is left of the ranks' groups, lets the last output through, and reaps.
+    fn finish(&mut self, drained: &mpsc::Receiver<Infallible>) {
+        self.signal(libc::SIGTERM);
+        // Ends by disconnecting, or late.
+        let _ = drained.recv_timeout(GRACE);
+        self.signal(libc::SIGKILL);
+        // A process that has left its rank's group may hold a pipe for as long as it likes.
+        let _ = drained.recv_timeout(GRACE);
+        for rank in &mut self.ranks {
+            let _ = rank.child.wait();
+        }
+    }
+
+    /// Signals the process group of every rank.
     fn signal(&self, signal: i32) {
-        for pid in self.pids.iter().flatten() {
-            if let Ok(group) = i32::try_from(*pid) {
+        for rank in &self.ranks {
+            if let Ok(group) = i32::try_from(rank.child.id()) {
                 // SAFETY: kill(2) touches no memory; the group was created for a child that this process has not
                 // reaped yet, so its number cannot have been reused.
                 unsafe { libc::kill(-group, signal) };
             }
         }
     }
+}
+
+/// Waits until the child `pid` has ended, and leaves it to be reaped.
+fn exit_of(pid: u32) -> std::io::Result<ExitStatus> {
+    // SAFETY: siginfo_t is plain data, for which zeros are valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a live output.
+    while unsafe { libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT) } != 0 {
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: waitid(2) has filled in the fields for a child.
+    let status = unsafe { info.si_status() };
+    // As wait(2) would have given it.
+    Ok(ExitStatus::from_raw(if info.si_code == libc::CLD_EXITED { status << 8 } else { status }))
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -193,13 +236,16 @@ fn code_of(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// Copies `from` to `to` line by line, each with `label` before it; a line is written in one piece.
+/// Copies `from` to `to` line by line, each with `label` before it; a line is written in one piece. Keeps `open` until
+/// `from` ends.
 fn forward(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
     label: Option<String>,
-) -> std::thread::JoinHandle<()> {
+    open: mpsc::Sender<Infallible>,
+) {
     std::thread::spawn(move || {
+        let _open = open;
         let mut reader = BufReader::new(from);
         let mut line = Vec::new();
         loop {
@@ -216,7 +262,7 @@ fn forward(
             // A closed terminal must not end the ranks: their exit codes still count.
             let _ = to.write_all(&line).and_then(|()| to.flush());
         }
-    })
+    });
 }
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
