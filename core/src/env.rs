@@ -183,7 +183,7 @@ impl Env {
         static ENV: OnceLock<Result<Env>> = OnceLock::new();
         let env = ENV.get_or_init(|| {
             let all = ours();
-            unknown(&all).iter().for_each(|warning| log::warn!("{warning}"));
+            warn_of_unknown();
             Self::parse(&all)
         });
         env.as_ref().map_err(Error::duplicate)
@@ -283,6 +283,11 @@ impl std::fmt::Debug for Env {
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
+}
+
+/// Logs a warning for every variable of ours in this process's environment that nothing reads.
+pub(crate) fn warn_of_unknown() {
+    unknown(&ours()).iter().for_each(|warning| log::warn!("{warning}"));
 }
 
 /// A warning for every variable of ours that nothing reads.

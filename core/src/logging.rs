@@ -30,6 +30,8 @@ pub fn init() -> Result<()> {
         Error::usage("logging", "a logger is installed already; call init once, before any other")
     })?;
     log::set_max_level(level);
+    // What the first look at the environment had to say was said to nobody.
+    crate::env::warn_of_unknown();
     Ok(())
 }
 

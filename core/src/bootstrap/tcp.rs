@@ -74,7 +74,11 @@ impl TcpBootstrap {
         let scope = id.nonce();
         let me = Claims { purpose: Purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
         let mut root = network.connect_tcp(id.addresses(), me, deadline).map_err(|error| {
-            let text = format!("rank {rank} cannot join at the rendezvous {:?}", id.addresses());
+            let text = format!(
+                "rank {rank} cannot join at the rendezvous {:?}; see that the process that made the unique id still runs, \
+                 that the id is of this job, and that no firewall is between",
+                id.addresses()
+            );
             Error::new(error.kind(), "bootstrap", text).with_code(error.code()).with_source(error)
         })?;
         let ip = match (&Env::get()?.socket_ifname, root.local_ip()) {
