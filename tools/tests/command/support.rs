@@ -1,0 +1,153 @@
+//! Running the command with a limit of time, and looking for what it left.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long one command may take: much longer than any does when all is well.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The exit code, or `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) time: Duration,
+}
+
+impl Outcome {
+    /// Asserts the exit code.
+    #[track_caller]
+    pub(crate) fn exited(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Asserts that standard error has all of `words`.
+    #[track_caller]
+    pub(crate) fn says(self, words: &[&str]) -> Self {
+        for word in words {
+            assert!(self.stderr.contains(word), "`{word}` is not in standard error of {self:#?}");
+        }
+        self
+    }
+
+    /// Asserts that standard output has all of `words`.
+    #[track_caller]
+    pub(crate) fn prints(self, words: &[&str]) -> Self {
+        for word in words {
+            assert!(self.stdout.contains(word), "`{word}` is not in standard output of {self:#?}");
+        }
+        self
+    }
+}
+
+/// The command with `arguments`, on a machine without an NVIDIA driver and with no variable of ours but these.
+pub(crate) fn aqueduct(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aqueduct"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("AQUEDUCT_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(arguments)
+        .env("AQUEDUCT_CUDA_LIBRARY", "/nonexistent/libcuda.so.1")
+        .env("AQUEDUCT_SOCKET_IFNAME", "=lo");
+    command
+}
+
+/// Starts it, with both outputs captured.
+pub(crate) fn start(command: &mut Command) -> Running {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let pipes = [drain(child.stdout.take()), drain(child.stderr.take())];
+    Running { child, pipes, since: Instant::now() }
+}
+
+/// Runs it to its end.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    start(command).finish()
+}
+
+/// A command that has been started.
+pub(crate) struct Running {
+    child: Child,
+    pipes: [std::thread::JoinHandle<String>; 2],
+    since: Instant,
+}
+
+impl Running {
+    pub(crate) fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).expect("a process id is positive");
+        // SAFETY: touches no memory; the child is ours and has not been reaped, so the number is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    /// Waits for the end; at [`LIMIT`] that is a failure.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Outcome {
+        let (status, late) = loop {
+            match self.child.try_wait().expect("a child can be waited for") {
+                Some(status) => break (status, false),
+                None if self.since.elapsed() > LIMIT => {
+                    self.child.kill().expect("a child can be killed");
+                    break (self.child.wait().expect("a child can be reaped"), true);
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let time = self.since.elapsed();
+        let [stdout, stderr] = self.pipes.map(|pipe| pipe.join().expect("a reader does not panic"));
+        let outcome = Outcome { code: status.code(), stdout, stderr, time };
+        assert!(!late, "it did not end within {LIMIT:?}: {outcome:#?}");
+        outcome
+    }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What could be read counts, also when the pipe broke.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// An argument for sleep(1), about 1000 seconds, that no other process has.
+pub(crate) fn nap() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("1000.{}{:02}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// How many processes of this machine sleep for `nap`.
+pub(crate) fn sleepers(nap: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("proc is mounted");
+    let sleeps = |entry: std::fs::DirEntry| {
+        // A process that has gone meanwhile has none.
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&b| b == 0).collect();
+        words.first().is_some_and(|program| program.ends_with(b"sleep"))
+            && words.get(1) == Some(&nap.as_bytes())
+    };
+    processes.flatten().map(sleeps).filter(|&yes| yes).count()
+}
+
+/// Waits until `count` processes sleep for `nap`.
+#[track_caller]
+pub(crate) fn wait_for_sleepers(nap: &str, count: usize) {
+    let since = Instant::now();
+    while sleepers(nap) != count {
+        assert!(since.elapsed() < LIMIT / 2, "{} processes sleep, not {count}", sleepers(nap));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
