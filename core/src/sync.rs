@@ -19,6 +19,9 @@ pub use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use crate::deadline::Deadline;
 
+#[cfg(all(test, loom))]
+mod models;
+
 /// The plain `std` atomics, whatever `cfg(loom)` says: for words at addresses that somebody else chose.
 pub mod raw {
     pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
