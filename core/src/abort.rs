@@ -240,7 +240,7 @@ impl<R: Copy> fmt::Debug for AbortRecordCell<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{AtomicU32, Ordering};
+    use crate::sync::raw::{AtomicU32, Ordering};
 
     struct Counter(AtomicU32);
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn word() -> AbortWord {
-        let memory = Arc::new(raw::AtomicU32::new(0));
+        let memory = Arc::new(AtomicU32::new(0));
         // SAFETY: the atomic lives as long as the `Arc` that the word keeps.
         unsafe { AbortWord::from_ptr(NonNull::new(memory.as_ptr()).unwrap(), memory) }
     }
@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn a_record_is_read_only_when_complete() {
         #[repr(C)]
-        struct Record([raw::AtomicU32; 2]);
-        let memory = Arc::new(Record([raw::AtomicU32::new(1), raw::AtomicU32::new(42)]));
+        struct Record([AtomicU32; 2]);
+        let memory = Arc::new(Record([AtomicU32::new(1), AtomicU32::new(42)]));
         let at = NonNull::from(&memory.0).cast::<[u32; 2]>();
         // SAFETY: two words inside the `Arc` that the cell keeps; only atomics write them.
         let cell = unsafe { AbortRecordCell::from_ptr(at, memory.clone()) };

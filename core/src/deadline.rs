@@ -58,6 +58,30 @@ impl From<Duration> for Deadline {
     }
 }
 
+/// How long to wait between two looks at something that cannot wake us: first gives way to other threads, then sleeps
+/// ever longer, up to half a millisecond.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    yields: u32,
+    pause: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self { yields: 200, pause: Duration::from_micros(10) }
+    }
+
+    pub(crate) fn pause(&mut self, deadline: Deadline) {
+        if let Some(left) = self.yields.checked_sub(1) {
+            self.yields = left;
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(self.pause.min(deadline.remaining()));
+            self.pause = (self.pause * 2).min(Duration::from_micros(500));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,8 +10,8 @@ use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{
-    BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
-    Stream, arg,
+    BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
+    LaunchConfig, Stream, arg,
 };
 
 /// One end of a channel to a peer whose memory this GPU can load from and store to (the seed's SmChannel).
@@ -69,6 +69,9 @@ struct Functions {
 
 /// Vectors in flight per thread of the copy kernels.
 const UNROLL: usize = 4;
+
+/// For kernels of which one thread acts.
+const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
 
 impl MemoryChannel {
     /// A channel over `semaphore` that writes to `dst` (received from the semaphore's peer) and reads `src` (mine).
@@ -261,16 +264,15 @@ impl MemoryChannel {
 
     /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
-        check_aligned::<u32>("poll", taken)?;
-        self.act(&self.inner.functions.poll, stream, &[arg(&taken.ptr())])?;
-        stream.retain(Arc::clone(taken.keep_alive()))
+        check_result::<u32>("poll", self.inner.src.context(), taken)?;
+        self.launch_with(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
     }
 
     fn read<T>(&self, function: &Function, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
         self.check_element::<T>("read", index)?;
-        check_aligned::<T>("read", value)?;
-        self.act(function, stream, &[arg(&(index as u64)), arg(&value.ptr())])?;
-        stream.retain(Arc::clone(value.keep_alive()))
+        check_result::<T>("read", self.inner.src.context(), value)?;
+        let (index, at) = (index as u64, value.ptr());
+        self.launch_with(function, stream, &ONE_WARP, &[arg(&index), arg(&at)], Some(value))
     }
 
     fn check_element<T>(&self, op: &'static str, index: usize) -> Result<()> {
@@ -285,7 +287,7 @@ impl MemoryChannel {
 
     /// One warp, whose first thread acts.
     fn act(&self, function: &Function, stream: &Stream, args: &[KernelArg<'_>]) -> Result<()> {
-        self.launch(function, stream, &LaunchConfig::linear(1, 32), args)
+        self.launch(function, stream, &ONE_WARP, args)
     }
 
     fn launch(
@@ -295,6 +297,18 @@ impl MemoryChannel {
         config: &LaunchConfig,
         args: &[KernelArg<'_>],
     ) -> Result<()> {
+        self.launch_with(function, stream, config, args, None)
+    }
+
+    /// `result` is the user's memory that the kernel writes, checked for size and alignment.
+    fn launch_with(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        config: &LaunchConfig,
+        args: &[KernelArg<'_>],
+        result: Option<&DeviceSlice>,
+    ) -> Result<()> {
         self.inner.semaphore.check()?;
         let mut all = [arg(&self.inner.handle); 5];
         all[1..=args.len()].copy_from_slice(args);
@@ -303,7 +317,7 @@ impl MemoryChannel {
         // kernels and peers only, never a Rust reference. Waiting kernels leave when the abort word is set.
         unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
         let keep: KeepAlive = self.inner.clone();
-        stream.retain(keep)
+        stream.retain_all(result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
     }
 }
 
@@ -388,8 +402,9 @@ fn check(op: &'static str, what: &str, offset: usize, bytes: usize, len: usize) 
     }
 }
 
-fn check_aligned<T>(op: &'static str, slice: &DeviceSlice) -> Result<()> {
+fn check_result<T>(op: &'static str, context: &Context, slice: &DeviceSlice) -> Result<()> {
     let size = size_of::<T>();
+    slice.check_context(op, context)?;
     if slice.len() < size || !slice.ptr().is_multiple_of(size as u64) {
         let message =
             format!("the result needs {size} aligned bytes, it has {} at {:#x}", slice.len(), slice.ptr());

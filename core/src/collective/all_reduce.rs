@@ -8,12 +8,11 @@ use aqueduct_ptx::collective::{self as shape, ElementType, HbLayout, ReduceOp};
 
 use super::algorithm::{Algorithm, one_shot_limit};
 use super::region::{PendingRegion, Region, RegionSpec};
-use crate::abort::Abort;
 use crate::channel::{Geometry, load_kernels};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
+use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
 
 /// What [`AllReduce::prepare`] makes ready. Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +52,8 @@ pub struct AllReduce {
 
 #[derive(Debug)]
 struct Inner {
-    abort: Abort,
+    /// Also so that this rank does not leave while a peer's kernels may wait for its own.
+    comm: Communicator,
     one_shot_limit: usize,
     functions: HashMap<(ElementType, ReduceOp), Variant>,
     one_shot: Region,
@@ -81,6 +81,8 @@ impl AllReduce {
         config: AllReduceConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
+        // First, so that ranks agree about tags also after a call that failed on some of them.
+        let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
         let (ranks, context) = (comm.size(), comm.context());
         if let Some(far) = comm.topology().peers().iter().find(|peer| !peer.is_reachable()) {
             let message = format!(
@@ -96,10 +98,10 @@ impl AllReduce {
         let limit = one_shot_limit(ranks, geometry.software);
         let (one_shot, two_shot, layout) = specs(ranks, blocks, limit, comm.config().scratch_bytes)?;
         let (one_shot, two_shot) =
-            (PendingRegion::begin(comm, one_shot)?, PendingRegion::begin(comm, two_shot)?);
+            (PendingRegion::begin(comm, tags[0], one_shot)?, PendingRegion::begin(comm, tags[1], two_shot)?);
         comm.setup(deadline)?;
         let inner = Inner {
-            abort: comm.abort_switch().clone(),
+            comm: comm.clone(),
             one_shot_limit: limit,
             functions,
             one_shot: one_shot.finish(comm)?,
@@ -129,7 +131,7 @@ impl AllReduce {
     ///
     /// # Errors
     /// `InvalidUsage` for buffers that are too small, misaligned or overlapping, or a variant that was not prepared;
-    /// `PeerLost` or `Aborted` once the communicator is aborted; what the driver says.
+    /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; what the driver says.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -139,13 +141,13 @@ impl AllReduce {
         ty: ElementType,
         op: ReduceOp,
     ) -> Result<()> {
-        self.inner.abort.check("all-reduce")?;
+        self.inner.comm.check_all("all-reduce")?;
         let Some(variant) = self.inner.functions.get(&(ty, op)) else {
             let message =
                 format!("{} {} was not prepared; name it in AllReduceConfig::variants", ty.name(), op.name());
             return Err(Error::usage("all-reduce", message));
         };
-        let bytes = check_buffers(input, output, count, ty)?;
+        let bytes = check_buffers(self.inner.comm.context(), input, output, count, ty)?;
         match self.algorithm(bytes) {
             Algorithm::OneShotLl16 => {
                 self.one_shot(&variant.one_shot, stream, [input.ptr(), output.ptr()], count, bytes)
@@ -154,11 +156,8 @@ impl AllReduce {
                 self.two_shot(&variant.two_shot, stream, [input.ptr(), output.ptr()], count, bytes)
             }
         }?;
-        for keep in [input.keep_alive(), output.keep_alive()] {
-            stream.retain(Arc::clone(keep))?;
-        }
         let keep: KeepAlive = self.inner.clone();
-        stream.retain(keep)
+        stream.retain_all([Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive()), keep])
     }
 
     fn one_shot(
@@ -270,12 +269,19 @@ fn load_variants(
 }
 
 /// The bytes of a call whose buffers are right for it.
-fn check_buffers(input: &DeviceSlice, output: &DeviceSlice, count: usize, ty: ElementType) -> Result<usize> {
+fn check_buffers(
+    context: &Context,
+    input: &DeviceSlice,
+    output: &DeviceSlice,
+    count: usize,
+    ty: ElementType,
+) -> Result<usize> {
     let refuse = |message: String| Err(Error::usage("all-reduce", message));
     let Some(bytes) = count.checked_mul(ty.bytes()) else {
         return refuse(format!("{count} elements of {} bytes exceed the address space", ty.bytes()));
     };
     for (name, slice) in [("input", input), ("output", output)] {
+        slice.check_context("all-reduce", context)?;
         if slice.len() < bytes {
             return refuse(format!(
                 "{count} elements of {} need {bytes} bytes, the {name} has {}",

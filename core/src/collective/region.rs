@@ -40,14 +40,14 @@ pub(super) struct Region {
 }
 
 impl PendingRegion {
-    /// Allocates this rank's part, zeroed, and asks for everybody else's. Every rank must do so in the same order.
-    pub(super) fn begin(comm: &Communicator, spec: RegionSpec) -> Result<Self> {
+    /// Allocates this rank's part, zeroed, and asks for everybody else's under `tag`, the library's own and the same on
+    /// every rank.
+    pub(super) fn begin(comm: &Communicator, tag: u64, spec: RegionSpec) -> Result<Self> {
         if comm.size() as usize > abi::MAX_REGION_RANKS {
             let message =
                 format!("{} ranks; a scratch region joins at most {}", comm.size(), abi::MAX_REGION_RANKS);
             return Err(Error::new(ErrorKind::Unsupported, "prepare scratch", message));
         }
-        let tag = comm.next_internal_tag();
         let bytes = usize::try_from(spec.bytes).unwrap_or(usize::MAX);
         let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
         let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };

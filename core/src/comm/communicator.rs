@@ -37,7 +37,9 @@ pub const RESERVED_TAGS: u64 = 1 << 63;
 /// Made by all ranks together; after that each rank asks for what it needs and calls [`setup`](Self::setup). What is made
 /// by a communicator (connections, received memory, semaphores) keeps the group alive: links are closed, in good order,
 /// when the last of it is dropped, or by [`close`](Self::close). If a rank is lost or aborts, every call on every rank
-/// fails with the reason and every waiting kernel is told to leave.
+/// fails with the reason and every waiting kernel is told to leave. A rank that leaves in good order is no failure by
+/// itself: only what needs it fails, with `PeerLost`. Kernels that still wait for it two seconds later leave, and since
+/// their work is not done, the communicator then aborts.
 ///
 /// Cheap to clone; clones are one communicator. All methods can be called from any thread. One `setup` runs at a time;
 /// others wait for it.
@@ -112,8 +114,8 @@ impl Communicator {
         let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
         let peers: Arc<[PeerInfo]> = peer::check_all(&mine, &gathered)?.into();
         let abort = Abort::new();
-        let abort_memory = AbortMemory::new(context, &abort, rank)?;
-        let control = Control::new(rank, size, abort);
+        let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
+        let control = Control::new(rank, size, abort, abort_memory.clone());
         let links = Links::open(control, identity, listeners, peers.clone(), deadline)?;
         let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
         log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
@@ -299,12 +301,18 @@ impl Communicator {
         self.core.check("check")
     }
 
+    /// [`check`](Self::check) for `op`, which needs every rank: also an error if one has left in good order.
+    pub(crate) fn check_all(&self, op: &'static str) -> Result<()> {
+        self.core.check(op)?;
+        self.core.control().check_all(op)
+    }
+
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
     pub fn abort_switch(&self) -> &Abort {
         self.core.control().abort()
     }
 
-    /// Where kernels find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
+    /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
     /// kernel uses them.
     pub fn abort_handle(&self) -> AbortHandle {
         self.core.abort_memory().handle()
@@ -320,7 +328,7 @@ impl Communicator {
         self.core.abort_memory().record().map(AbortReport::from)
     }
 
-    /// Leaves in good order: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
+    /// Leaves in good order, once this rank's streams are idle: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
     /// Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object does
     /// the same except for the wait.
     ///
@@ -330,6 +338,7 @@ impl Communicator {
         let deadline = deadline.into();
         self.core.check("close")?;
         let released = self.core.control().wait_released(deadline);
+        self.core.check("close")?;
         self.core.links().leave(deadline)?;
         if released {
             return Ok(());

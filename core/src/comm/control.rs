@@ -2,35 +2,34 @@
 //!
 //! When the communicator is made, up to 16 ranks are all linked to each other; in a larger one each rank opens links to
 //! ranks +1, +2, +4, .. (mod n), so that about 2 log2(n) others watch it, and a link to any other rank when it is first
-//! needed. A link is a unix socket on the same host, which can pass file descriptors, otherwise TCP. A link carries frames both ways. Two ranks that open one to each other at
-//! the same time have two; nothing depends on the order between them, and either carries any frame.
+//! needed. A link is a unix socket on the same host, which can pass file descriptors, otherwise TCP. It carries frames
+//! both ways. Two ranks that open one to each other at the same time have two; nothing depends on the order between
+//! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost. Whoever notices aborts, which tells every rank it has a
 //! link to, each of which passes it on once.
+//!
+//! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
+//! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
+//! after [`GRACE`], in which those that find everything there have long gone on; and if one did leave, its work is not
+//! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
 use super::key::Key;
 use super::mailbox::{Mailbox, Message};
+use super::standing::{GRACE, Standing, Waiters};
 use crate::abort::{Abort, AbortCause, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::KeepAlive;
 use crate::net::{Frame, Handler, Link};
-use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
-
-/// What is known of a peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
-    Present,
-    /// It said BYE.
-    Left,
-    Lost(String),
-}
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
 pub(super) struct Control {
@@ -38,6 +37,9 @@ pub(super) struct Control {
     /// The process whose links these are: a forked child must not speak on them.
     creator: u32,
     abort: Abort,
+    waiters: Arc<dyn Waiters>,
+    /// Some waiters were dismissed, so that one may have left.
+    dismissed: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -54,7 +56,7 @@ struct State {
 }
 
 impl Control {
-    pub(super) fn new(rank: u32, size: u32, abort: Abort) -> Arc<Self> {
+    pub(super) fn new(rank: u32, size: u32, abort: Abort, waiters: Arc<dyn Waiters>) -> Arc<Self> {
         let state = State {
             standing: vec![Standing::Present; size as usize],
             links: vec![Vec::new(); size as usize],
@@ -67,6 +69,8 @@ impl Control {
             rank,
             creator: std::process::id(),
             abort: abort.clone(),
+            waiters,
+            dismissed: AtomicBool::new(false),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -85,16 +89,75 @@ impl Control {
         if state.leaving {
             return Err(Error::usage(op, "the communicator is closed"));
         }
-        match &state.standing[peer as usize] {
-            Standing::Present => Ok(()),
-            Standing::Left => Err(Error::peer_lost(op, peer, "it has left the communicator in good order")),
-            Standing::Lost(why) => Err(Error::peer_lost(op, peer, why)),
+        state.check(op, peer)
+    }
+
+    /// `Ok` while all ranks can be talked to.
+    pub(super) fn check_all(&self, op: &'static str) -> Result<()> {
+        let state = lock(&self.state);
+        (0..state.size()).try_for_each(|peer| state.check(op, peer))
+    }
+
+    /// `Ok` while nothing has failed.
+    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        self.notice_abandoned();
+        self.abort.check(op)
+    }
+
+    /// Aborts if a kernel has left because the rank that it waited for had.
+    fn notice_abandoned(&self) {
+        if !self.dismissed.load(Ordering::Relaxed) || self.abort.is_aborted() {
+            return;
         }
+        let Some(awaited) = self.waiters.abandoned() else { return };
+        let departed = {
+            let state = lock(&self.state);
+            let left = |rank: u32| matches!(state.standing.get(rank as usize), Some(Standing::Left { .. }));
+            awaited.filter(|rank| left(*rank)).or_else(|| (0..state.size()).find(|rank| left(*rank)))
+        };
+        if let Some(rank) = departed {
+            let reason = format!(
+                "it left the communicator in good order while a kernel of rank {} waited for it; let all ranks finish \
+                 their work before one leaves",
+                self.rank
+            );
+            self.abort.abort(AbortCause::peer_lost(rank, reason));
+        }
+    }
+
+    /// Called from time to time: tells kernels that wait for a rank that has left.
+    fn tick(&self) {
+        let mut departed = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            if state.leaving {
+                return;
+            }
+            for (rank, standing) in (0..).zip(&mut state.standing) {
+                if let Standing::Left { at, told: told @ false } = standing
+                    && at.elapsed() >= GRACE
+                {
+                    *told = true;
+                    departed.push(rank);
+                }
+            }
+        }
+        for rank in departed {
+            self.waiters.dismiss(rank);
+            self.dismissed.store(true, Ordering::Relaxed);
+        }
+        self.notice_abandoned();
     }
 
     /// A link to `peer`, if there is one.
     pub(super) fn link(&self, peer: u32) -> Option<Link> {
         lock(&self.state).links[peer as usize].first().cloned()
+    }
+
+    /// All links to `peer`.
+    #[cfg(test)]
+    pub(super) fn links(&self, peer: u32) -> Vec<Link> {
+        lock(&self.state).links[peer as usize].clone()
     }
 
     /// Takes a link into use. False if it is from nobody we know.
@@ -124,7 +187,9 @@ impl Control {
 
     /// Gives back receipts of something that `peer` exported. Quiet if the peer is gone: it has them back already.
     pub(super) fn give_back(&self, peer: u32, id: HoldId, count: u64) {
-        if peer == self.rank {
+        if self.forked() {
+            // The lock may have been held by a thread that the child does not have.
+        } else if peer == self.rank {
             let released = lock(&self.state).holds.release(id, peer, count);
             drop(released);
             self.wake(&mut lock(&self.state));
@@ -166,18 +231,18 @@ impl Control {
         self.wait_until(deadline, |state| state.version != seen)
     }
 
-    /// Waits until no peer has any of our memory open by a legacy handle.
+    /// Waits until no peer has any of our memory open by a legacy handle; not any longer once the communicator has
+    /// failed, because then nobody may be left to give it back.
     pub(super) fn wait_released(&self, deadline: Deadline) -> bool {
-        self.wait_until(deadline, |state| !state.holds.holds_memory())
+        self.wait_until(deadline, |state| self.abort.is_aborted() || !state.holds.holds_memory());
+        !lock(&self.state).holds.holds_memory()
     }
 
     /// Waits until each of `peers` is linked to us, has left, or the communicator has failed.
     pub(super) fn wait_linked(&self, peers: &[u32], deadline: Deadline) -> Result<()> {
         const OP: &str = "Communicator::new";
         let missing = |state: &State| {
-            let there = |p: u32| {
-                !state.links[p as usize].is_empty() || state.standing[p as usize] != Standing::Present
-            };
+            let there = |p: u32| !state.links[p as usize].is_empty() || state.standing[p as usize].is_gone();
             peers.iter().copied().find(|p| !there(*p))
         };
         let in_time = self.wait_until(deadline, |state| self.abort.is_aborted() || missing(state).is_none());
@@ -215,7 +280,7 @@ impl Control {
         let why = why.to_string();
         let released = {
             let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize] != Standing::Present {
+            if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
             state.standing[peer as usize] = Standing::Lost(why.clone());
@@ -260,7 +325,8 @@ impl Control {
     }
 
     /// One frame from `peer`. An error is the peer's, and ends it.
-    fn receive(&self, peer: u32, frame: Frame) -> Result<()> {
+    fn receive(&self, link: &Link, frame: Frame) -> Result<()> {
+        let peer = link.peer().from;
         match frame.kind {
             frames::SETUP => {
                 let setup = Setup::decode(peer, &frame.payload, frame.fds)?;
@@ -275,17 +341,11 @@ impl Control {
                 drop(released);
                 self.wake(&mut lock(&self.state));
             }
-            frames::FAILURE => self.hear_failure(frames::decode_failure(&frame.payload, self.size())?),
-            frames::BYE => {
-                let mut state = lock(&self.state);
-                if state.standing[peer as usize] == Standing::Present {
-                    state.standing[peer as usize] = Standing::Left;
-                }
-                let released = state.holds.release_all(peer);
-                self.wake(&mut state);
-                drop(state);
-                drop(released);
+            frames::FAILURE => {
+                let size = lock(&self.state).size();
+                self.hear_failure(frames::decode_failure(&frame.payload, size)?);
             }
+            frames::BYE => self.end(link, None),
             frames::HEARTBEAT => {}
             other => {
                 let message =
@@ -296,12 +356,36 @@ impl Control {
         Ok(())
     }
 
+    /// `link` carries nothing more: after a BYE, or because it ended for the reason `why`.
+    fn end(&self, link: &Link, why: Option<&Error>) {
+        let peer = link.peer().from;
+        let mut state = lock(&self.state);
+        let Some(links) = state.links.get_mut(peer as usize) else { return };
+        links.retain(|known| known.id() != link.id());
+        let last = links.is_empty();
+        match (&state.standing[peer as usize], why) {
+            (Standing::Present, Some(why)) => {
+                drop(state);
+                return self.lose(peer, why.message());
+            }
+            (Standing::Present | Standing::Leaving, _) if last => {
+                state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
+            }
+            (Standing::Present, _) => state.standing[peer as usize] = Standing::Leaving,
+            _ => return,
+        }
+        let released = if last { state.holds.release_all(peer) } else { Vec::new() };
+        self.wake(&mut state);
+        drop(state);
+        drop(released);
+    }
+
     fn hear_failure(&self, cause: AbortCause) {
         if let (crate::ErrorKind::PeerLost, Some(rank)) = (cause.kind, cause.rank)
             && rank != self.rank
         {
             let mut state = lock(&self.state);
-            if state.standing[rank as usize] == Standing::Present {
+            if !state.standing[rank as usize].is_gone() {
                 state.standing[rank as usize] = Standing::Lost(cause.reason.clone());
             }
             let released = state.holds.release_all(rank);
@@ -310,9 +394,15 @@ impl Control {
         }
         self.abort.abort(cause);
     }
+}
 
+impl State {
     fn size(&self) -> u32 {
-        u32::try_from(lock(&self.state).standing.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.standing.len()).unwrap_or(u32::MAX)
+    }
+
+    fn check(&self, op: &'static str, peer: u32) -> Result<()> {
+        self.standing[peer as usize].check(op, peer)
     }
 }
 
@@ -356,82 +446,85 @@ impl Handler for Service {
     }
 
     fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
-        self.0.receive(link.peer().from, frame)
+        self.0.receive(link, frame)
     }
 
     fn closed(&mut self, link: &Link, why: &Error) {
-        let peer = link.peer().from;
-        if let Some(links) = lock(&self.0.state).links.get_mut(peer as usize) {
-            links.retain(|known| known.id() != link.id());
-        }
-        self.0.lose(peer, why.message());
+        self.0.end(link, Some(why));
+    }
+
+    fn tick(&mut self) {
+        self.0.tick();
     }
 }
 
-/// Up to this many ranks, every pair is linked from the start.
-const ALL_LINKED: u32 = 16;
+#[cfg(all(test, loom))]
+mod models {
+    use std::time::Duration;
 
-/// The ranks that `rank` opens links to when the communicator is made.
-pub(super) fn eager_peers(rank: u32, size: u32) -> Vec<u32> {
-    let at = |step: u32| ((u64::from(rank) + u64::from(step)) % u64::from(size)) as u32;
-    if size <= ALL_LINKED {
-        // Each pair once: of two ranks that face each other across the ring, the lower one opens.
-        (1..=size / 2).filter(|step| step * 2 != size || rank < at(*step)).map(at).collect()
-    } else {
-        (0..u32::BITS).map(|k| 1 << k).take_while(|step| *step < size).map(at).collect()
-    }
-}
-
-/// The ranks that open links to `rank` then.
-pub(super) fn eager_openers(rank: u32, size: u32) -> Vec<u32> {
-    (0..size).filter(|peer| *peer != rank && eager_peers(*peer, size).contains(&rank)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
+    use super::super::key::Kind;
+    use super::super::mailbox::Offer;
     use super::*;
 
-    #[test]
-    fn small_groups_are_fully_linked_with_one_link_a_pair() {
-        for size in 1..=ALL_LINKED {
-            let mut pairs = BTreeSet::new();
-            for rank in 0..size {
-                for peer in eager_peers(rank, size) {
-                    assert_ne!(peer, rank);
-                    assert!(
-                        pairs.insert((rank.min(peer), rank.max(peer))),
-                        "{size}: {rank} and {peer} twice"
-                    );
-                    assert!(eager_openers(peer, size).contains(&rank));
-                }
-            }
-            assert_eq!(pairs.len() as u32, size * (size - 1) / 2);
+    struct Nobody;
+
+    impl Waiters for Nobody {
+        fn dismiss(&self, _: u32) {}
+
+        fn abandoned(&self) -> Option<Option<u32>> {
+            None
         }
     }
 
+    const SEND: Key = Key { kind: Kind::MemorySend, peer: 0, tag: 1 };
+    const RECV: Key = Key { kind: Kind::MemoryRecv, peer: 0, tag: 1 };
+
+    fn control() -> Arc<Control> {
+        Control::new(0, 1, Abort::new(), Arc::new(Nobody))
+    }
+
+    /// How `setup` waits: the number of the latest change, a look at the mailbox, then the wait. No message is slept over.
     #[test]
-    fn eager_links_of_large_groups_are_few_and_survive_a_loss() {
-        for size in [17_u32, 100, 1024] {
-            let opened: Vec<Vec<u32>> = (0..size).map(|r| eager_peers(r, size)).collect();
-            assert!(
-                opened.iter().enumerate().all(|(r, peers)| !peers.contains(&(r as u32)) && peers.len() <= 10)
-            );
-            for dead in [0, size / 2] {
-                let alive: BTreeSet<u32> = (0..size).filter(|&r| r != dead).collect();
-                let Some(&start) = alive.first() else { continue };
-                let mut seen = BTreeSet::from([start]);
-                let mut todo = vec![start];
-                while let Some(rank) = todo.pop() {
-                    for &next in opened[rank as usize].iter().filter(|n| alive.contains(n)) {
-                        if seen.insert(next) {
-                            todo.push(next);
-                        }
-                    }
+    fn loom_setup_sees_every_message() {
+        loom::model(|| {
+            let control = control();
+            let peer = control.clone();
+            let thread = loom::thread::spawn(move || {
+                peer.say(SEND, 1, Message::Offer(Offer::default())).unwrap();
+                peer.say(SEND, 1, Message::Done(Ok(()))).unwrap();
+            });
+            let (mut offered, mut done) = (false, false);
+            while !(offered && done) {
+                let seen = control.version();
+                offered |= control.with_mailbox(|mailbox| mailbox.take_offer(RECV, 1)).is_some();
+                done = control.with_mailbox(|mailbox| mailbox.done(RECV, 1)).is_some();
+                if !(offered && done) {
+                    assert!(control.wait(seen, Deadline::after(Duration::MAX)));
                 }
-                assert_eq!(seen, alive, "size {size} without {dead}");
             }
-        }
+            thread.join().unwrap();
+        });
+    }
+
+    /// An abort ends every wait: that of `setup`, and that of `close` for memory nobody gives back.
+    #[test]
+    fn loom_an_abort_wakes_who_waits() {
+        loom::model(|| {
+            let control = control();
+            control.hold(HoldId::Memory(1), Arc::new(()), 0);
+            let other = control.clone();
+            let thread = loom::thread::spawn(move || other.abort().abort(AbortCause::requested(0, "enough")));
+            let closing = control.clone();
+            let closer = loom::thread::spawn(move || closing.wait_released(Deadline::after(Duration::MAX)));
+            loop {
+                let seen = control.version();
+                if control.check("setup").is_err() {
+                    break;
+                }
+                control.wait(seen, Deadline::after(Duration::MAX));
+            }
+            assert!(thread.join().unwrap());
+            assert!(!closer.join().unwrap(), "nobody gave it back");
+        });
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord};
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord, NO_PEER};
 
 use super::config::CommunicatorConfig;
 use super::control::Control;
 use super::links::Links;
 use super::memory::Imports;
 use super::peer::PeerInfo;
+use super::standing::Waiters;
 use super::tokens::TokenPool;
 use super::topology::Topology;
 use crate::abort::{Abort, AbortRecordCell, AbortWord};
@@ -26,7 +27,7 @@ pub(super) struct Core {
     config: CommunicatorConfig,
     imports: Imports,
     tokens: Mutex<Option<Arc<TokenPool>>>,
-    abort: AbortMemory,
+    abort: Arc<AbortMemory>,
     links: Links,
     context: Context,
 }
@@ -37,7 +38,7 @@ impl Core {
         config: CommunicatorConfig,
         peers: Arc<[PeerInfo]>,
         links: Links,
-        abort: AbortMemory,
+        abort: Arc<AbortMemory>,
     ) -> Self {
         let topology = Topology::discover(context.device(), &peers[abort.rank as usize], &peers);
         let (imports, tokens) = (Imports::default(), Mutex::default());
@@ -92,7 +93,7 @@ impl Core {
                 "a communicator does not survive fork; make a new one in the child, after exec",
             ));
         }
-        self.control().abort().check(op)
+        self.control().check(op)
     }
 
     pub(super) fn open_link(&self, peer: u32, deadline: Deadline) -> Result<()> {
@@ -130,38 +131,61 @@ impl Drop for Core {
     }
 }
 
-/// The abort word and record that this communicator's kernels poll and fill, in pinned host memory.
+/// The words that this communicator's kernels poll and the record they fill, in pinned host memory.
+///
+/// Kernels that wait for one rank poll that rank's word, all others the group's. An abort raises all of them; the
+/// departure of a rank raises its own and the group's.
 #[derive(Debug)]
 pub(super) struct AbortMemory {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
+    /// The group's, then one per rank.
+    words: Vec<AbortWord>,
     record: AbortRecordCell<AbortRecord>,
+    /// Where the record is: behind the words, in another cache line.
+    record_at: usize,
 }
 
-/// Where the record is; the word is at 0, in another cache line.
-const RECORD: usize = 256;
-
 impl AbortMemory {
-    /// Allocates both and has `abort` raise the word.
-    pub(super) fn new(context: &Context, abort: &Abort, rank: u32) -> Result<Self> {
-        const { assert!(RECORD.is_multiple_of(align_of::<AbortRecord>())) };
-        let pinned = Arc::new(PinnedBuffer::new(context, RECORD + size_of::<AbortRecord>())?);
+    /// Allocates them and has `abort` raise every word.
+    pub(super) fn new(context: &Context, abort: &Abort, rank: u32, size: u32) -> Result<Arc<Self>> {
+        const APART: usize = 256;
+        const { assert!(APART.is_multiple_of(align_of::<AbortRecord>())) };
+        let count = size as usize + 1;
+        let record_at = (count * size_of::<u32>()).next_multiple_of(APART);
+        let pinned = Arc::new(PinnedBuffer::new(context, record_at + size_of::<AbortRecord>())?);
         let host = pinned.host_ptr();
-        let word = host.cast::<u32>();
+        let word = |index| {
+            // SAFETY: the buffer begins with `count` words.
+            let word = unsafe { host.cast::<u32>().add(index) };
+            // SAFETY: aligned, in memory that the `Arc` keeps; the host accesses it through this word only.
+            unsafe { AbortWord::from_ptr(word, pinned.clone()) }
+        };
+        let words: Vec<AbortWord> = (0..count).map(word).collect();
+        words.iter().for_each(|word| abort.attach(word.clone()));
         // SAFETY: inside the buffer, which is longer.
-        let record = unsafe { host.add(RECORD) }.cast::<AbortRecord>();
-        // SAFETY: page-aligned memory that the `Arc` keeps; the host accesses it through this word only.
-        abort.attach(unsafe { AbortWord::from_ptr(word, pinned.clone()) });
+        let record = unsafe { host.add(record_at) }.cast::<AbortRecord>();
         // SAFETY: aligned (asserted above), inside the buffer that the `Arc` keeps, beginning with the state word, all
         // integers; written by kernels only.
         let record = unsafe { AbortRecordCell::from_ptr(record, pinned.clone()) };
-        Ok(Self { rank, pinned, record })
+        Ok(Arc::new(Self { rank, pinned, words, record, record_at }))
     }
 
+    /// For kernels that wait for any rank.
     pub(super) fn handle(&self) -> AbortHandle {
+        self.handle_at(0)
+    }
+
+    /// For kernels that wait for `peer` only.
+    pub(super) fn handle_for(&self, peer: u32) -> AbortHandle {
+        self.handle_at(peer as usize + 1)
+    }
+
+    fn handle_at(&self, word: usize) -> AbortHandle {
+        debug_assert!(word < self.words.len(), "a word of a rank that does not exist");
         AbortHandle {
-            word: self.pinned.device_ptr(),
-            record: self.pinned.device_ptr() + RECORD as u64,
+            word: self.pinned.device_ptr() + (word * size_of::<u32>()) as u64,
+            record: self.pinned.device_ptr() + self.record_at as u64,
             rank: self.rank,
             reserved: 0,
         }
@@ -173,5 +197,15 @@ impl AbortMemory {
 
     pub(super) fn record(&self) -> Option<AbortRecord> {
         self.record.read(ABORT_RECORD_COMPLETE)
+    }
+}
+
+impl Waiters for AbortMemory {
+    fn dismiss(&self, peer: u32) {
+        [0, peer as usize + 1].iter().filter_map(|index| self.words.get(*index)).for_each(AbortWord::raise);
+    }
+
+    fn abandoned(&self) -> Option<Option<u32>> {
+        self.record().map(|record| (record.peer != NO_PEER).then_some(record.peer))
     }
 }

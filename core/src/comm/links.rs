@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::config::CommunicatorConfig;
-use super::control::{Control, Service, eager_openers, eager_peers};
+use super::control::{Control, Service};
+use super::neighbours::{eager_openers, eager_peers};
 use super::peer::PeerInfo;
+use super::standing::TICK;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
@@ -114,8 +116,11 @@ impl Links {
     ) -> Result<Self> {
         let (rank, size) = (identity.rank, identity.size);
         let mine = &peers[rank as usize];
-        let reactor =
-            Reactor::start("aqueduct-ctl", ReactorConfig::default(), Box::new(Service(control.clone())))?;
+        let reactor = Reactor::start(
+            "aqueduct-ctl",
+            ReactorConfig { tick: Some(TICK) },
+            Box::new(Service(control.clone())),
+        )?;
         // Nobody is served a door that nobody needs.
         if peers.iter().any(|peer| !peer.same_host(mine)) {
             listeners.tcp.into_iter().for_each(|listener| reactor.listen(listener));
@@ -188,6 +193,17 @@ mod tests {
     use crate::abort::Abort;
     use crate::error::ErrorKind;
 
+    /// A rank without kernels.
+    struct Nobody;
+
+    impl super::super::standing::Waiters for Nobody {
+        fn dismiss(&self, _: u32) {}
+
+        fn abandoned(&self) -> Option<Option<u32>> {
+            None
+        }
+    }
+
     fn soon() -> Deadline {
         Deadline::after(Duration::from_secs(30))
     }
@@ -214,7 +230,7 @@ mod tests {
                 .zip(listeners)
                 .map(|(identity, listeners)| {
                     let peers = peers.clone();
-                    let control = Control::new(identity.rank, size, Abort::new());
+                    let control = Control::new(identity.rank, size, Abort::new(), Arc::new(Nobody));
                     s.spawn(move || Links::open(control, identity, listeners, peers, soon()).unwrap())
                 })
                 .collect();
@@ -259,6 +275,30 @@ mod tests {
             assert!(error.message().contains("good order"), "{error}");
             assert!(!one.control.abort().is_aborted());
         }
+    }
+
+    #[test]
+    fn a_peer_with_two_links_has_left_when_both_have_ended() {
+        let mut links = group(20, 1);
+        let (a, b) = (0, 11);
+        for (from, to) in [(a, b), (b, a)] {
+            // Both open one: what `ensure` would do if they did so at the same time.
+            let (one, peers) = (&links[from], &links[from].peers);
+            let claims = one.identity.claims(to as u32);
+            let stream = one.identity.network.connect_unix(&peers[to].unix, claims, soon()).unwrap();
+            assert!(one.control.adopt(&one.reactor.add(stream)));
+        }
+        let leaver = links.remove(b);
+        wait_for("the links were not accepted", || leaver.control.links(a as u32).len() == 2);
+        // What is said on one link right before the end counts, whichever link is read first.
+        let key = Key { kind: Kind::MemorySend, peer: a as u32, tag: 3 };
+        leaver.control.say(key, 1, Message::Done(Ok(()))).unwrap();
+        drop(leaver);
+        let control = &links[a].control;
+        wait_for("BYE did not come", || control.check_peer("x", b as u32).is_err());
+        let key = Key { kind: Kind::MemoryRecv, peer: b as u32, tag: 3 };
+        assert!(control.with_mailbox(|mailbox| mailbox.done(key, 1)).is_some());
+        assert!(!control.abort().is_aborted());
     }
 
     #[test]

@@ -17,13 +17,14 @@ mod key;
 mod links;
 mod mailbox;
 mod memory;
+mod neighbours;
 mod peer;
 mod pending;
-mod poll;
 mod registry;
 mod report;
 mod semaphore;
 mod setup;
+mod standing;
 mod tokens;
 mod topology;
 

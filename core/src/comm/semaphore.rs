@@ -76,9 +76,9 @@ impl Device2DeviceSemaphore {
         self.inner.connection.check("semaphore")
     }
 
-    /// Where kernels find the communicator's abort word and record. Kept alive as [`device_handle`](Self::device_handle) is.
+    /// Where kernels that wait for this semaphore find the abort word and record. Kept alive as [`device_handle`](Self::device_handle) is.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.inner.core.abort_memory().handle()
+        self.inner.core.abort_memory().handle_for(self.peer())
     }
 
     /// What kernels need. Plain addresses: keep the semaphore, or its [`keep_alive`](Self::keep_alive), until no kernel

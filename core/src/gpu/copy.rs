@@ -23,9 +23,7 @@ impl Stream {
         // SAFETY: each slice names memory that its owner keeps accessible, and both owners are retained until the work
         // is done.
         unsafe { self.copy_raw(dst.ptr(), src.ptr(), dst.len()) }?;
-        // Both are kept, also if noting the first one fails.
-        let kept = self.retain_slice(dst);
-        self.retain_slice(src).and(kept)
+        self.retain_all([dst, src].map(|slice| Arc::clone(slice.keep_alive())))
     }
 
     /// Enqueues a copy of `len` bytes between addresses of the unified address space.

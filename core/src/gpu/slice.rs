@@ -52,6 +52,18 @@ impl DeviceSlice {
         &self.context
     }
 
+    /// That kernels of `context` can be given it, for `op`.
+    pub(crate) fn check_context(&self, op: &'static str, context: &Context) -> Result<()> {
+        if self.context == *context {
+            return Ok(());
+        }
+        let message = format!(
+            "{self:?} belongs to another context than the kernel, which runs on device {}; allocate it there",
+            context.device().ordinal()
+        );
+        Err(Error::usage(op, message))
+    }
+
     /// What keeps the memory alive.
     pub fn keep_alive(&self) -> &KeepAlive {
         &self.keep

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::fmt;
 use std::ptr;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
 
@@ -12,7 +11,7 @@ use super::context::Context;
 use super::driver::call;
 use super::event::Event;
 use super::reaper::{Retired, is_capturing, is_idle};
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
@@ -114,6 +113,14 @@ impl Stream {
         result
     }
 
+    /// [`retain`](Self::retain) for each of `what`, also if one of them is an error: the first one is returned.
+    ///
+    /// # Errors
+    /// As for [`retain`](Self::retain).
+    pub fn retain_all(&self, what: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
+        what.into_iter().map(|one| self.retain(one)).fold(Ok(()), Result::and)
+    }
+
     /// Whether all work enqueued so far is done. During a capture it is not.
     ///
     /// # Errors
@@ -192,14 +199,16 @@ impl Kept {
         }
         let event = match self.closed.take() {
             None => Event::new(stream.context())?,
-            Some((event, batch)) => {
-                if !event.is_done()? {
-                    self.closed = Some((event, batch));
-                    return Ok(());
+            Some((event, batch)) => match event.is_done() {
+                Ok(true) => {
+                    done.extend(batch);
+                    event
                 }
-                done.extend(batch);
-                event
-            }
+                unknown => {
+                    self.closed = Some((event, batch));
+                    return unknown.map(drop);
+                }
+            },
         };
         event.record(stream)?;
         self.closed = Some((event, std::mem::take(&mut self.open)));
@@ -297,27 +306,17 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Asks `done` until it says so: first giving way to other threads, then sleeping ever longer, up to half a
-/// millisecond.
+/// Asks `done` until it says so.
 pub(super) fn poll_until(
     op: &'static str,
     what: &str,
     deadline: Deadline,
     mut done: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    const YIELDS: u32 = 200;
-    const LONGEST: Duration = Duration::from_micros(500);
-    let mut pause = Duration::from_micros(10);
-    let mut turns = 0;
+    let mut backoff = Backoff::new();
     while !done()? {
         deadline.check(op, what)?;
-        turns += 1;
-        if turns <= YIELDS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(pause.min(deadline.remaining()));
-            pause = (pause * 2).min(LONGEST);
-        }
+        backoff.pause(deadline);
     }
     Ok(())
 }

@@ -38,7 +38,8 @@ pub trait Handler: Send {
     /// A frame has arrived. An error closes the link, with that error.
     fn frame(&mut self, link: &Link, frame: Frame) -> Result<()>;
 
-    /// The peer has closed the link, or it has failed. Called once; not for a link closed on this side.
+    /// The peer has closed the link, it has failed, or the service thread has. Called once; not for a link closed on
+    /// this side.
     fn closed(&mut self, link: &Link, why: &Error);
 
     /// Called about every [`ReactorConfig::tick`].
@@ -92,10 +93,18 @@ impl Reactor {
                     Error::new(ErrorKind::Internal, "reactor", "a handler panicked; the service thread ended")
                 }
             };
-            if why.kind() != ErrorKind::Aborted {
+            let failed = why.kind() != ErrorKind::Aborted;
+            if failed {
                 log::error!("{why}");
             }
-            service.links.values().for_each(|served| served.link.inner.fail(why.duplicate()));
+            for served in std::mem::take(&mut service.links).into_values() {
+                served.link.inner.fail(why.duplicate());
+                if failed && served.close_by.is_none() {
+                    // Those who wait for this link hear of it from the handler. It may panic again, which changes nothing.
+                    let tell = AssertUnwindSafe(|| service.handler.closed(&served.link, &why));
+                    drop(catch_unwind(tell));
+                }
+            }
         };
         let thread = std::thread::Builder::new().name(name.into()).stack_size(512 << 10).spawn(run);
         Ok(Self { bell, thread: Some(thread.map_err(failed)?), next_id, creator: std::process::id() })

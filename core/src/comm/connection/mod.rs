@@ -12,7 +12,7 @@ use super::mailbox::Offer;
 use super::memory::RegisteredMemory;
 use super::pending::Pending;
 use super::setup::Item;
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Event, Stream};
 use crate::sync::{AtomicU64, Ordering};
@@ -171,9 +171,9 @@ impl Connection {
     pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<()> {
         const OP: &str = "flush";
         let deadline = deadline.into();
-        let mut wait = super::poll::Backoff::new();
+        let mut wait = Backoff::new();
         while !self.inner.backend.is_done()? {
-            self.inner.core.control().abort().check(OP)?;
+            self.inner.core.check(OP)?;
             if deadline.expired() {
                 let message =
                     format!("operations of the connection to rank {} are not done in time", self.peer());

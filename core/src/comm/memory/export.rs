@@ -133,7 +133,11 @@ pub(in super::super) unsafe fn register_raw(
     let offset = ptr - base;
     check_range(usize::try_from(offset).unwrap_or(usize::MAX), len, size)?;
     let allocation = registry::find_or_insert(
-        |known| matches!(known.source, Source::Raw(_)) && known.base == base && known.size == size,
+        |known| {
+            matches!(known.source, Source::Raw(_))
+                && (known.base, known.size) == (base, size)
+                && known.context == *context
+        },
         |number| Allocation { number, base, size, context: context.clone(), source: Source::Raw(pieces) },
     );
     Ok(local(allocation, offset, len, transports))

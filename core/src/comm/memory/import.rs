@@ -93,7 +93,7 @@ pub(in super::super) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Res
     Ok(RegisteredMemory { slice, transports: wire.transports, origin: Origin::Received { from } })
 }
 
-fn of_this_process(core: &Core, from: u32, wire: &MemoryWire) -> Result<(CUdeviceptr, KeepAlive)> {
+fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<(CUdeviceptr, KeepAlive)> {
     let (mine, theirs) = (core.peer(core.rank()), core.peer(from));
     if !theirs.same_process(mine) || wire.process != registry::process_number()? {
         let message = format!("rank {from} sent memory as if it were of this process, and it is not");
@@ -105,7 +105,9 @@ fn of_this_process(core: &Core, from: u32, wire: &MemoryWire) -> Result<(CUdevic
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     };
     allocation.allow(core.context()).map_err(|error| unreachable(core, from, error))?;
-    Ok((allocation.base(), allocation))
+    let base = allocation.base();
+    // The communicator too, as with memory of another process: a rank does not leave while its work uses a peer's memory.
+    Ok((base, Arc::new((core.clone(), allocation))))
 }
 
 fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: &Offer) -> Result<Arc<Import>> {

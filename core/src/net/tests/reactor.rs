@@ -164,6 +164,8 @@ fn bad_frames_and_panicking_handlers_end_links_not_the_process() {
     good.send(666, b"", soon()).unwrap();
     assert_eq!(good.recv(soon()).unwrap_err().kind(), ErrorKind::PeerLost);
     assert_eq!(second.post(1, b"").unwrap_err().kind(), ErrorKind::Internal);
+    // Or nobody would know that nothing comes any more.
+    assert!(matches!(next(&seen), Seen::Closed(id, ErrorKind::Internal) if id == second.id()));
 }
 
 #[test]
