@@ -172,11 +172,6 @@ impl AbortWord {
         self.atomic().store(1, raw::Ordering::Release); // SYNC abort.word
     }
 
-    /// Lets kernels run again: for a scratch word that a new communicator takes over.
-    pub fn clear(&self) {
-        self.atomic().store(0, raw::Ordering::Release);
-    }
-
     /// Whether kernels are told to leave.
     pub fn is_raised(&self) -> bool {
         self.atomic().load(raw::Ordering::Acquire) != 0

@@ -4,8 +4,8 @@
 //! interleaving and every value that the C11 model lets a relaxed load see; otherwise they are `std`'s. Loom's objects
 //! exist only inside a model, so under `cfg(loom)` only the tests named `loom_*` can run (`ci/test.sh loom`).
 //! A test below keeps `std::sync::atomic` out of every other file (clippy's `disallowed_types` cannot: it sees
-//! through re-exports). [`Word32`] and [`Word64`] go one step further: a protocol generic over them also runs on
-//! words in memory shared with another process or a GPU, which loom's own types cannot be placed in.
+//! through re-exports). Words at addresses that somebody else chose, in memory shared with another process or a GPU, are
+//! [`raw`]: loom's own types cannot be placed there.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -26,56 +26,6 @@ mod models;
 pub mod raw {
     pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 }
-
-macro_rules! word {
-    ($(#[$doc:meta])* $name:ident, $value:ty, $($ty:ty),+) => {
-        $(#[$doc])*
-        pub trait $name {
-            /// Reads the word.
-            fn load(&self, order: Ordering) -> $value;
-            /// Writes the word.
-            fn store(&self, value: $value, order: Ordering);
-            /// Writes `new` if the word is `current`; the value before, as `Ok` if it was replaced.
-            fn compare_exchange(
-                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
-            ) -> Result<$value, $value>;
-        }
-        $(impl $name for $ty {
-            fn load(&self, order: Ordering) -> $value {
-                self.load(order)
-            }
-            fn store(&self, value: $value, order: Ordering) {
-                self.store(value, order);
-            }
-            fn compare_exchange(
-                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.compare_exchange(current, new, success, failure)
-            }
-        })+
-    };
-}
-
-#[cfg(not(loom))]
-word!(
-    /// A 32-bit word that several parties read and write.
-    Word32, u32, AtomicU32
-);
-#[cfg(not(loom))]
-word!(
-    /// A 64-bit word that several parties read and write.
-    Word64, u64, AtomicU64
-);
-#[cfg(loom)]
-word!(
-    /// A 32-bit word that several parties read and write.
-    Word32, u32, AtomicU32, raw::AtomicU32
-);
-#[cfg(loom)]
-word!(
-    /// A 64-bit word that several parties read and write.
-    Word64, u64, AtomicU64, raw::AtomicU64
-);
 
 /// Locks `mutex` even if a thread panicked while it held it: our critical sections keep their data valid at
 /// every step, and a poisoned lock must not turn one failure into a second panic inside a Drop.

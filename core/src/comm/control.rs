@@ -15,9 +15,15 @@
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
+#[cfg(all(test, loom))]
+mod models;
+mod service;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
+
+pub(super) use service::Service;
 
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
@@ -28,7 +34,7 @@ use crate::abort::{Abort, AbortCause, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::KeepAlive;
-use crate::net::{Frame, Handler, Link};
+use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
@@ -49,6 +55,9 @@ struct State {
     links: Vec<Vec<Link>>,
     mailbox: Mailbox,
     holds: Holds,
+    /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
+    /// the service thread is who ends those.
+    released: Vec<KeepAlive>,
     /// We said BYE: what ends now is not a failure.
     leaving: bool,
     /// Counts changes that a waiter may care about.
@@ -62,6 +71,7 @@ impl Control {
             links: vec![Vec::new(); size as usize],
             mailbox: Mailbox::default(),
             holds: Holds::default(),
+            released: Vec::new(),
             leaving: false,
             version: 0,
         };
@@ -98,10 +108,16 @@ impl Control {
         (0..state.size()).try_for_each(|peer| state.check(op, peer))
     }
 
-    /// `Ok` while nothing has failed.
+    /// `Ok` while nothing has failed. Not for the service thread.
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        self.drop_released();
         self.notice_abandoned();
         self.abort.check(op)
+    }
+
+    fn drop_released(&self) {
+        let released = std::mem::take(&mut lock(&self.state).released);
+        drop(released);
     }
 
     /// Aborts if a kernel has left because the rank that it waited for had.
@@ -235,6 +251,7 @@ impl Control {
     /// failed, because then nobody may be left to give it back.
     pub(super) fn wait_released(&self, deadline: Deadline) -> bool {
         self.wait_until(deadline, |state| self.abort.is_aborted() || !state.holds.holds_memory());
+        self.drop_released();
         !lock(&self.state).holds.holds_memory()
     }
 
@@ -278,17 +295,15 @@ impl Control {
     /// The peer is lost: remembers why, and aborts.
     pub(super) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
         let why = why.to_string();
-        let released = {
+        {
             let mut state = lock(&self.state);
             if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
             state.standing[peer as usize] = Standing::Lost(why.clone());
-            let released = state.holds.release_all(peer);
+            state.release_all(peer);
             self.wake(&mut state);
-            released
-        };
-        drop(released);
+        }
         self.abort.abort(AbortCause::peer_lost(peer, format!("{why} (noticed by rank {})", self.rank)));
     }
 
@@ -337,9 +352,10 @@ impl Control {
             }
             frames::RELEASE => {
                 let Release { id, count } = Release::decode(&frame.payload)?;
-                let released = lock(&self.state).holds.release(id, peer, count);
-                drop(released);
-                self.wake(&mut lock(&self.state));
+                let mut state = lock(&self.state);
+                let released = state.holds.release(id, peer, count);
+                state.released.extend(released);
+                self.wake(&mut state);
             }
             frames::FAILURE => {
                 let size = lock(&self.state).size();
@@ -374,10 +390,10 @@ impl Control {
             (Standing::Present, _) => state.standing[peer as usize] = Standing::Leaving,
             _ => return,
         }
-        let released = if last { state.holds.release_all(peer) } else { Vec::new() };
+        if last {
+            state.release_all(peer);
+        }
         self.wake(&mut state);
-        drop(state);
-        drop(released);
     }
 
     fn hear_failure(&self, cause: AbortCause) {
@@ -388,15 +404,18 @@ impl Control {
             if !state.standing[rank as usize].is_gone() {
                 state.standing[rank as usize] = Standing::Lost(cause.reason.clone());
             }
-            let released = state.holds.release_all(rank);
-            drop(state);
-            drop(released);
+            state.release_all(rank);
         }
         self.abort.abort(cause);
     }
 }
 
 impl State {
+    fn release_all(&mut self, peer: u32) {
+        let released = self.holds.release_all(peer);
+        self.released.extend(released);
+    }
+
     fn size(&self) -> u32 {
         u32::try_from(self.standing.len()).unwrap_or(u32::MAX)
     }
@@ -430,101 +449,5 @@ impl std::fmt::Debug for Control {
             .field("standing", &state.standing)
             .field("holds", &state.holds)
             .finish_non_exhaustive()
-    }
-}
-
-/// What the service thread calls.
-#[derive(Debug)]
-pub(super) struct Service(pub(super) Arc<Control>);
-
-impl Handler for Service {
-    fn accepted(&mut self, link: &Link) {
-        if !self.0.adopt(link) {
-            log::warn!("closing a control link from rank {}, which does not exist", link.peer().from);
-            link.close();
-        }
-    }
-
-    fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
-        self.0.receive(link, frame)
-    }
-
-    fn closed(&mut self, link: &Link, why: &Error) {
-        self.0.end(link, Some(why));
-    }
-
-    fn tick(&mut self) {
-        self.0.tick();
-    }
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use std::time::Duration;
-
-    use super::super::key::Kind;
-    use super::super::mailbox::Offer;
-    use super::*;
-
-    struct Nobody;
-
-    impl Waiters for Nobody {
-        fn dismiss(&self, _: u32) {}
-
-        fn abandoned(&self) -> Option<Option<u32>> {
-            None
-        }
-    }
-
-    const SEND: Key = Key { kind: Kind::MemorySend, peer: 0, tag: 1 };
-    const RECV: Key = Key { kind: Kind::MemoryRecv, peer: 0, tag: 1 };
-
-    fn control() -> Arc<Control> {
-        Control::new(0, 1, Abort::new(), Arc::new(Nobody))
-    }
-
-    /// How `setup` waits: the number of the latest change, a look at the mailbox, then the wait. No message is slept over.
-    #[test]
-    fn loom_setup_sees_every_message() {
-        loom::model(|| {
-            let control = control();
-            let peer = control.clone();
-            let thread = loom::thread::spawn(move || {
-                peer.say(SEND, 1, Message::Offer(Offer::default())).unwrap();
-                peer.say(SEND, 1, Message::Done(Ok(()))).unwrap();
-            });
-            let (mut offered, mut done) = (false, false);
-            while !(offered && done) {
-                let seen = control.version();
-                offered |= control.with_mailbox(|mailbox| mailbox.take_offer(RECV, 1)).is_some();
-                done = control.with_mailbox(|mailbox| mailbox.done(RECV, 1)).is_some();
-                if !(offered && done) {
-                    assert!(control.wait(seen, Deadline::after(Duration::MAX)));
-                }
-            }
-            thread.join().unwrap();
-        });
-    }
-
-    /// An abort ends every wait: that of `setup`, and that of `close` for memory nobody gives back.
-    #[test]
-    fn loom_an_abort_wakes_who_waits() {
-        loom::model(|| {
-            let control = control();
-            control.hold(HoldId::Memory(1), Arc::new(()), 0);
-            let other = control.clone();
-            let thread = loom::thread::spawn(move || other.abort().abort(AbortCause::requested(0, "enough")));
-            let closing = control.clone();
-            let closer = loom::thread::spawn(move || closing.wait_released(Deadline::after(Duration::MAX)));
-            loop {
-                let seen = control.version();
-                if control.check("setup").is_err() {
-                    break;
-                }
-                control.wait(seen, Deadline::after(Duration::MAX));
-            }
-            assert!(thread.join().unwrap());
-            assert!(!closer.join().unwrap(), "nobody gave it back");
-        });
     }
 }

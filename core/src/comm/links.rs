@@ -345,18 +345,30 @@ mod tests {
         }
     }
 
+    /// Tells which thread dropped it.
+    struct Traced(std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+    impl Drop for Traced {
+        fn drop(&mut self) {
+            let _ = self.0.send(std::thread::current().id());
+        }
+    }
+
     #[test]
     fn what_a_peer_uses_is_held_until_it_gives_it_back_or_leaves() {
         let mut links = group(3, 1);
-        let thing = Arc::new(1_u8);
+        let (dropped_on, seen) = std::sync::mpsc::channel();
+        let thing = Arc::new(Traced(dropped_on));
         for peer in [1, 2] {
             links[0].control.hold(HoldId::Memory(9), thing.clone(), peer);
         }
         assert!(!links[0].control.wait_released(Deadline::after(Duration::from_millis(20))));
         links[1].control.give_back(0, HoldId::Memory(9), 1);
         drop(links.remove(2));
+        drop(thing);
         assert!(links[0].control.wait_released(soon()));
-        assert_eq!(Arc::strong_count(&thing), 1);
+        // Not on the service thread, which must not wait for the driver.
+        assert_eq!(seen.recv().unwrap(), std::thread::current().id());
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Running {
 
     fn try_advance(&mut self, core: &Arc<Core>, deadline: Deadline) -> Result<Progress> {
         let (control, key) = (core.control(), self.key);
-        control.abort().check(key.kind.op())?;
+        control.check(key.kind.op())?;
         match control.with_mailbox(|mailbox| mailbox.done(key, self.attempt)) {
             Some(Ok(())) if self.step == Step::Built => return Ok(Progress::Ended(Ok(()))),
             Some(Err(error)) => {
