@@ -69,6 +69,11 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable("AQUEDUCT_UNIQUE_ID_FILE", "(none)", "instead, a file of mode 0600 with the unique id"),
     variable(
+        "AQUEDUCT_RENDEZVOUS_FILE",
+        "(none)",
+        "instead, a path at which rank 0 leaves the unique id for the others; on a file system that all hosts share",
+    ),
+    variable(
         "AQUEDUCT_LOG",
         "warn",
         "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net",
@@ -162,6 +167,8 @@ pub struct Env {
     pub unique_id: Option<String>,
     /// `AQUEDUCT_UNIQUE_ID_FILE`, if set.
     pub unique_id_file: Option<PathBuf>,
+    /// `AQUEDUCT_RENDEZVOUS_FILE`, if set.
+    pub rendezvous_file: Option<PathBuf>,
     /// `AQUEDUCT_LOG`.
     pub log: LogSpec,
     /// `AQUEDUCT_LOG_FILE`, if set, with its `%` codes not yet replaced.
@@ -237,6 +244,7 @@ impl Env {
             local_rank: number("LOCAL_RANK", 0)?,
             unique_id: text("UNIQUE_ID"),
             unique_id_file: text("UNIQUE_ID_FILE").map(PathBuf::from),
+            rendezvous_file: text("RENDEZVOUS_FILE").map(PathBuf::from),
             log: log_spec(&text("LOG").unwrap_or_default())?,
             log_file: text("LOG_FILE"),
         };

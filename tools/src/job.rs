@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
-use aqueduct::bootstrap::{self, Bootstrap};
+use aqueduct::bootstrap::{self, Bootstrap, Launch};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::env::Env;
 use aqueduct::gpu::{Context, Device, Driver};
@@ -35,7 +35,8 @@ impl Rank {
             Some(bootstrap) => bootstrap,
             None => alone()?,
         };
-        let device = Device::new(&driver, ordinal(&driver, &bootstrap, env.local_rank)?)?;
+        let local_rank = env.local_rank.or(Launch::from_env()?.and_then(|launch| launch.local_rank));
+        let device = Device::new(&driver, ordinal(&driver, &bootstrap, local_rank)?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
         Ok(Self { bootstrap, context, comm, timeout })

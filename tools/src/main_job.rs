@@ -1,26 +1,31 @@
 //! The main job: without arguments, `aqueduct` all-reduces real data over everything this machine has.
 //!
 //! Started by hand it launches one rank per GPU, or four software ranks, as processes of their own. Started as a rank
-//! (by `aqueduct run`, or by itself) it takes part.
+//! (by `aqueduct run`, mpirun, mpiexec, srun, torchrun, or by itself) it takes part.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use aqueduct::bootstrap::{Launch, Launcher};
 use aqueduct::gpu::Device;
 
-use crate::run::Launch;
-use crate::{job, perf};
+use crate::{job, perf, run};
 
 /// Ranks where there is no GPU.
 const SOFTWARE_RANKS: u32 = 4;
 
 pub(crate) fn execute() -> Result<ExitCode> {
     let args = perf::Args::all_reduce();
-    if aqueduct::env::Env::get()?.rank.is_some() {
+    if Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)) {
         return perf::execute(&args);
     }
     let driver = job::driver()?;
     let ranks = if driver.is_software() { SOFTWARE_RANKS } else { Device::count(&driver)? };
-    let launch = Launch { ranks, command: vec!["aqueduct".to_owned()], prefix: false, timeout: None };
+    let launch = run::Launch { ranks, command: vec!["aqueduct".to_owned()], prefix: false, timeout: None };
     launch.run()
+}
+
+/// A Slurm step of one task is how a shell on a compute node is started (`srun --pty bash`).
+fn is_shell(launch: &Launch) -> bool {
+    launch.launcher == Launcher::Slurm && launch.size == Some(1)
 }

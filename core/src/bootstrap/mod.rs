@@ -17,7 +17,7 @@ mod tests;
 
 use std::fmt::Debug;
 
-pub use launch::from_env;
+pub use launch::{Launch, Launcher, NodeList, TaskCounts, from_env};
 pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;
 pub use tcp::TcpBootstrap;

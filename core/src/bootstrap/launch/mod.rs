@@ -1,0 +1,189 @@
+//! Joining the job that a launcher has described in the environment.
+//!
+//! [`Launch`] finds out which rank this process is; what follows brings rank 0's unique id to the others, by the
+//! first of these that there is: `AQUEDUCT_UNIQUE_ID`, `AQUEDUCT_UNIQUE_ID_FILE`, `AQUEDUCT_RENDEZVOUS_FILE`, the
+//! launcher's own service (PMI-1, PMIx, torchrun's store), and a file in the temporary directory if all ranks are on
+//! one host.
+
+mod discover;
+mod file;
+mod pmi;
+mod pmix;
+mod slurm;
+mod store;
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use discover::{Launch, Launcher};
+pub use slurm::{NodeList, TaskCounts};
+
+use self::discover::Service;
+use self::file::{Place, read_private};
+use self::pmix::Pmix;
+use self::store::Store;
+use super::{Bootstrap, TcpBootstrap, UniqueId, local};
+use crate::deadline::Deadline;
+use crate::env::Env;
+use crate::error::{Error, ErrorKind, Result};
+
+type Joined = Arc<dyn Bootstrap>;
+
+/// Joins the job that the environment describes, as `aqueduct run`, mpirun, mpiexec, srun and torchrun do; waits at
+/// most `AQUEDUCT_TIMEOUT`. `None` if no launcher has started this process; an error that names what is missing if
+/// the variables are incomplete, contradict each other, or leave no way to meet.
+///
+/// Every rank of the job calls it, once: launchers serve one conversation per process. A program that calls
+/// `MPI_Init` shares a [`UniqueId`] by `MPI_Bcast` instead. Whoever can read the launcher's store, or the memory of
+/// its daemons, can read the job's secret there.
+pub fn from_env() -> Result<Option<Arc<dyn Bootstrap>>> {
+    join(Env::get()?, Launch::from_env()?)
+}
+
+fn join(env: &Env, launch: Option<Launch>) -> Result<Option<Joined>> {
+    let has_id = env.unique_id.is_some() || env.unique_id_file.is_some();
+    let Some(launch) = launch else {
+        if !has_id {
+            return Ok(None);
+        }
+        let text = "AQUEDUCT_RANK is not set, nor a launcher's variables, but AQUEDUCT_UNIQUE_ID is; set all of \
+                    AQUEDUCT_RANK, _WORLD_SIZE and _UNIQUE_ID";
+        return Err(Error::usage("launch", text));
+    };
+    let deadline = Deadline::after(env.timeout);
+    if has_id {
+        let id: UniqueId = match (&env.unique_id, &env.unique_id_file) {
+            (Some(text), _) => text.parse()?,
+            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.parse()?,
+        };
+        return known_id(&launch, &id, deadline).map(Some);
+    }
+    if launch.size == Some(1) {
+        return Ok(local(1).pop().map(|alone| Arc::new(alone) as Joined));
+    }
+    if let Some(path) = &env.rendezvous_file {
+        let place = Place::at(path, launch.job.as_deref().unwrap_or(""));
+        return by_file(&launch, &place, deadline).map(Some);
+    }
+    for service in &launch.services {
+        if let Some(joined) = by_service(&launch, service, deadline)? {
+            return Ok(Some(joined));
+        }
+    }
+    if let Some(job) = launch.job.as_ref().filter(|_| launch.is_single_host()) {
+        let place = Place::on_this_host(&format!("{} {job}", launch.launcher));
+        return by_file(&launch, &place, deadline).map(Some);
+    }
+    Err(no_way(&launch))
+}
+
+fn known_id(launch: &Launch, id: &UniqueId, deadline: Deadline) -> Result<Joined> {
+    let Some(size) = launch.size else {
+        let text = "AQUEDUCT_UNIQUE_ID is set, but the number of ranks is not known; set AQUEDUCT_RANK and \
+                    AQUEDUCT_WORLD_SIZE too";
+        return Err(Error::usage("launch", text));
+    };
+    Ok(Arc::new(TcpBootstrap::new(launch.rank, size, id, deadline)?))
+}
+
+/// Rank 0 leaves the id; it is taken away when all have met, or when that failed.
+fn by_file(launch: &Launch, place: &Place, deadline: Deadline) -> Result<Joined> {
+    if launch.rank == 0 {
+        let id = TcpBootstrap::create_unique_id()?;
+        let _published = place.publish(&id.to_string())?;
+        return known_id(launch, &id, deadline);
+    }
+    let mut unserved: Option<(String, Error)> = None;
+    loop {
+        let old = unserved.as_ref().map(|(text, _)| text.as_str());
+        let text = place.wait(old, deadline).map_err(|error| match unserved.take() {
+            Some((_, why)) => error.with_source(why),
+            None => error,
+        })?;
+        match known_id(launch, &text.parse()?, deadline) {
+            // Nobody answers there: an earlier job on another host may have left it, and rank 0 is still to come.
+            Err(error) if error.kind() == ErrorKind::System && !deadline.expired() => {
+                unserved = Some((text, error));
+            }
+            joined => return joined,
+        }
+    }
+}
+
+/// `None` if this host lacks what the service needs.
+fn by_service(launch: &Launch, service: &Service, deadline: Deadline) -> Result<Option<Joined>> {
+    let mine = || -> Result<Option<String>> {
+        if launch.rank > 0 {
+            return Ok(None);
+        }
+        Ok(Some(TcpBootstrap::create_unique_id()?.to_string()))
+    };
+    let joined = match service {
+        Service::Pmi { fd } => {
+            let id = pmi::share(manager(*fd)?, mine()?.as_deref(), deadline)?;
+            known_id(launch, &id.parse()?, deadline)?
+        }
+        Service::Pmix => {
+            let Some(library) = Pmix::open() else { return Ok(None) };
+            let (id, size) = library.share(mine()?, deadline)?;
+            if launch.size.is_some_and(|known| known != size) {
+                let text = format!(
+                    "the PMIx server says there are {size} ranks, the environment {}",
+                    launch.size.unwrap_or(0)
+                );
+                return Err(Error::usage("launch", text));
+            }
+            known_id(&Launch { size: Some(size), ..launch.clone() }, &id.parse()?, deadline)?
+        }
+        Service::Store { host, port, key } => {
+            let mut store = Store::connect(host, *port, key, deadline)?;
+            if let Some(id) = mine()? {
+                store.set(&id)?;
+            }
+            let id = store.get()?.parse()?;
+            let joined = known_id(launch, &id, deadline);
+            if launch.rank == 0
+                && let Err(error) = store.delete()
+            {
+                log::warn!("torchrun's store keeps the job's secret: {error}");
+            }
+            joined?
+        }
+    };
+    Ok(Some(joined))
+}
+
+/// A connection of our own to the process manager at `PMI_FD`; the launcher's descriptor stays as it is.
+fn manager(fd: i32) -> Result<UnixStream> {
+    // SAFETY: only duplicated, which fails if nothing is open there; -1, the one forbidden value, is never parsed.
+    let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    copy.map(UnixStream::from).map_err(|error| {
+        let text = format!(
+            "PMI_FD={fd} is not open: something between the launcher and this process has closed it; start the \
+             process directly by the launcher, or set AQUEDUCT_RENDEZVOUS_FILE"
+        );
+        Error::system("launch", text, error)
+    })
+}
+
+fn existing(path: &Path) -> Result<String> {
+    read_private(path)?.ok_or_else(|| {
+        let text = format!("cannot read {}; AQUEDUCT_UNIQUE_ID_FILE must name a file", path.display());
+        Error::new(ErrorKind::System, "launch", text)
+    })
+}
+
+fn no_way(launch: &Launch) -> Error {
+    let text = format!(
+        "this is rank {} of a job of {}, but that offers no way to meet the other ranks; set AQUEDUCT_RENDEZVOUS_FILE \
+         to a path that all ranks see, or AQUEDUCT_UNIQUE_ID to the job's id on all ranks, or start them by \
+         aqueduct run, torchrun, mpirun, mpiexec, or srun --mpi=pmix",
+        launch.rank, launch.launcher
+    );
+    Error::usage("launch", text)
+}

@@ -1,0 +1,160 @@
+//! A client of the key-value store that torchrun's agent serves at `MASTER_ADDR:MASTER_PORT`.
+//!
+//! Protocol of PyTorch's TCPStore (2.1 and later): a request is one byte of command and its arguments; numbers are in
+//! the host's byte order, texts have a 64-bit length before them. The first request proves by a number that we mean
+//! a store. The store knows no authentication: whoever can reach its port can read what is in it, so the text is
+//! deleted as soon as everybody has it.
+#![forbid(unsafe_code)]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+
+const VALIDATE: u8 = 0;
+const SET: u8 = 1;
+const GET: u8 = 3;
+const WAIT: u8 = 6;
+const DELETE: u8 = 8;
+const MAGIC: u32 = 0x3c85_f7ce;
+const STOP_WAITING: u8 = 0;
+const MAX_VALUE: u64 = 4096;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection to the store, about one key of it.
+#[derive(Debug)]
+pub(super) struct Store {
+    stream: TcpStream,
+    place: String,
+    key: String,
+    deadline: Deadline,
+}
+
+impl Store {
+    /// Connects; tries again until the deadline, as the store may start later than we do.
+    pub(super) fn connect(host: &str, port: u16, key: &str, deadline: Deadline) -> Result<Self> {
+        let place = format!("{host}:{port}");
+        let stream = loop {
+            match try_connect(host, port, deadline) {
+                Ok(stream) => break stream,
+                Err(error) if deadline.remaining() <= PAUSE => {
+                    let text = format!(
+                        "no store of torchrun answers at MASTER_ADDR and MASTER_PORT ({place}); start the ranks by torchrun, \
+                         or set AQUEDUCT_RENDEZVOUS_FILE"
+                    );
+                    return Err(Error::system("launch", text, error));
+                }
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        };
+        let mut store = Self { stream, place, key: key.to_owned(), deadline };
+        let mut hello = vec![VALIDATE];
+        hello.extend(MAGIC.to_ne_bytes());
+        store.send(&hello)?;
+        Ok(store)
+    }
+
+    /// Puts `value` at our key.
+    pub(super) fn set(&mut self, value: &str) -> Result<()> {
+        let mut request = self.request(SET, false);
+        text(&mut request, value);
+        self.send(&request)
+    }
+
+    /// Waits until our key has a value, and gets it.
+    pub(super) fn get(&mut self) -> Result<String> {
+        self.send(&self.request(WAIT, true))?;
+        if self.number::<1>()?[0] != STOP_WAITING {
+            return Err(self.failed("it cancelled the wait for rank 0's id"));
+        }
+        self.send(&self.request(GET, false))?;
+        let len = u64::from_ne_bytes(self.number()?);
+        if len > MAX_VALUE {
+            return Err(self.failed(&format!("it announces a value of {len} bytes")));
+        }
+        let mut value = vec![0; len as usize];
+        self.read(&mut value)?;
+        String::from_utf8(value).map_err(|_| self.failed("its value is no text"))
+    }
+
+    /// Removes our key.
+    pub(super) fn delete(&mut self) -> Result<()> {
+        self.send(&self.request(DELETE, false))?;
+        self.number::<8>().map(drop)
+    }
+
+    fn request(&self, command: u8, counted: bool) -> Vec<u8> {
+        let mut request = vec![command];
+        if counted {
+            request.extend(1u64.to_ne_bytes());
+        }
+        text(&mut request, &self.key);
+        request
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let left = self.left()?;
+        let sent = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(bytes));
+        sent.map_err(|error| self.broken(error))
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read(&mut self, mut bytes: &mut [u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let left = self.left()?;
+            match self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes)) {
+                Ok(0) => return Err(self.failed("it closed the connection")),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+                Err(error) => return Err(self.broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn left(&self) -> Result<Duration> {
+        let left = self.deadline.remaining();
+        if left.is_zero() {
+            let text = format!("rank 0 did not put its id into torchrun's store at {} in time", self.place);
+            return Err(Error::timeout("launch", text));
+        }
+        Ok(left)
+    }
+
+    fn broken(&self, error: std::io::Error) -> Error {
+        Error::system("launch", format!("the connection to torchrun's store at {} broke", self.place), error)
+    }
+
+    fn failed(&self, what: &str) -> Error {
+        let text =
+            format!("what answers at MASTER_ADDR and MASTER_PORT ({}) is of no use: {what}", self.place);
+        Error::new(ErrorKind::System, "launch", text)
+    }
+}
+
+fn text(request: &mut Vec<u8>, text: &str) {
+    request.extend((text.len() as u64).to_ne_bytes());
+    request.extend(text.as_bytes());
+}
+
+fn try_connect(host: &str, port: u16, deadline: Deadline) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs()? {
+        let left = deadline.remaining().max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
