@@ -11,13 +11,14 @@
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::{Condvar, Mutex, MutexGuard};
-use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{PoisonError, TryLockError};
 
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
+use crate::error::Result;
 
 #[cfg(all(test, loom))]
 mod models;
@@ -31,6 +32,27 @@ pub mod raw {
 /// every step, and a poisoned lock must not turn one failure into a second panic inside a Drop.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`lock`] for a mutex that others hold while they wait: gives up at `deadline`. `what` is what holds it.
+///
+/// # Errors
+/// Timeout.
+pub fn lock_until<'a, T: ?Sized>(
+    mutex: &'a Mutex<T>,
+    deadline: Deadline,
+    op: &'static str,
+    what: &str,
+) -> Result<MutexGuard<'a, T>> {
+    let mut backoff = Backoff::new();
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => deadline.check(op, what)?,
+        }
+        backoff.pause(deadline);
+    }
 }
 
 /// Waits for a notification of `condvar` with the lock of `guard` released, at the most until `deadline`, and takes the
@@ -59,7 +81,7 @@ impl<T> Default for OnceLock<T> {
 #[cfg(loom)]
 impl<T> OnceLock<T> {
     /// As [`std::sync::OnceLock::set`]: whoever comes second returns only when the first value can be seen.
-    pub fn set(&self, value: T) -> Result<(), T> {
+    pub fn set(&self, value: T) -> std::result::Result<(), T> {
         let set = self.value.set(value);
         match set {
             Ok(()) => self.published.store(true, Ordering::Release),
@@ -95,6 +117,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_held_lock_is_waited_for_until_the_deadline_only() {
+        let mutex = super::Mutex::new(5);
+        let held = super::lock(&mutex);
+        let soon = crate::Deadline::after(std::time::Duration::from_millis(20));
+        let error = super::lock_until(&mutex, soon, "setup", "another setup").unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Timeout);
+        drop(held);
+        // An expired deadline does not refuse a lock that is free.
+        assert_eq!(*super::lock_until(&mutex, soon, "setup", "another setup").unwrap(), 5);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, lock_until};
 use crate::wire::{Reader, WireError, Writer};
 
 const MESSAGE: u16 = 1;
@@ -136,7 +136,7 @@ impl TcpBootstrap {
     /// The link to send to `peer` on: the one in use, or one that the peer has opened, or a new one.
     fn link_to(&self, peer: u32, deadline: Deadline) -> Result<Link> {
         let slot = lock(&self.outgoing).entry(peer).or_default().clone();
-        let mut slot = lock(&slot);
+        let mut slot = lock_until(&slot, deadline, "send", "another thread to connect to the same rank")?;
         if let Some(link) = slot.as_ref() {
             return Ok(link.clone());
         }

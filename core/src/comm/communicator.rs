@@ -25,7 +25,7 @@ use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{CUdeviceptr, Context, Device, GpuBuffer, KeepAlive};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, lock_until};
 
 const NEW: &str = "Communicator::new";
 
@@ -274,7 +274,7 @@ impl Communicator {
     /// item whose other end was not asked for before `deadline`.
     pub fn setup(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
-        let _running = lock(&self.setup.running);
+        let _running = lock_until(&self.setup.running, deadline, "setup", "a setup of another thread")?;
         let items = {
             let mut queue = lock(&self.setup.queue);
             queue.keys.clear();

@@ -15,7 +15,7 @@ use super::reaper::{Retired, is_idle};
 use super::stream::poll_until;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::sync::{MutexGuard, lock};
+use crate::sync::{MutexGuard, lock_until};
 
 /// Bytes copied at a time.
 const BLOCK: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Staging {
 impl Context {
     /// Copies `data` to `dst`, which the caller has checked and keeps alive.
     pub(super) fn upload(&self, dst: CUdeviceptr, data: &[u8], deadline: Deadline) -> Result<()> {
-        self.staged("upload", |staging, driver| {
+        self.staged("upload", deadline, |staging, driver| {
             for (i, part) in data.chunks(BLOCK).enumerate() {
                 // SAFETY: the block has BLOCK bytes, and nothing on the stream uses it: each round waits.
                 unsafe { ptr::copy_nonoverlapping(part.as_ptr(), staging.block.as_ptr(), part.len()) };
@@ -80,7 +80,7 @@ impl Context {
 
     /// Copies what is at `src`, which the caller has checked and keeps alive, into `data`.
     pub(super) fn download(&self, data: &mut [u8], src: CUdeviceptr, deadline: Deadline) -> Result<()> {
-        self.staged("download", |staging, driver| {
+        self.staged("download", deadline, |staging, driver| {
             for (i, part) in data.chunks_mut(BLOCK).enumerate() {
                 let (to, from) = (staging.block.as_ptr().cast(), src + (i * BLOCK) as u64);
                 // SAFETY: the caller vouches for `src`; the block lives as long as the stream is busy.
@@ -98,17 +98,22 @@ impl Context {
         if len == 0 {
             return Ok(());
         }
-        self.staged("fill", |staging, driver| {
+        self.staged("fill", deadline, |staging, driver| {
             // SAFETY: the caller vouches for the range.
             unsafe { call!(driver, cuMemsetD8Async(dst, value, len, staging.stream)) }?;
             staging.finish(driver, "fill", deadline)
         })
     }
 
-    fn staged(&self, op: &'static str, work: impl FnOnce(&Staging, &Driver) -> Result<()>) -> Result<()> {
+    fn staged(
+        &self,
+        op: &'static str,
+        deadline: Deadline,
+        work: impl FnOnce(&Staging, &Driver) -> Result<()>,
+    ) -> Result<()> {
         let driver = self.driver();
         let _entered = self.enter()?;
-        let mut slot = lock(&self.inner.staging);
+        let mut slot = lock_until(&self.inner.staging, deadline, op, "a copy of another thread")?;
         let staging = match slot.take() {
             Some(staging) => staging,
             None => self.noted(Staging::new(driver))?,
