@@ -38,7 +38,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(what: &str, driver: &Driver) {
+pub(crate) fn describe(what: &str, driver: &Driver) {
     let (major, minor) = driver.version();
     println!("{what}: loaded from {}, CUDA {major}.{minor}", driver.provenance());
     let missing = driver.missing();

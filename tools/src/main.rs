@@ -6,6 +6,7 @@ mod job;
 mod main_job;
 mod perf;
 mod run;
+mod selftest;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,8 @@ enum Command {
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
     Perf(perf::Args),
+    /// Check everything on the devices that are here, and sum it up for a ticket
+    Selftest(selftest::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Some(Command::Info(args)) => info::execute(&args),
         Some(Command::Run(args)) => run::execute(&args),
         Some(Command::Perf(args)) => perf::execute(&args),
+        Some(Command::Selftest(args)) => selftest::execute(&args),
         None => main_job::execute(),
     };
     match outcome {

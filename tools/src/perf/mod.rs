@@ -3,7 +3,7 @@
 mod all_reduce;
 mod args;
 mod channel;
-mod data;
+pub(crate) mod data;
 mod hop;
 mod report;
 mod timing;
@@ -20,6 +20,9 @@ use crate::job::Rank;
 use args::Operation;
 use report::{Report, Row};
 
+/// Far beyond any device, and no sum or product of sizes overflows.
+const MAX_BYTES: u64 = 1 << 48;
+
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let rank = Rank::join()?;
     let software = rank.context.driver().is_software();
@@ -27,6 +30,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let (min, max) = (args.min_bytes.unwrap_or(min), args.max_bytes.unwrap_or(max));
     if min > max {
         bail!("--min-bytes {min} is larger than --max-bytes {max}");
+    }
+    if max > MAX_BYTES {
+        bail!("--max-bytes {max} is more than any device has; at most {MAX_BYTES} are taken");
     }
     let sizes = args.sizes(min, max);
     let mut report =
@@ -58,6 +64,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             }
         }
     }
+    // A kernel that had to give up leaves its stream idle, as one that is done does.
+    rank.comm.check()?;
     rank.barrier()?;
     if rank.is_root() {
         if let Some(path) = &args.json {

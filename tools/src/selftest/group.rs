@@ -1,0 +1,177 @@
+//! A communicator and, for each pair of ranks, everything that two ranks check together.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use aqueduct::channel::MemoryChannel;
+use aqueduct::comm::{
+    Communicator, CommunicatorConfig, Connection, Device2DeviceSemaphore, RegisteredMemory, Transport,
+};
+use aqueduct::gpu::{GpuBuffer, Stream};
+
+use super::stage::{Ran, Stage};
+use crate::job::Rank;
+
+/// Bytes of each buffer: more than a turn of the largest copy launch, with room to either side.
+pub(super) const LEN: usize = 96 << 10;
+
+/// Where one format's packets begin in the packet buffer: a region has one format for life.
+pub(super) const PACKET_REGION: usize = 64 << 10;
+
+/// Ranks in pairs, in rounds: every rank has at most one partner in each.
+pub(super) struct Group {
+    pub(super) comm: Communicator,
+    pub(super) pairs: Vec<Pair>,
+}
+
+/// This rank's end of what it has with one other rank.
+pub(super) struct Pair {
+    pub(super) peer: u32,
+    pub(super) stream: Stream,
+    /// What both channels read from, or write to on the receiving side.
+    pub(super) local: Arc<GpuBuffer>,
+    /// The target of the peer's `data` channel and of its connection.
+    pub(super) inbox: Arc<GpuBuffer>,
+    pub(super) local_memory: RegisteredMemory,
+    /// The peer's inbox.
+    pub(super) theirs: RegisteredMemory,
+    pub(super) connection: Connection,
+    pub(super) semaphore: Device2DeviceSemaphore,
+    pub(super) data: MemoryChannel,
+    pub(super) packets: MemoryChannel,
+}
+
+impl Group {
+    /// A new communicator over all ranks of the job, with this rank's partners of `rounds`. Collective.
+    pub(super) fn new(rank: &Rank, rounds: &[u32]) -> Result<Self> {
+        let config = CommunicatorConfig::from_env()?;
+        let comm = Communicator::new(&*rank.bootstrap, &rank.context, config, rank.deadline())?;
+        let reachable = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
+        let mut asked = Vec::new();
+        for peer in
+            rounds.iter().filter_map(|&round| partner(round, comm.rank(), comm.size())).filter(reachable)
+        {
+            asked.push(Asked::of(&comm, peer)?);
+        }
+        comm.setup(rank.deadline())?;
+        let pairs = asked.into_iter().map(Asked::pair).collect::<Result<_>>()?;
+        Ok(Self { comm, pairs })
+    }
+}
+
+/// The rounds in which somebody has a partner: all of them, or as many as it takes for every rank to have had one.
+pub(super) fn rounds(size: u32, quick: bool) -> Vec<u32> {
+    let any = |round: &u32| (0..size).any(|rank| partner(*round, rank, size).is_some());
+    // Whoever sits out in round 1 has a partner in round 2.
+    let wanted = if quick { 1..size.min(3) } else { 0..size };
+    wanted.filter(any).collect()
+}
+
+/// Whom `rank` meets in `round`: both numbers add up to the round's, modulo the size.
+pub(super) fn partner(round: u32, rank: u32, size: u32) -> Option<u32> {
+    let partner = (round + size - rank) % size;
+    (partner != rank).then_some(partner)
+}
+
+/// That every device reaches every other's memory: where not, what needs it is not run.
+pub(super) fn peer_access(stage: &Stage<'_>) -> Result<Ran> {
+    let far: Vec<String> = stage
+        .group
+        .comm
+        .topology()
+        .peers()
+        .iter()
+        .filter(|peer| !peer.is_reachable())
+        .map(|peer| peer.rank.to_string())
+        .collect();
+    Ok(if far.is_empty() {
+        Ran::all(format!("{} ranks, loads and stores between all", stage.size()))
+    } else {
+        Ran::not(format!("no peer access to the devices of ranks {}", far.join(", ")))
+    })
+}
+
+/// What one pair has asked for, before `setup()`.
+struct Asked {
+    stream: Stream,
+    local: Arc<GpuBuffer>,
+    inbox: Arc<GpuBuffer>,
+    local_memory: RegisteredMemory,
+    packet_memory: RegisteredMemory,
+    theirs: aqueduct::comm::Pending<RegisteredMemory>,
+    their_packets: aqueduct::comm::Pending<RegisteredMemory>,
+    connection: aqueduct::comm::Pending<Connection>,
+    semaphores: [aqueduct::comm::Pending<Device2DeviceSemaphore>; 2],
+}
+
+impl Asked {
+    fn of(comm: &Communicator, peer: u32) -> Result<Self> {
+        let buffer = |len| GpuBuffer::new(comm.context(), len).map(Arc::new);
+        let register = |buffer| comm.register_memory(buffer, Transport::CudaIpc);
+        let (local, inbox, packets) = (buffer(LEN)?, buffer(LEN)?, buffer(3 * PACKET_REGION)?);
+        let (local_memory, packet_memory) = (register(&local)?, register(&packets)?);
+        comm.send_memory(&register(&inbox)?, peer, 0)?;
+        comm.send_memory(&packet_memory, peer, 1)?;
+        let connection = comm.connect(peer, 0, Transport::CudaIpc)?;
+        Ok(Self {
+            stream: Stream::new(comm.context())?,
+            local,
+            inbox,
+            local_memory,
+            packet_memory,
+            theirs: comm.recv_memory(peer, 0)?,
+            their_packets: comm.recv_memory(peer, 1)?,
+            semaphores: [comm.build_semaphore(&connection, 0)?, comm.build_semaphore(&connection, 1)?],
+            connection,
+        })
+    }
+
+    fn pair(self) -> Result<Pair> {
+        let [data, packets] = self.semaphores;
+        let (semaphore, packets, theirs) = (data.get()?, packets.get()?, self.theirs.get()?);
+        Ok(Pair {
+            peer: semaphore.peer(),
+            data: MemoryChannel::new(&semaphore, &theirs, &self.local_memory, None)?,
+            packets: MemoryChannel::new(
+                &packets,
+                &self.their_packets.get()?,
+                &self.local_memory,
+                Some(&self.packet_memory),
+            )?,
+            connection: self.connection.get()?,
+            stream: self.stream,
+            local: self.local,
+            inbox: self.inbox,
+            local_memory: self.local_memory,
+            theirs,
+            semaphore,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_meets_once_and_quickly_everybody_meets_somebody() {
+        for size in 1..=9u32 {
+            let mut met = Vec::new();
+            for round in rounds(size, false) {
+                for rank in 0..size {
+                    let Some(peer) = partner(round, rank, size) else { continue };
+                    assert_eq!(partner(round, peer, size), Some(rank), "both ends agree");
+                    met.push((rank, peer));
+                }
+            }
+            met.sort_unstable();
+            let all: Vec<_> =
+                (0..size).flat_map(|a| (0..size).map(move |b| (a, b))).filter(|(a, b)| a != b).collect();
+            assert_eq!(met, all, "{size} ranks");
+            let quick = rounds(size, true);
+            assert!(quick.len() <= 2);
+            let meets = |rank| quick.iter().any(|&round| partner(round, rank, size).is_some());
+            assert!(size == 1 || (0..size).all(meets), "{size} ranks, quickly");
+        }
+    }
+}

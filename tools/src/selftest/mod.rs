@@ -1,0 +1,100 @@
+//! `aqueduct selftest`: whether everything works on this machine, in words that can be pasted into a ticket.
+//!
+//! Started by hand it launches one rank per GPU, or two software ranks, as processes of their own. Started as a rank it
+//! takes part. Every check is a row that all ranks agree about: passed, failed, or not run and why.
+
+mod abort;
+mod collectives;
+mod connection;
+mod copies;
+mod group;
+mod handles;
+mod meeting;
+mod packets;
+mod signals;
+mod stage;
+mod suite;
+mod summary;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use aqueduct::channel::PacketFormat;
+use aqueduct::collective::{Algorithm, ElementType};
+use aqueduct::env::HandlePolicy;
+use aqueduct::gpu::Device;
+
+use crate::job::{self, Rank};
+use crate::run::Launch;
+use suite::Suite;
+
+/// Ranks where there are fewer devices: most checks need somebody to talk to.
+const FEWEST_RANKS: u32 = 2;
+
+/// No self-test takes this long, on whatever machine.
+const LIMIT: Duration = Duration::from_secs(900);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Number of ranks: one per GPU, but two at least, unless this says otherwise
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: Option<u32>,
+    /// Fewer sizes of each kind, and not every pair of ranks
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    if aqueduct::env::Env::get()?.rank.is_some() {
+        return take_part(args.quick);
+    }
+    let ranks = match args.ranks {
+        Some(ranks) => ranks,
+        None => match job::driver()? {
+            driver if driver.is_software() => FEWEST_RANKS,
+            driver => Device::count(&driver)?.max(FEWEST_RANKS),
+        },
+    };
+    let mut command = vec!["aqueduct".to_owned(), "selftest".to_owned()];
+    command.extend(args.quick.then(|| "--quick".to_owned()));
+    Launch { ranks, command, prefix: false, timeout: Some(LIMIT) }.run()
+}
+
+fn take_part(quick: bool) -> Result<ExitCode> {
+    let rank = Rank::join()?;
+    let mut suite = Suite::new(&rank, quick)?;
+    suite.check("peer access", group::peer_access)?;
+    for (name, policy) in [
+        ("memory by file descriptor", HandlePolicy::Fd),
+        ("memory by legacy handle", HandlePolicy::Legacy),
+        ("memory by fabric handle", HandlePolicy::Fabric),
+    ] {
+        suite.check(name, |stage| handles::shared(stage, policy))?;
+    }
+    suite.check("channel put", copies::puts)?;
+    suite.check("channel get", copies::gets)?;
+    for format in PacketFormat::ALL {
+        suite.check(&format!("channel {format} put, unpack"), |stage| packets::carried(stage, format))?;
+    }
+    suite.check("channel element read, write", signals::elements)?;
+    suite.check("channel signal, wait, poll", signals::counting)?;
+    suite.check("channel wait before signal", signals::waiting_first)?;
+    suite.check("connection CudaIpc", connection::one_sided)?;
+    for algorithm in [Algorithm::OneShotLl16, Algorithm::TwoShotHb] {
+        for ty in ElementType::ALL {
+            let name = format!("all-reduce {algorithm} {}", ty.name());
+            suite.check(&name, |stage| collectives::reductions(stage, algorithm, ty))?;
+        }
+        let name = format!("all-reduce {algorithm} in a graph");
+        suite.check(&name, |stage| collectives::replayed(stage, algorithm))?;
+    }
+    suite.check("all-reduce by size", collectives::chosen)?;
+    suite.check("two groups side by side", collectives::side_by_side)?;
+    suite.check("abort of a waiting kernel", abort::of_a_second_group)?;
+    let rows = suite.finish();
+    if rank.is_root() {
+        return summary::print(&rank, &rows);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,141 @@
+//! Running checks one after the other, on all ranks alike.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::group::{Group, rounds};
+use super::meeting::{Meeting, Verdict};
+use super::stage::{Ran, Stage};
+use crate::job::Rank;
+
+/// A check that has ended, as all ranks together see it.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) verdict: Verdict,
+    pub(super) time: Duration,
+}
+
+/// The checks of one rank.
+pub(super) struct Suite<'a> {
+    rank: &'a Rank,
+    quick: bool,
+    meeting: Meeting<'a>,
+    /// What checks work with. One that fails is not used again.
+    group: Result<Group, String>,
+    rows: Vec<Row>,
+}
+
+impl<'a> Suite<'a> {
+    /// Makes the first group, which is a check itself.
+    pub(super) fn new(rank: &'a Rank, quick: bool) -> Result<Self> {
+        let group = Err("there is no group".to_owned());
+        let mut suite = Self { rank, quick, meeting: Meeting::new(rank), group, rows: Vec::new() };
+        suite.assemble()?;
+        Ok(suite)
+    }
+
+    /// Runs one check and prints its row at rank 0.
+    ///
+    /// # Errors
+    /// A rank is lost: nothing more can be checked.
+    pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Stage<'_>) -> Result<Ran>) -> Result<()> {
+        let started = Instant::now();
+        let mine = match &self.group {
+            Err(why) => Verdict::NotRun(why.clone()),
+            Ok(group) => {
+                let stage = Stage::new(self.rank, group, self.quick, &self.meeting);
+                let ended = run(&stage);
+                if let Err(error) = &ended {
+                    // So that kernels of others, which wait for what this rank has not done, leave.
+                    group.comm.abort(format!("selftest, {name}: {error:#}"));
+                }
+                stage.verdict(ended)
+            }
+        };
+        // Whatever went wrong, the next check begins with something that nobody has touched.
+        if self.close(name, started, mine)? { self.assemble() } else { Ok(()) }
+    }
+
+    /// All rows.
+    pub(super) fn finish(self) -> Vec<Row> {
+        self.rows
+    }
+
+    /// Replaces the group, on all ranks.
+    fn assemble(&mut self) -> Result<()> {
+        let started = Instant::now();
+        self.group = Err("the last group could not be replaced".to_owned());
+        let group = Group::new(self.rank, &rounds(self.rank.bootstrap.size(), self.quick));
+        let mine = match &group {
+            Ok(group) => Verdict::Passed(format!("communicator, channels to {} partners", group.pairs.len())),
+            Err(error) => Verdict::Failed(format!("{error:#}")),
+        };
+        let failed = self.close("set-up", started, mine)?;
+        self.group = match group {
+            Ok(group) if !failed => Ok(group),
+            _ => Err("the set-up has failed".to_owned()),
+        };
+        Ok(())
+    }
+
+    /// Ends a check; whether it has failed.
+    fn close(&mut self, name: &str, started: Instant, mine: Verdict) -> Result<bool> {
+        let verdict = together(&self.meeting.verdicts(mine)?);
+        let row = Row { name: name.to_owned(), verdict, time: started.elapsed() };
+        if self.rank.is_root() {
+            super::summary::print_row(&row)?;
+        }
+        let failed = matches!(row.verdict, Verdict::Failed(_));
+        self.rows.push(row);
+        Ok(failed)
+    }
+}
+
+/// One verdict of all ranks': failed if one has failed; passed only if all have.
+fn together(verdicts: &[Verdict]) -> Verdict {
+    let with = |text_of: fn(&Verdict) -> Option<&String>| -> Option<String> {
+        let texts: Vec<(usize, &String)> =
+            verdicts.iter().enumerate().filter_map(|(rank, v)| Some((rank, text_of(v)?))).collect();
+        let (_, first) = texts.first()?;
+        if texts.len() == verdicts.len() && texts.iter().all(|(_, text)| text == first) {
+            return Some((*first).clone());
+        }
+        Some(texts.iter().map(|(rank, text)| format!("rank {rank}: {text}")).collect::<Vec<_>>().join("\n"))
+    };
+    let failed = with(|v| if let Verdict::Failed(text) = v { Some(text) } else { None });
+    let not_run = with(|v| if let Verdict::NotRun(text) = v { Some(text) } else { None });
+    match (failed, not_run) {
+        (Some(text), _) => Verdict::Failed(text),
+        (None, Some(text)) => Verdict::NotRun(text),
+        // What every rank has run; they may differ in the partners they had.
+        (None, None) => match verdicts.first() {
+            Some(verdict) => verdict.clone(),
+            None => Verdict::NotRun("there is no rank".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rank_decides() {
+        let passed = Verdict::Passed("all".into());
+        let not_run = Verdict::NotRun("no way".into());
+        let failed = Verdict::Failed("broken".into());
+        assert_eq!(together(&[passed.clone(), passed.clone()]), passed);
+        assert_eq!(
+            together(&[passed.clone(), not_run.clone()]),
+            Verdict::NotRun("rank 1: no way".into()),
+            "what one rank could not run has not passed"
+        );
+        assert_eq!(together(&[not_run.clone(), not_run.clone()]), not_run);
+        assert_eq!(
+            together(&[not_run, failed.clone(), passed, failed]),
+            Verdict::Failed("rank 1: broken\nrank 3: broken".into())
+        );
+    }
+}

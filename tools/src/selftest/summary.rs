@@ -1,0 +1,87 @@
+//! What an operator reads, and pastes into a ticket.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use aqueduct::comm::PeerInfo;
+
+use super::meeting::Verdict;
+use super::suite::Row;
+use crate::info;
+use crate::job::Rank;
+
+/// One row: name, verdict, time, and what was run or why not.
+pub(super) fn print_row(row: &Row) -> Result<()> {
+    let (word, text) = match &row.verdict {
+        Verdict::Passed(text) => ("passed", text),
+        Verdict::NotRun(text) => ("not run", text),
+        Verdict::Failed(text) => ("FAILED", text),
+    };
+    let mut out = std::io::stdout().lock();
+    let text = text.replace('\n', "; ");
+    writeln!(out, "{:<30} {word:<7} {:>8.3} s  {text}", row.name, row.time.as_secs_f64())?;
+    Ok(out.flush()?)
+}
+
+/// The machine, the rows that failed, and the count. The exit code is 1 if a row failed.
+pub(super) fn print(rank: &Rank, rows: &[Row]) -> Result<ExitCode> {
+    let driver = rank.context.driver();
+    println!("#");
+    println!("# summary");
+    println!("# aqueduct {}, {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    println!("# host {}, kernel {}", aqueduct::logging::host_name(), kernel());
+    if let Ok(module) = std::fs::read_to_string("/proc/driver/nvidia/version") {
+        println!("# {}", module.lines().next().unwrap_or_default());
+    }
+    println!("# driver chosen: {}", driver.reason());
+    info::describe(if driver.is_software() { "software device" } else { "NVIDIA driver" }, driver);
+    for (number, peer) in rank.comm.peers().iter().enumerate() {
+        println!("# rank {number:>3} {}", place(peer));
+    }
+    let failed: Vec<&Row> = rows.iter().filter(|row| matches!(row.verdict, Verdict::Failed(_))).collect();
+    for row in &failed {
+        if let Verdict::Failed(text) = &row.verdict {
+            println!("# FAILED {}", row.name);
+            text.lines().for_each(|line| println!("#   {line}"));
+        }
+    }
+    println!("{}", last_line(rows));
+    std::io::stdout().flush()?;
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn last_line(rows: &[Row]) -> String {
+    let count = |is: fn(&Verdict) -> bool| rows.iter().filter(|row| is(&row.verdict)).count();
+    format!(
+        "# selftest : {} passed, {} failed, {} not run",
+        count(|v| matches!(v, Verdict::Passed(_))),
+        count(|v| matches!(v, Verdict::Failed(_))),
+        count(|v| matches!(v, Verdict::NotRun(_))),
+    )
+}
+
+fn place(peer: &PeerInfo) -> String {
+    let device = &peer.device;
+    format!("pid {:>7} on {} [{}]", peer.pid, device.name, device.pci_bus_id)
+}
+
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    release.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_run_is_not_counted_as_passed() {
+        let row = |verdict| Row { name: String::new(), verdict, time: Duration::ZERO };
+        let (passed, not_run) = (row(Verdict::Passed(String::new())), row(Verdict::NotRun(String::new())));
+        let rows = [passed.clone(), not_run, passed, row(Verdict::Failed(String::new()))];
+        assert_eq!(last_line(&rows), "# selftest : 2 passed, 1 failed, 1 not run");
+    }
+}
