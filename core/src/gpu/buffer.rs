@@ -75,7 +75,7 @@ impl GpuBuffer {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "GpuBuffer",
-                    "this device has no fabric handles, which need an NVLink domain; use HandlePolicy::Fd or Auto",
+                    "this device has no fabric handles, which need an NVLink domain; use HandlePolicy::Fd or Auto (AQUEDUCT_HANDLE=fd or auto)",
                 ));
             }
             HandlePolicy::Fabric => Self::mapped(context, len, HandleTypes::FABRIC)?,
