@@ -9,4 +9,5 @@ mod collectives;
 mod conformance;
 mod data;
 mod group;
+mod launchers;
 mod readme;
