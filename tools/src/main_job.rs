@@ -16,13 +16,18 @@ const SOFTWARE_RANKS: u32 = 4;
 
 pub(crate) fn execute() -> Result<ExitCode> {
     let args = perf::Args::all_reduce();
-    if Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)) {
+    if is_rank()? {
         return perf::execute(&args);
     }
     let driver = job::driver()?;
     let ranks = if driver.is_software() { SOFTWARE_RANKS } else { Device::count(&driver)? };
     let launch = run::Launch { ranks, command: vec!["aqueduct".to_owned()], prefix: false, timeout: None };
     launch.run()
+}
+
+/// Whether a launcher has started this process as a rank of a job, rather than somebody by hand.
+pub(crate) fn is_rank() -> Result<bool> {
+    Ok(Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)))
 }
 
 /// A Slurm step of one task is how a shell on a compute node is started (`srun --pty bash`).

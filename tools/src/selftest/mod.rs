@@ -26,6 +26,7 @@ use aqueduct::env::HandlePolicy;
 use aqueduct::gpu::Device;
 
 use crate::job::{self, Rank};
+use crate::main_job;
 use crate::run::Launch;
 use suite::Suite;
 
@@ -46,7 +47,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
-    if aqueduct::env::Env::get()?.rank.is_some() {
+    if main_job::is_rank()? {
         return take_part(args.quick);
     }
     let ranks = match args.ranks {
@@ -63,6 +64,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 
 fn take_part(quick: bool) -> Result<ExitCode> {
     let rank = Rank::join()?;
+    if rank.is_root() {
+        summary::print_head(&rank)?;
+    }
     let mut suite = Suite::new(&rank, quick)?;
     suite.check("peer access", group::peer_access)?;
     for (name, policy) in [
@@ -93,6 +97,8 @@ fn take_part(quick: bool) -> Result<ExitCode> {
     suite.check("two groups side by side", collectives::side_by_side)?;
     suite.check("abort of a waiting kernel", abort::of_a_second_group)?;
     let rows = suite.finish();
+    // Nobody leaves while another may wait for what was sent last.
+    rank.barrier()?;
     if rank.is_root() {
         return summary::print(&rank, &rows);
     }

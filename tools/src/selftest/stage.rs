@@ -112,8 +112,11 @@ impl<'a> Stage<'a> {
         Ok(Arc::new(GpuBuffer::new(&self.rank.context, len)?))
     }
 
+    /// Waits for the work on `stream`.
     pub(super) fn done(&self, stream: &Stream) -> Result<()> {
-        Ok(stream.synchronize(self.deadline())?)
+        stream.synchronize(self.deadline())?;
+        // A kernel that had to give up leaves its stream idle, too.
+        Ok(self.group.comm.check()?)
     }
 
     pub(super) fn load(&self, buffer: &GpuBuffer, data: &[u8]) -> Result<()> {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use aqueduct::gpu::GpuBuffer;
 
 use super::group::{Group, rounds};
 use super::meeting::{Meeting, Verdict};
@@ -32,7 +33,8 @@ impl<'a> Suite<'a> {
     pub(super) fn new(rank: &'a Rank, quick: bool) -> Result<Self> {
         let group = Err("there is no group".to_owned());
         let mut suite = Self { rank, quick, meeting: Meeting::new(rank), group, rows: Vec::new() };
-        suite.assemble()?;
+        let row = suite.assemble()?;
+        suite.keep(row)?;
         Ok(suite)
     }
 
@@ -54,8 +56,17 @@ impl<'a> Suite<'a> {
                 stage.verdict(ended)
             }
         };
-        // Whatever went wrong, the next check begins with something that nobody has touched.
-        if self.close(name, started, mine)? { self.assemble() } else { Ok(()) }
+        let row = self.close(name, started, mine)?;
+        let failed = row.has_failed();
+        self.keep(row)?;
+        if failed {
+            // The next check begins with something that nobody has touched. That this works is a check only once.
+            let row = self.assemble()?;
+            if row.has_failed() {
+                self.keep(row)?;
+            }
+        }
+        Ok(())
     }
 
     /// All rows.
@@ -63,33 +74,55 @@ impl<'a> Suite<'a> {
         self.rows
     }
 
-    /// Replaces the group, on all ranks.
-    fn assemble(&mut self) -> Result<()> {
+    /// Makes the group, or replaces it, on all ranks.
+    fn assemble(&mut self) -> Result<Row> {
         let started = Instant::now();
         self.group = Err("the last group could not be replaced".to_owned());
-        let group = Group::new(self.rank, &rounds(self.rank.bootstrap.size(), self.quick));
+        let group = self.replacement();
         let mine = match &group {
             Ok(group) => Verdict::Passed(format!("communicator, channels to {} partners", group.pairs.len())),
             Err(error) => Verdict::Failed(format!("{error:#}")),
         };
-        let failed = self.close("set-up", started, mine)?;
+        let row = self.close("set-up", started, mine)?;
         self.group = match group {
-            Ok(group) if !failed => Ok(group),
+            Ok(group) if !row.has_failed() => Ok(group),
             _ => Err("the set-up has failed".to_owned()),
         };
-        Ok(())
+        Ok(row)
     }
 
-    /// Ends a check; whether it has failed.
-    fn close(&mut self, name: &str, started: Instant, mine: Verdict) -> Result<bool> {
+    fn replacement(&self) -> Result<Group> {
+        let (me, size) = (self.rank.bootstrap.rank(), self.rank.bootstrap.size());
+        // Making a group takes every rank: first see whether each device still answers.
+        let answers = GpuBuffer::new(&self.rank.context, 8);
+        let others: Vec<u32> = (0..size).filter(|&rank| rank != me).collect();
+        let all = self.meeting.agree(&others, answers.is_ok())?;
+        answers?;
+        if !all {
+            bail!("another rank's device is out of order");
+        }
+        Group::new(self.rank, &rounds(size, self.quick))
+    }
+
+    /// Ends a check: what all ranks together say of it.
+    fn close(&self, name: &str, started: Instant, mine: Verdict) -> Result<Row> {
         let verdict = together(&self.meeting.verdicts(mine)?);
-        let row = Row { name: name.to_owned(), verdict, time: started.elapsed() };
+        Ok(Row { name: name.to_owned(), verdict, time: started.elapsed() })
+    }
+
+    /// Shows and keeps a row.
+    fn keep(&mut self, row: Row) -> Result<()> {
         if self.rank.is_root() {
             super::summary::print_row(&row)?;
         }
-        let failed = matches!(row.verdict, Verdict::Failed(_));
         self.rows.push(row);
-        Ok(failed)
+        Ok(())
+    }
+}
+
+impl Row {
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.verdict, Verdict::Failed(_))
     }
 }
 

@@ -11,6 +11,16 @@ use super::suite::Row;
 use crate::info;
 use crate::job::Rank;
 
+/// What this is, before the first row.
+pub(super) fn print_head(rank: &Rank) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if rank.context.driver().is_software() {
+        writeln!(out, "# software device: times say nothing about GPUs")?;
+    }
+    writeln!(out, "# aqueduct {} selftest, {} ranks", env!("CARGO_PKG_VERSION"), rank.bootstrap.size())?;
+    Ok(out.flush()?)
+}
+
 /// One row: name, verdict, time, and what was run or why not.
 pub(super) fn print_row(row: &Row) -> Result<()> {
     let (word, text) = match &row.verdict {
@@ -39,7 +49,7 @@ pub(super) fn print(rank: &Rank, rows: &[Row]) -> Result<ExitCode> {
     for (number, peer) in rank.comm.peers().iter().enumerate() {
         println!("# rank {number:>3} {}", place(peer));
     }
-    let failed: Vec<&Row> = rows.iter().filter(|row| matches!(row.verdict, Verdict::Failed(_))).collect();
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.has_failed()).collect();
     for row in &failed {
         if let Verdict::Failed(text) = &row.verdict {
             println!("# FAILED {}", row.name);
