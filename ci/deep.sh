@@ -52,7 +52,8 @@ thread() {
         echo "the standard library's sources are missing: rustup component add rust-src"
         return 77
     fi
-    TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std -p aqueduct --lib -- net:: bootstrap:: abort
+    TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: abort
 }
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
