@@ -5,5 +5,6 @@
 mod support;
 
 mod information;
+mod launchers;
 mod launching;
 mod measuring;
