@@ -53,6 +53,7 @@ thread() {
         return 77
     fi
     TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
+        --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
         --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: abort
 }
 

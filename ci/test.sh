@@ -21,7 +21,8 @@ tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
 loom() {
     local out
     out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom LOOM_MAX_PREEMPTIONS=3 timeout 600 \
-        cargo test -p aqueduct --lib --quiet --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' loom_ 2>&1)
+        cargo test -p aqueduct --lib --quiet --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' loom_ 2>&1)
     local status=$?
     printf '%s\n' "$out"
     [ $status = 0 ] || return $status
