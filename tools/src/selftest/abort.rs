@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_ptx::abi::Operation;
 
@@ -42,7 +42,8 @@ pub(super) fn of_a_second_group(stage: &Stage<'_>) -> Result<Ran> {
     }
     let mut what = "no partner".to_owned();
     for pair in &doomed.pairs {
-        pair.stream.synchronize(Deadline::after(PATIENCE))?;
+        let left = pair.stream.synchronize(Deadline::after(PATIENCE));
+        left.with_context(|| format!("a kernel has not left {PATIENCE:?} after the abort"))?;
         match doomed.comm.abort_record() {
             Some(record) => {
                 let right = record.operation == Operation::WAIT && record.peer == Some(pair.peer);

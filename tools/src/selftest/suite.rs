@@ -80,7 +80,7 @@ impl<'a> Suite<'a> {
         self.group = Err("the last group could not be replaced".to_owned());
         let group = self.replacement();
         let mine = match &group {
-            Ok(group) => Verdict::Passed(format!("communicator, channels to {} partners", group.pairs.len())),
+            Ok(group) => Verdict::Passed(format!("communicator, partners: {}", group.pairs.len())),
             Err(error) => Verdict::Failed(format!("{error:#}")),
         };
         let row = self.close("set-up", started, mine)?;
