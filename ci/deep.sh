@@ -85,11 +85,23 @@ again() {
     echo "again: all tests passed $rounds times"
 }
 
+# Ranks under real Open MPI and Hydra. torchrun needs PyTorch and is run by hand.
+launchers() {
+    need mpirun.openmpi openmpi-bin
+    need mpiexec.hydra mpich
+    need /usr/include/*/pmix.h libpmix-dev
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    timeout 900 cargo test --release -p aqueduct-tools --test command launchers:: -- --ignored --test-threads=1 &&
+        timeout 600 cargo test --release -p aqueduct --lib launch::pmix -- --ignored &&
+        timeout 900 cargo test --release -p aqueduct-tests --test it launchers:: -- --ignored --skip torchrun --test-threads=1
+}
+
 lane bindings bindings
 lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread
+lane launchers launchers
 lane soak soak
 lane again again
 finish
