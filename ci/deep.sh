@@ -89,7 +89,7 @@ again() {
 launchers() {
     need mpirun.openmpi openmpi-bin
     need mpiexec.hydra mpich
-    need /usr/include/*/pmix.h libpmix-dev
+    need '/usr/lib/*/pmix2/include/pmix.h' libpmix-dev
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     timeout 900 cargo test --release -p aqueduct-tools --test command launchers:: -- --ignored --test-threads=1 &&
         timeout 600 cargo test --release -p aqueduct --lib launch::pmix -- --ignored &&
