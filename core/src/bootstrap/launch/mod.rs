@@ -12,7 +12,7 @@ mod pmix;
 mod slurm;
 mod store;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::os::fd::BorrowedFd;
