@@ -79,7 +79,7 @@ soak() {
 again() {
     local round
     for ((round = 1; round <= rounds; round++)); do
-        timeout 900 cargo test --workspace --quiet --lib --tests -- --quiet --test-threads $(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
+        timeout 900 cargo test --workspace --quiet --lib --tests -- --test-threads $(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
             { cat .cache/ci/round.log; echo "again: round $round of $rounds failed"; return 1; }
     done
     echo "again: all tests passed $rounds times"
