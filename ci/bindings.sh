@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Regenerates sys/cuda-driver-sys/src/{bindings,table}.rs from the pinned cuda.h and fails when they differ from what
-# is checked in. A maintainer's tool: users never need it.
+# Regenerates the checked-in bindings of sys/cuda-driver-sys (pinned cuda.h) and sys/rdma-core-sys (libibverbs-dev of
+# Debian 12), fails when they differ from what is checked in, and checks the layouts with a C compiler. A maintainer's
+# tool: users never need it.
 #
 #   ci/bindings.sh          compare; exit 1 on a difference
 #   ci/bindings.sh --bless  write the new text
 #
-# Needs: python3, libclang, and bindgen 0.72 on PATH (cargo install bindgen-cli --version 0.72.1 --locked).
+# Needs: python3, libclang, cc, and bindgen 0.72 on PATH (cargo install bindgen-cli --version 0.72.1 --locked).
 # CUDA_INCLUDE may name a folder with cuda.h; otherwise the pinned wheel is unpacked into .cache/.
+# VERBS_INCLUDE may name a folder with infiniband/verbs.h of rdma-core 44; otherwise the installed one is used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-crate=sys/cuda-driver-sys
+. ci/need.sh
+bless=${1:-}
 pin='nvidia-cuda-runtime==13.0.96'
+rdma_core=44
 
 if [ -z "${CUDA_INCLUDE:-}" ]; then
     venv=.cache/cuda-headers
@@ -20,28 +24,60 @@ if [ -z "${CUDA_INCLUDE:-}" ]; then
     fi
     CUDA_INCLUDE=$(dirname "$(find "$venv" -name cuda.h -print -quit)")
 fi
+if [ -z "${VERBS_INCLUDE:-}" ]; then
+    need /usr/include/infiniband/verbs.h libibverbs-dev
+    VERBS_INCLUDE=/usr/include
+    found=$(dpkg-query -W -f '${Version}' libibverbs-dev)
+    case $found in
+        "$rdma_core".*) ;;
+        *) echo "bindings: libibverbs-dev $found is installed, $rdma_core is pinned: set VERBS_INCLUDE" && exit 77 ;;
+    esac
+fi
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-
-functions=$(awk '!/^#/ && NF { printf "%s%s", sep, (NF > 3 ? $4 : $1); sep = "|" }' "$crate/functions.txt")
-echo '#include <cuda.h>' >"$out/wrapper.h"
-bindgen "$out/wrapper.h" --no-doc-comments --use-core --merge-extern-blocks \
-    --default-enum-style newtype --with-derive-default --no-prepend-enum-name \
-    --rust-target 1.88 --rust-edition 2024 \
-    --allowlist-function "$functions" --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*)(_enum|_st|_flags)?.*' \
-    --allowlist-var 'CU_(MEMHOSTALLOC|MEMHOSTREGISTER|IPC|STREAM_(LEGACY|PER_THREAD)|LAUNCH_PARAM|TRSF|PARAM).*' --allowlist-var 'CUDA_VERSION' \
-    --output "$out/all.rs" -- -I"$CUDA_INCLUDE"
-python3 ci/bindings.py "$crate/functions.txt" "$out/all.rs" "$out/bindings.rs" "$out/table.rs"
-rustfmt --edition 2024 --config-path "$PWD/rustfmt.toml" "$out/bindings.rs"
-
 status=0
-for file in bindings table; do
-    if [ "${1:-}" = --bless ]; then
-        cp "$out/$file.rs" "$crate/src/$file.rs"
-    elif ! diff -u "$crate/src/$file.rs" "$out/$file.rs"; then
-        echo "bindings: $crate/src/$file.rs is not what the pinned header gives; run ci/bindings.sh --bless" >&2
-        status=1
-    fi
-done
-[ $status = 0 ] && echo "bindings: up to date with $pin"
+
+listed() { awk '!/^#/ && NF { printf "%s%s", sep, (NF > 3 ? $4 : $1); sep = "|" }' "$1/functions.txt"; }
+generate() { # HEADER BINDGEN-ARGUMENT...
+    echo "#include <$1>" >"$out/wrapper.h"
+    shift
+    bindgen "$out/wrapper.h" --no-doc-comments --use-core --merge-extern-blocks \
+        --default-enum-style newtype --with-derive-default --no-prepend-enum-name \
+        --rust-target 1.88 --rust-edition 2024 --output "$out/all.rs" "$@"
+}
+compare() { # CRATE HEADER FILE...
+    local crate=$1 header=$2 file
+    shift 2
+    rustfmt --edition 2024 --config-path "$PWD/rustfmt.toml" $(printf "$out/%s.rs\n" "$@" | grep -v table)
+    for file in "$@"; do
+        if [ "$bless" = --bless ]; then
+            cp "$out/$file.rs" "$crate/src/$file.rs"
+        elif ! diff -u "$crate/src/$file.rs" "$out/$file.rs"; then
+            echo "bindings: $crate/src/$file.rs is not what $header gives; run ci/bindings.sh --bless" >&2
+            status=1
+        fi
+    done
+}
+
+crate=sys/cuda-driver-sys
+generate cuda.h --allowlist-function "$(listed $crate)" \
+    --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*)(_enum|_st|_flags)?.*' \
+    --allowlist-var 'CU_(MEMHOSTALLOC|MEMHOSTREGISTER|IPC|STREAM_(LEGACY|PER_THREAD)|LAUNCH_PARAM|TRSF|PARAM).*' --allowlist-var 'CUDA_VERSION' \
+    -- -I"$CUDA_INCLUDE"
+python3 ci/bindings.py cuda $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs"
+compare $crate "$pin" bindings table
+
+# The lock types differ between architectures: libc has them all. Flow steering, device memory and the like are only
+# pointed to.
+crate=sys/rdma-core-sys
+generate infiniband/verbs.h --allowlist-function "$(listed $crate)" \
+    --allowlist-type 'verbs_context|ib_uverbs_query_port_flags|ibv_(gid_type|gid_entry|access_flags|atomic_cap|device_attr_ex|device_cap_flags|event_type|fork_status|mtu|port_state|port_cap_flags|qp_attr_mask|qp_state|qp_type|send_flags|wc|wc_flags|wc_opcode|wc_status|wr_opcode|recv_wr|send_wr|grh)' \
+    --allowlist-var 'IBV_(ACCESS|LINK_LAYER|QPF|SYSFS).*' \
+    --opaque-type 'timespec' --blocklist-type 'pthread_.*' --blocklist-type '__(pthread|atomic_wide).*' \
+    --raw-line 'use libc::{pthread_cond_t, pthread_mutex_t};' \
+    -- -I"$VERBS_INCLUDE"
+python3 ci/bindings.py verbs $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs" "$out/layout.rs"
+compare $crate "rdma-core $rdma_core" bindings table layout
+
+[ $status = 0 ] && echo "bindings: up to date with $pin and rdma-core $rdma_core"
 exit $status

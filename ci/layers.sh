@@ -8,21 +8,21 @@ cd "$(dirname "$0")/.."
 library_crates='hmac libc libloading log memmap2 sha2'
 may_use() {
     case $1 in
-        aqueduct-cuda-driver-sys) echo "libc libloading" ;;
+        aqueduct-cuda-driver-sys | aqueduct-rdma-core-sys) echo "libc libloading" ;;
         aqueduct-cuda-soft) echo "aqueduct-cuda-driver-sys *" ;;
         aqueduct-ptx) echo "" ;;
-        aqueduct) echo "aqueduct-cuda-driver-sys aqueduct-ptx $library_crates" ;;
+        aqueduct) echo "aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-ptx $library_crates" ;;
         aqueduct-tools) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         aqueduct-tests | aqueduct-benches)
-            echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-tools *" ;;
+            echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-tools *" ;;
         *) echo "unknown" ;;
     esac
 }
 may_use_for_tests() {
     case $1 in
-        aqueduct-cuda-driver-sys) echo "*" ;;
+        aqueduct-cuda-driver-sys | aqueduct-rdma-core-sys) echo "*" ;;
         aqueduct-cuda-soft) echo "aqueduct-cuda-driver-sys *" ;;
-        aqueduct-ptx | aqueduct) echo "aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-ptx *" ;;
+        aqueduct-ptx | aqueduct) echo "aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-ptx *" ;;
         *) may_use "$1" ;;
     esac
 }
