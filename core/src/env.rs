@@ -54,6 +54,11 @@ pub const VARIABLES: &[Variable] = &[
         "seconds after which a wait for other ranks gives up; fractions are allowed",
     ),
     variable(
+        "AQUEDUCT_PEER_TIMEOUT",
+        "3",
+        "seconds of silence after which a rank counts as lost, at least 1.25; 0 for never, as debuggers need it",
+    ),
+    variable(
         "AQUEDUCT_SOCKET_IFNAME",
         "(best)",
         "network interfaces: name prefixes with commas; =name exactly, ^ excludes",
@@ -153,6 +158,8 @@ pub struct Env {
     pub scratch_bytes: usize,
     /// `AQUEDUCT_TIMEOUT`.
     pub timeout: Duration,
+    /// `AQUEDUCT_PEER_TIMEOUT`; `None` for never.
+    pub peer_timeout: Option<Duration>,
     /// `AQUEDUCT_SOCKET_IFNAME`, if set.
     pub socket_ifname: Option<String>,
     /// `AQUEDUCT_SOCKET_FAMILY`.
@@ -232,6 +239,13 @@ impl Env {
                 Some(v) => {
                     seconds(&v).ok_or_else(|| invalid("TIMEOUT", &v, "a positive number of seconds"))?
                 }
+            },
+            peer_timeout: match text("PEER_TIMEOUT") {
+                None => Some(Duration::from_secs(3)),
+                Some(v) if v.trim() == "0" => None,
+                Some(v) => Some(seconds(&v).ok_or_else(|| {
+                    invalid("PEER_TIMEOUT", &v, "a positive number of seconds, or 0 for never")
+                })?),
             },
             socket_ifname: text("SOCKET_IFNAME"),
             socket_family: choice(
@@ -410,6 +424,9 @@ mod tests {
             (&["net".to_owned(), "gpu".to_owned()][..], true)
         );
         assert_eq!(env.unique_id, None);
+        for (text, expected) in [("0", None), ("2.5", Some(Duration::from_millis(2500)))] {
+            assert_eq!(Env::parse(&of(&[("PEER_TIMEOUT", text)])).unwrap().peer_timeout, expected);
+        }
     }
 
     #[test]
@@ -420,6 +437,7 @@ mod tests {
             ("TIMEOUT", "-1", "positive number of seconds"),
             ("TIMEOUT", "soon", "positive number of seconds"),
             ("TIMEOUT", "nan", "positive number of seconds"),
+            ("PEER_TIMEOUT", "never", "0 for never"),
             ("WORLD_SIZE", "0", "at least 1"),
             ("RANK", "4294967296", "whole number"),
             ("LOG", "loud", "off, error"),

@@ -87,6 +87,10 @@ impl Communicator {
         if rank >= size {
             return Err(Error::usage(NEW, format!("rank {rank} is not below the world size of {size}")));
         }
+        config.check()?;
+        // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
+        let abort = Abort::new();
+        let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
         // The name first: listeners must know it before their addresses can be told.
         let seeds = bootstrap.all_gather(&crate::net::random_bytes::<32>()?, deadline)?;
         let seed = seeds.first().and_then(|seed| <[u8; 32]>::try_from(&seed[..]).ok()).ok_or_else(|| {
@@ -113,10 +117,8 @@ impl Communicator {
         };
         let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
         let peers: Arc<[PeerInfo]> = peer::check_all(&mine, &gathered)?.into();
-        let abort = Abort::new();
-        let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
-        let control = Control::new(rank, size, abort, abort_memory.clone());
-        let links = Links::open(control, identity, listeners, peers.clone(), deadline)?;
+        let control = Control::new(rank, size, abort, abort_memory.clone(), config.peer_timeout);
+        let links = Links::open(control, identity, listeners, peers.clone(), config.peer_timeout, deadline)?;
         let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
         log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
         Ok(Self { setup: Arc::default(), core })

@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::time::Duration;
+
+use super::control::SHORTEST;
+use crate::error::{Error, Result};
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +20,21 @@ pub struct CommunicatorConfig {
     /// What identifies this host; host name and boot id if `None`. Ranks with equal host ids pass memory handles to
     /// each other through unix sockets, so set it apart for containers that do not share `/tmp`.
     pub host_id: Option<String>,
+    /// How long a rank may be silent before it counts as lost; 3 s, at least 1.25 s. Ranks give signs of life twice a second, by
+    /// a thread of their own, so that only a stopped or starved process, a dead host or a broken network is silent.
+    /// `None`: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
+    pub peer_timeout: Option<Duration>,
 }
 
 impl Default for CommunicatorConfig {
     fn default() -> Self {
-        Self { scratch_bytes: 64 << 20, semaphores: 4096, interface: None, host_id: None }
+        Self {
+            scratch_bytes: 64 << 20,
+            semaphores: 4096,
+            interface: None,
+            host_id: None,
+            peer_timeout: Some(Duration::from_secs(3)),
+        }
     }
 }
 
@@ -29,9 +43,10 @@ impl CommunicatorConfig {
     ///
     /// # Errors
     /// `InvalidUsage` for a variable that cannot be read.
-    pub fn from_env() -> crate::Result<Self> {
+    pub fn from_env() -> Result<Self> {
         let env = crate::env::Env::get()?;
-        Ok(Self { scratch_bytes: env.scratch_bytes, ..Self::default() })
+        let (scratch_bytes, peer_timeout) = (env.scratch_bytes, env.peer_timeout);
+        Ok(Self { scratch_bytes, peer_timeout, ..Self::default() })
     }
 
     /// The same with another bound on scratch memory.
@@ -60,5 +75,26 @@ impl CommunicatorConfig {
     pub fn with_host_id(mut self, id: impl Into<String>) -> Self {
         self.host_id = Some(id.into());
         self
+    }
+
+    /// The same with another peer timeout.
+    #[must_use]
+    pub fn with_peer_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.peer_timeout = timeout;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match self.peer_timeout {
+            Some(timeout) if timeout < SHORTEST => Err(Error::usage(
+                "Communicator::new",
+                format!(
+                    "a peer timeout of {timeout:?} is shorter than signs of life are apart; set AQUEDUCT_PEER_TIMEOUT to \
+                     {} seconds or more, or 0 for none",
+                    SHORTEST.as_secs_f64()
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 }

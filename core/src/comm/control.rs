@@ -6,8 +6,9 @@
 //! both ways. Two ranks that open one to each other at the same time have two; nothing depends on the order between
 //! them, and either carries any frame.
 //!
-//! A link that ends without a BYE means that the peer is lost. Whoever notices aborts, which tells every rank it has a
-//! link to, each of which passes it on once.
+//! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
+//! ([`pulse`]). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`failure`]).
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
 //! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
@@ -15,16 +16,20 @@
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
+mod failure;
 #[cfg(all(test, loom))]
 mod models;
+mod pulse;
 mod service;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+pub(super) use pulse::SHORTEST;
 pub(super) use service::Service;
 
+use self::pulse::{Line, Watch};
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
 use super::key::Key;
@@ -52,7 +57,8 @@ pub(super) struct Control {
 
 struct State {
     standing: Vec<Standing>,
-    links: Vec<Vec<Link>>,
+    lines: Vec<Vec<Line>>,
+    watch: Watch,
     mailbox: Mailbox,
     holds: Holds,
     /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
@@ -65,10 +71,18 @@ struct State {
 }
 
 impl Control {
-    pub(super) fn new(rank: u32, size: u32, abort: Abort, waiters: Arc<dyn Waiters>) -> Arc<Self> {
+    /// `peer_timeout`: how long a peer may be silent, see [`CommunicatorConfig`](super::CommunicatorConfig::peer_timeout).
+    pub(super) fn new(
+        rank: u32,
+        size: u32,
+        abort: Abort,
+        waiters: Arc<dyn Waiters>,
+        peer_timeout: Option<Duration>,
+    ) -> Arc<Self> {
         let state = State {
             standing: vec![Standing::Present; size as usize],
-            links: vec![Vec::new(); size as usize],
+            lines: vec![Vec::new(); size as usize],
+            watch: Watch::new(peer_timeout),
             mailbox: Mailbox::default(),
             holds: Holds::default(),
             released: Vec::new(),
@@ -141,15 +155,22 @@ impl Control {
         }
     }
 
-    /// Called from time to time: tells kernels that wait for a rank that has left.
+    /// Called from time to time: tells kernels that wait for a rank that has left, gives signs of life and looks for
+    /// those of others.
     fn tick(&self) {
-        let mut departed = Vec::new();
+        let (mut departed, mut quiet, mut silent) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut state = lock(&self.state);
             if state.leaving {
                 return;
             }
-            for (rank, standing) in (0..).zip(&mut state.standing) {
+            let now = Instant::now();
+            if let Some(gap) = state.watch.look(now) {
+                log::debug!("this process did not run for {:.1} s", gap.as_secs_f64());
+                state.lines.iter_mut().flatten().for_each(|line| line.hear(now));
+            }
+            let State { standing, lines, watch, .. } = &mut *state;
+            for (rank, standing) in (0..).zip(standing) {
                 if let Standing::Left { at, told: told @ false } = standing
                     && at.elapsed() >= GRACE
                 {
@@ -157,6 +178,26 @@ impl Control {
                     departed.push(rank);
                 }
             }
+            for line in lines.iter_mut().flatten() {
+                if let Some(silence) = watch.silence(line, now) {
+                    silent.push((line.link.peer().from, silence));
+                } else if line.beat(now) {
+                    quiet.push(line.link.clone());
+                }
+            }
+        }
+        for link in quiet {
+            if let Err(error) = link.post(frames::HEARTBEAT, &[]) {
+                log::debug!("cannot give rank {} a sign of life: {error}", link.peer().from);
+            }
+        }
+        for (peer, silence) in silent {
+            let silence = silence.as_secs_f64();
+            let why = format!(
+                "it has been silent for {silence:.1} s: its process is stopped, its host is down or overloaded, or the \
+                 network to it is broken"
+            );
+            self.lose(peer, why);
         }
         for rank in departed {
             self.waiters.dismiss(rank);
@@ -167,23 +208,24 @@ impl Control {
 
     /// A link to `peer`, if there is one.
     pub(super) fn link(&self, peer: u32) -> Option<Link> {
-        lock(&self.state).links[peer as usize].first().cloned()
+        lock(&self.state).lines[peer as usize].first().map(|line| line.link.clone())
     }
 
     /// All links to `peer`.
     #[cfg(test)]
     pub(super) fn links(&self, peer: u32) -> Vec<Link> {
-        lock(&self.state).links[peer as usize].clone()
+        lock(&self.state).lines[peer as usize].iter().map(|line| line.link.clone()).collect()
     }
 
-    /// Takes a link into use. False if it is from nobody we know.
+    /// Takes a link into use. False if it is from nobody we know, or from a rank that was given up.
     pub(super) fn adopt(&self, link: &Link) -> bool {
         let mut state = lock(&self.state);
         let peer = link.peer().from;
-        let Some(links) = state.links.get_mut(peer as usize).filter(|_| peer != self.rank) else {
+        let known = state.standing.get(peer as usize).filter(|_| peer != self.rank);
+        if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
             return false;
-        };
-        links.push(link.clone());
+        }
+        state.lines[peer as usize].push(Line::new(link.clone()));
         self.wake(&mut state);
         true
     }
@@ -259,7 +301,7 @@ impl Control {
     pub(super) fn wait_linked(&self, peers: &[u32], deadline: Deadline) -> Result<()> {
         const OP: &str = "Communicator::new";
         let missing = |state: &State| {
-            let there = |p: u32| !state.links[p as usize].is_empty() || state.standing[p as usize].is_gone();
+            let there = |p: u32| !state.lines[p as usize].is_empty() || state.standing[p as usize].is_gone();
             peers.iter().copied().find(|p| !there(*p))
         };
         let in_time = self.wait_until(deadline, |state| self.abort.is_aborted() || missing(state).is_none());
@@ -282,7 +324,7 @@ impl Control {
         if std::mem::replace(&mut state.leaving, true) {
             return Vec::new();
         }
-        let links: Vec<Link> = state.links.iter().flatten().cloned().collect();
+        let links = state.all_links();
         drop(state);
         for link in &links {
             if let Err(error) = link.post(frames::BYE, &[]) {
@@ -292,29 +334,29 @@ impl Control {
         links
     }
 
-    /// The peer is lost: remembers why, and aborts.
-    pub(super) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
-        let why = why.to_string();
-        {
-            let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_gone() {
-                return;
-            }
-            state.standing[peer as usize] = Standing::Lost(why.clone());
-            state.release_all(peer);
-            self.wake(&mut state);
-        }
-        self.abort.abort(AbortCause::peer_lost(peer, format!("{why} (noticed by rank {})", self.rank)));
-    }
-
     fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
         if self.forked() {
             return Err(Error::usage("post", "control links do not survive fork"));
         }
-        let Some(link) = self.link(peer) else {
+        let link = {
+            let mut state = lock(&self.state);
+            let line = state.lines[peer as usize].first_mut();
+            line.map(|line| {
+                line.say(Instant::now());
+                line.link.clone()
+            })
+        };
+        let Some(link) = link else {
             return Err(Error::peer_lost("post", peer, "there is no control link to it"));
         };
-        if fds.is_empty() { link.post(kind, payload) } else { link.post_fds(kind, payload, fds) }
+        let posted = link.post_fds(kind, payload, fds);
+        if let Err(error) = &posted
+            && error.kind() == crate::ErrorKind::Remote
+        {
+            // It takes nothing while its link is full: it will not come back to it.
+            self.lose(peer, error.message());
+        }
+        posted
     }
 
     fn forked(&self) -> bool {
@@ -342,6 +384,7 @@ impl Control {
     /// One frame from `peer`. An error is the peer's, and ends it.
     fn receive(&self, link: &Link, frame: Frame) -> Result<()> {
         let peer = link.peer().from;
+        lock(&self.state).hear(link);
         match frame.kind {
             frames::SETUP => {
                 let setup = Setup::decode(peer, &frame.payload, frame.fds)?;
@@ -371,46 +414,20 @@ impl Control {
         }
         Ok(())
     }
-
-    /// `link` carries nothing more: after a BYE, or because it ended for the reason `why`.
-    fn end(&self, link: &Link, why: Option<&Error>) {
-        let peer = link.peer().from;
-        let mut state = lock(&self.state);
-        let Some(links) = state.links.get_mut(peer as usize) else { return };
-        links.retain(|known| known.id() != link.id());
-        let last = links.is_empty();
-        match (&state.standing[peer as usize], why) {
-            (Standing::Present, Some(why)) => {
-                drop(state);
-                return self.lose(peer, why.message());
-            }
-            (Standing::Present | Standing::Leaving, _) if last => {
-                state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
-            }
-            (Standing::Present, _) => state.standing[peer as usize] = Standing::Leaving,
-            _ => return,
-        }
-        if last {
-            state.release_all(peer);
-        }
-        self.wake(&mut state);
-    }
-
-    fn hear_failure(&self, cause: AbortCause) {
-        if let (crate::ErrorKind::PeerLost, Some(rank)) = (cause.kind, cause.rank)
-            && rank != self.rank
-        {
-            let mut state = lock(&self.state);
-            if !state.standing[rank as usize].is_gone() {
-                state.standing[rank as usize] = Standing::Lost(cause.reason.clone());
-            }
-            state.release_all(rank);
-        }
-        self.abort.abort(cause);
-    }
 }
 
 impl State {
+    fn hear(&mut self, link: &Link) {
+        let mut lines = self.lines[link.peer().from as usize].iter_mut();
+        if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
+            line.hear(Instant::now());
+        }
+    }
+
+    fn all_links(&self) -> Vec<Link> {
+        self.lines.iter().flatten().map(|line| line.link.clone()).collect()
+    }
+
     fn release_all(&mut self, peer: u32) {
         let released = self.holds.release_all(peer);
         self.released.extend(released);
@@ -422,22 +439,6 @@ impl State {
 
     fn check(&self, op: &'static str, peer: u32) -> Result<()> {
         self.standing[peer as usize].check(op, peer)
-    }
-}
-
-impl AbortListener for Control {
-    /// Tells everyone we have a link to, and wakes who waits here.
-    fn aborted(&self, cause: &AbortCause) {
-        let mut state = lock(&self.state);
-        self.wake(&mut state);
-        let links: Vec<Link> = state.links.iter().flatten().cloned().collect();
-        drop(state);
-        let payload = frames::encode_failure(cause);
-        for link in links {
-            if let Err(error) = link.post(frames::FAILURE, &payload) {
-                log::debug!("cannot tell rank {} of the failure: {error}", link.peer().from);
-            }
-        }
     }
 }
 

@@ -20,7 +20,7 @@ const SEND: Key = Key { kind: Kind::MemorySend, peer: 0, tag: 1 };
 const RECV: Key = Key { kind: Kind::MemoryRecv, peer: 0, tag: 1 };
 
 fn control() -> Arc<Control> {
-    Control::new(0, 1, Abort::new(), Arc::new(Nobody))
+    Control::new(0, 1, Abort::new(), Arc::new(Nobody), None)
 }
 
 /// How `setup` waits: the number of the latest change, a look at the mailbox, then the wait. No message is slept over.

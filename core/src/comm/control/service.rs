@@ -14,7 +14,10 @@ pub(in super::super) struct Service(pub(in super::super) Arc<Control>);
 impl Handler for Service {
     fn accepted(&mut self, link: &Link) {
         if !self.0.adopt(link) {
-            log::warn!("closing a control link from rank {}, which does not exist", link.peer().from);
+            log::warn!(
+                "closing a control link from rank {}: it does not exist, or was given up",
+                link.peer().from
+            );
             link.close();
         }
     }

@@ -1,0 +1,145 @@
+//! Losing a peer: what follows here, and how all others hear of it.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use super::super::frames;
+use super::super::standing::Standing;
+use super::{Control, State};
+use crate::abort::{AbortCause, AbortListener};
+use crate::error::{Error, ErrorKind};
+use crate::net::Link;
+use crate::sync::lock;
+
+impl Control {
+    /// The peer is lost: remembers why, cuts it off, and aborts.
+    pub(in super::super) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
+        let (links, cause) = {
+            let mut state = lock(&self.state);
+            if state.leaving || state.standing[peer as usize].is_gone() {
+                return;
+            }
+            let mut why = format!("{why} (noticed by rank {})", self.rank);
+            // A stopped process finds its links closed, and whoever it reads of first would get the blame.
+            if let Some(gap) = state.watch.gap(Instant::now()) {
+                why += &format!(
+                    "; rank {} itself did not run for {:.1} s before that, and may be who was given up",
+                    self.rank,
+                    gap.as_secs_f64()
+                );
+            }
+            let cause = AbortCause::peer_lost(peer, why);
+            let links = state.lose(peer, &cause);
+            self.wake(&mut state);
+            (links, cause)
+        };
+        cut(&links, &cause);
+        self.spread(cause);
+    }
+
+    /// A rank says that it, or another one, has failed.
+    pub(super) fn hear_failure(&self, cause: AbortCause) {
+        match (cause.kind, cause.rank) {
+            (ErrorKind::PeerLost, Some(rank)) if rank == self.rank => {
+                let reason = format!(
+                    "the others have given up this process, which is rank {rank}, and go on without it: {}; see why it \
+                     did not run",
+                    cause.reason
+                );
+                self.abort.abort(AbortCause::peer_lost(rank, reason));
+            }
+            (ErrorKind::PeerLost, Some(rank)) => {
+                let links = {
+                    let mut state = lock(&self.state);
+                    if state.leaving || state.standing[rank as usize].is_gone() {
+                        state.release_all(rank);
+                        None
+                    } else {
+                        let links = state.lose(rank, &cause);
+                        self.wake(&mut state);
+                        Some(links)
+                    }
+                };
+                match links {
+                    Some(links) => {
+                        cut(&links, &cause);
+                        self.spread(cause);
+                    }
+                    None => drop(self.abort.abort(cause)),
+                }
+            }
+            _ => drop(self.abort.abort(cause)),
+        }
+    }
+
+    /// `link` carries nothing more: after a BYE, or because it ended for the reason `why`.
+    pub(super) fn end(&self, link: &Link, why: Option<&Error>) {
+        let peer = link.peer().from;
+        let mut state = lock(&self.state);
+        let Some(lines) = state.lines.get_mut(peer as usize) else { return };
+        lines.retain(|known| known.link.id() != link.id());
+        let last = lines.is_empty();
+        match (&state.standing[peer as usize], why) {
+            (Standing::Present, Some(why)) => {
+                drop(state);
+                return self.lose(peer, why.message());
+            }
+            (Standing::Present | Standing::Leaving, _) if last => {
+                state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
+            }
+            (Standing::Present, _) => state.standing[peer as usize] = Standing::Leaving,
+            _ => return,
+        }
+        if last {
+            state.release_all(peer);
+        }
+        self.wake(&mut state);
+    }
+
+    /// Aborts, which tells everyone; if that has happened already, tells them of this loss, too.
+    fn spread(&self, cause: AbortCause) {
+        if !self.abort.abort(cause.clone()) {
+            self.tell(&cause);
+        }
+    }
+
+    fn tell(&self, cause: &AbortCause) {
+        let links = lock(&self.state).all_links();
+        let payload = frames::encode_failure(cause);
+        for link in links {
+            if let Err(error) = link.post(frames::FAILURE, &payload) {
+                log::debug!("cannot tell rank {} of the failure: {error}", link.peer().from);
+            }
+        }
+    }
+}
+
+impl State {
+    /// Takes `peer` out of the group; the links to it.
+    fn lose(&mut self, peer: u32, cause: &AbortCause) -> Vec<Link> {
+        self.standing[peer as usize] = Standing::Lost(cause.reason.clone());
+        self.release_all(peer);
+        std::mem::take(&mut self.lines[peer as usize]).into_iter().map(|line| line.link).collect()
+    }
+}
+
+/// Tells a rank that was given up, should it still be there, and says no more to it.
+fn cut(links: &[Link], cause: &AbortCause) {
+    let payload = frames::encode_failure(cause);
+    for link in links {
+        // An error says that it cannot hear it any more.
+        let _ = link.post(frames::FAILURE, &payload);
+        link.close();
+    }
+}
+
+impl AbortListener for Control {
+    /// Tells everyone we have a link to, and wakes who waits here.
+    fn aborted(&self, cause: &AbortCause) {
+        self.wake(&mut lock(&self.state));
+        // Who gave this rank up tells the others itself.
+        if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
+            self.tell(cause);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Signs of life: how a rank that is stopped, or behind a dead network, is told from one that has nothing to say.
+//!
+//! A closed socket says that a process is gone. A stopped process closes nothing, nor does a host without power or a
+//! network that swallows packets. So every rank says something on every link at least every [`BEAT`], by its service
+//! thread, which no user code can hold up, and a rank from which a link has brought nothing for the peer timeout counts
+//! as lost. Any frame is a sign of life.
+//!
+//! A watcher that did not run itself has heard nothing either, and must not blame others for it: the service thread
+//! looks at the clock every [`TICK`](super::super::standing::TICK), and after a [`GAP`] in its own looks it gives all others
+//! their full time anew.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use crate::net::Link;
+
+/// How long a rank may leave a link without a frame, whatever its own settings: the others' watches depend on it.
+pub(super) const BEAT: Duration = Duration::from_millis(500);
+/// The shortest time of silence after which a rank may count as lost: twice a beat, and the tick that sends it.
+pub(in super::super) const SHORTEST: Duration = Duration::from_millis(1250);
+/// So long between two looks at the clock, and this process did not run: it was stopped, or the machine is overloaded.
+const GAP: Duration = Duration::from_secs(1);
+
+/// A link and when something last crossed it.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) link: Link,
+    heard: Instant,
+    said: Instant,
+}
+
+impl Line {
+    pub(super) fn new(link: Link) -> Self {
+        let now = Instant::now();
+        Self { link, heard: now, said: now }
+    }
+
+    pub(super) fn hear(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    pub(super) fn say(&mut self, now: Instant) {
+        self.said = now;
+    }
+
+    /// Whether it is time for a sign of life; if so, it counts as given.
+    pub(super) fn beat(&mut self, now: Instant) -> bool {
+        let due = now.saturating_duration_since(self.said) >= BEAT;
+        if due {
+            self.said = now;
+        }
+        due
+    }
+}
+
+/// The service thread's own clock.
+#[derive(Debug)]
+pub(super) struct Watch {
+    patience: Option<Duration>,
+    looked: Instant,
+}
+
+impl Watch {
+    /// `patience` is the peer timeout; `None` never blames anyone.
+    pub(super) fn new(patience: Option<Duration>) -> Self {
+        Self { patience, looked: Instant::now() }
+    }
+
+    /// For how long this process did not run, if that is long enough for others to notice.
+    pub(super) fn gap(&self, now: Instant) -> Option<Duration> {
+        Some(now.saturating_duration_since(self.looked)).filter(|gap| *gap >= GAP)
+    }
+
+    /// A look at the clock. The gap that it ends, if there is one.
+    pub(super) fn look(&mut self, now: Instant) -> Option<Duration> {
+        let gap = self.gap(now);
+        self.looked = now;
+        gap
+    }
+
+    /// For how long `line` has been silent, if that is too long.
+    pub(super) fn silence(&self, line: &Line, now: Instant) -> Option<Duration> {
+        let silence = now.saturating_duration_since(line.heard);
+        self.patience.filter(|patience| silence >= *patience).map(|_| silence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_the_watchers_own_and_is_seen_once() {
+        let mut watch = Watch::new(Some(Duration::from_secs(3)));
+        let start = watch.looked;
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(watch.look(at(300)), None);
+        assert_eq!(watch.look(at(1200)), None, "a busy machine is late, which is no gap");
+        assert_eq!(watch.gap(at(9200)), Some(Duration::from_secs(8)));
+        assert_eq!(watch.look(at(9200)), Some(Duration::from_secs(8)));
+        assert_eq!(watch.look(at(9450)), None);
+    }
+}
