@@ -30,7 +30,7 @@ enum Command {
     /// Start N ranks of a command on this machine
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
-    Perf(perf::Args),
+    Perf(perf::Command),
     /// Check everything on the devices that are here, and sum it up for a ticket
     Selftest(selftest::Args),
 }
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Some(Command::Info(args)) => info::execute(&args),
         Some(Command::Run(args)) => run::execute(&args),
-        Some(Command::Perf(args)) => perf::execute(&args),
+        Some(Command::Perf(args)) => args.execute(),
         Some(Command::Selftest(args)) => selftest::execute(&args),
         None => main_job::execute(),
     };

@@ -69,6 +69,14 @@ impl TcpBootstrap {
         self.ip
     }
 
+    /// How many connections with other ranks this one has, and how many bytes it has sent on them so far, handshakes and
+    /// the hello to the rendezvous left out.
+    pub fn traffic(&self) -> (usize, u64) {
+        let links = lock(&self.peers.links);
+        let links = links.values().flat_map(|peer| &peer.open);
+        links.fold((0, 0), |(count, bytes), link| (count + 1, bytes + link.sent()))
+    }
+
     fn join(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
         let network = network(id.secret());
         let scope = id.nonce();

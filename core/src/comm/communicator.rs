@@ -3,31 +3,27 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
+use aqueduct_ptx::abi::AbortHandle;
 
 use super::config::CommunicatorConfig;
 use super::connection::{ConnectItem, Connection};
-use super::control::Control;
 use super::core::{AbortMemory, Core};
 use super::endpoint::{EndpointConfig, Transport, Transports};
 use super::key::{Key, Kind};
-use super::links::{Identity, Links, Listeners};
 use super::memory::{self, RecvItem, RegisteredMemory, SendItem};
-use super::peer::{self, DeviceIdentity, DriverKind, PeerInfo};
+use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use super::pending::{Dependency, Pending};
 use super::report::AbortReport;
 use super::semaphore::{Device2DeviceSemaphore, SemaphoreItem};
 use super::setup::{self, Item};
 use super::topology::Topology;
-use super::{frames, registry};
+use super::wire_up::{self, Introduction};
 use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{CUdeviceptr, Context, Device, GpuBuffer, KeepAlive};
 use crate::sync::{Mutex, lock, lock_until};
-
-const NEW: &str = "Communicator::new";
 
 /// Tags from here on belong to the library's own objects.
 pub const RESERVED_TAGS: u64 = 1 << 63;
@@ -84,41 +80,13 @@ impl Communicator {
     ) -> Result<Self> {
         let deadline = deadline.into();
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
-        if rank >= size {
-            return Err(Error::usage(NEW, format!("rank {rank} is not below the world size of {size}")));
-        }
-        config.check()?;
+        wire_up::check(bootstrap, &config)?;
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
-        // The name first: listeners must know it before their addresses can be told.
-        let seeds = bootstrap.all_gather(&crate::net::random_bytes::<32>()?, deadline)?;
-        let seed = seeds.first().and_then(|seed| <[u8; 32]>::try_from(&seed[..]).ok()).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Remote,
-                NEW,
-                "rank 0 runs something else; use one version of aqueduct everywhere",
-            )
-        })?;
-        let identity = Identity::new(rank, size, seed, bootstrap.secret());
-        let listeners = Listeners::bind(&identity, &config)?;
-        let mine = PeerInfo {
-            rank,
-            size,
-            host: config.host_id.clone().unwrap_or_else(peer::host_identity),
-            process: registry::process_number()?,
-            pid: std::process::id(),
-            device: identify(context.device())?,
-            library: env!("CARGO_PKG_VERSION").into(),
-            abi: ABI_VERSION,
-            frames: frames::VERSION,
-            tcp: listeners.tcp(),
-            unix: listeners.unix(),
-        };
-        let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
-        let peers: Arc<[PeerInfo]> = peer::check_all(&mine, &gathered)?.into();
-        let control = Control::new(rank, size, abort, abort_memory.clone(), config.peer_timeout);
-        let links = Links::open(control, identity, listeners, peers.clone(), config.peer_timeout, deadline)?;
+        let met = Introduction::new(bootstrap, identify(context.device())?, &config, deadline)?;
+        let peers = met.peers().clone();
+        let links = met.open(abort, abort_memory.clone(), deadline)?;
         let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
         log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
         Ok(Self { setup: Arc::default(), core })

@@ -217,6 +217,13 @@ impl Control {
         lock(&self.state).lines[peer as usize].iter().map(|line| line.link.clone()).collect()
     }
 
+    /// How many links there are, and the bytes sent on them.
+    pub(super) fn traffic(&self) -> (usize, u64) {
+        let state = lock(&self.state);
+        let lines = state.lines.iter().flatten();
+        lines.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
+    }
+
     /// Takes a link into use. False if it is from nobody we know, or from a rank that was given up.
     pub(super) fn adopt(&self, link: &Link) -> bool {
         let mut state = lock(&self.state);

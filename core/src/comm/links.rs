@@ -40,6 +40,10 @@ impl Identity {
         Self { network, scope: u64::from_le_bytes(scope), rank, size }
     }
 
+    pub(super) fn rank(&self) -> u32 {
+        self.rank
+    }
+
     fn claims(&self, to: u32) -> Claims {
         Claims { purpose: PURPOSE, scope: self.scope, from: self.rank, to }
     }
@@ -200,7 +204,11 @@ impl Links {
 
     /// Says BYE and waits until it is on its way.
     pub(super) fn leave(&self, deadline: Deadline) -> Result<()> {
-        self.control.leave().iter().try_for_each(|link| link.flush(deadline))
+        self.control.leave().iter().try_for_each(|link| match link.flush(deadline) {
+            // A peer that leaves, too, may have closed its end before it heard of us.
+            Err(error) if error.kind() == ErrorKind::PeerLost => Ok(()),
+            flushed => flushed,
+        })
     }
 }
 

@@ -27,6 +27,7 @@ mod setup;
 mod standing;
 mod tokens;
 mod topology;
+mod wire_up;
 
 pub use communicator::{Communicator, RESERVED_TAGS};
 pub use config::CommunicatorConfig;
@@ -38,3 +39,4 @@ pub use pending::{Dependency, Pending};
 pub use report::AbortReport;
 pub use semaphore::{Device2DeviceSemaphore, SemaphoreCounters};
 pub use topology::{PeerTopology, Topology};
+pub use wire_up::{ControlLinks, Introduction};

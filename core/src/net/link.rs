@@ -78,6 +78,11 @@ impl Link {
         self.inner.peer
     }
 
+    /// Bytes of frames accepted for sending since the link was made.
+    pub fn sent(&self) -> u64 {
+        lock(&self.inner.out).posted
+    }
+
     /// Sends a frame without ever waiting: what the socket does not take now is queued. An error if the link is
     /// closed or too much is queued. Frames of one link arrive in the order of the calls.
     pub fn post(&self, kind: u16, payload: &[u8]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod args;
+mod bootstrap;
 mod channel;
 pub(crate) mod data;
 mod hop;
@@ -22,6 +23,32 @@ use report::{Report, Row};
 
 /// Far beyond any device, and no sum or product of sizes overflows.
 const MAX_BYTES: u64 = 1 << 48;
+
+/// `aqueduct perf`: an operation, or one of the measurements with options of their own.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Command {
+    #[command(subcommand)]
+    special: Option<Special>,
+    #[command(flatten)]
+    args: Option<Args>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Special {
+    /// How long N ranks without devices take to find each other, by phase
+    Bootstrap(bootstrap::Args),
+}
+
+impl Command {
+    pub(crate) fn execute(&self) -> Result<ExitCode> {
+        match (&self.special, &self.args) {
+            (Some(Special::Bootstrap(args)), _) => bootstrap::execute(args),
+            (None, Some(args)) => execute(args),
+            (None, None) => bail!("no operation given; see `aqueduct perf --help`"),
+        }
+    }
+}
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let rank = Rank::join()?;
@@ -121,7 +148,7 @@ fn header(args: &Args, rank: &Rank, min: u64, max: u64) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn write_json(report: &Report, path: &Path) -> Result<()> {
+fn write_json(report: &impl serde::Serialize, path: &Path) -> Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     if path == Path::new("-") {
         writeln!(std::io::stdout(), "{text}")?;

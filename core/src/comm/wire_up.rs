@@ -1,0 +1,134 @@
+//! The two steps by which ranks become a group: everyone learns who the others are, then the control links are opened.
+//!
+//! [`Communicator::new`](super::Communicator::new) makes them and adds the device. Here they stand alone, so that they
+//! can be measured with more ranks than there are devices.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_ptx::abi::ABI_VERSION;
+
+use super::config::CommunicatorConfig;
+use super::control::Control;
+use super::links::{Identity, Links, Listeners};
+use super::peer::{self, DeviceIdentity, PeerInfo};
+use super::standing::Waiters;
+use super::{frames, registry};
+use crate::abort::Abort;
+use crate::bootstrap::Bootstrap;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "Communicator::new";
+
+/// Ranks that know each other and are not linked yet.
+#[derive(Debug)]
+pub struct Introduction {
+    identity: Identity,
+    listeners: Listeners,
+    peers: Arc<[PeerInfo]>,
+    peer_timeout: Option<Duration>,
+}
+
+impl Introduction {
+    /// Tells all ranks of `bootstrap` about this one and its `device`, and learns about them. Collective: two all-gathers,
+    /// 2 ceil(log2(size)) messages per rank.
+    ///
+    /// # Errors
+    /// As for [`Communicator::new`](super::Communicator::new).
+    pub fn new(
+        bootstrap: &dyn Bootstrap,
+        device: DeviceIdentity,
+        config: &CommunicatorConfig,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        check(bootstrap, config)?;
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        // The name first: listeners must know it before their addresses can be told.
+        let seeds = bootstrap.all_gather(&crate::net::random_bytes::<32>()?, deadline)?;
+        let seed = seeds.first().and_then(|seed| <[u8; 32]>::try_from(&seed[..]).ok()).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Remote,
+                OP,
+                "rank 0 runs something else; use one version of aqueduct everywhere",
+            )
+        })?;
+        let identity = Identity::new(rank, size, seed, bootstrap.secret());
+        let listeners = Listeners::bind(&identity, config)?;
+        let mine = PeerInfo {
+            rank,
+            size,
+            host: config.host_id.clone().unwrap_or_else(peer::host_identity),
+            process: registry::process_number()?,
+            pid: std::process::id(),
+            device,
+            library: env!("CARGO_PKG_VERSION").into(),
+            abi: ABI_VERSION,
+            frames: frames::VERSION,
+            tcp: listeners.tcp(),
+            unix: listeners.unix(),
+        };
+        let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
+        let peers = peer::check_all(&mine, &gathered)?.into();
+        Ok(Self { identity, listeners, peers, peer_timeout: config.peer_timeout })
+    }
+
+    pub(super) fn peers(&self) -> &Arc<[PeerInfo]> {
+        &self.peers
+    }
+
+    /// Opens the links that every communicator has.
+    pub(super) fn open(self, abort: Abort, waiters: Arc<dyn Waiters>, deadline: Deadline) -> Result<Links> {
+        let size = u32::try_from(self.peers.len()).unwrap_or(u32::MAX);
+        let control = Control::new(self.identity.rank(), size, abort, waiters, self.peer_timeout);
+        Links::open(control, self.identity, self.listeners, self.peers, self.peer_timeout, deadline)
+    }
+
+    /// Opens the control links of a communicator whose ranks have no devices. Collective.
+    ///
+    /// # Errors
+    /// As for [`Communicator::new`](super::Communicator::new).
+    pub fn link(self, deadline: Deadline) -> Result<ControlLinks> {
+        Ok(ControlLinks(self.open(Abort::new(), Arc::new(NoKernels), deadline)?))
+    }
+}
+
+/// That `bootstrap` and `config` make sense by themselves.
+pub(super) fn check(bootstrap: &dyn Bootstrap, config: &CommunicatorConfig) -> Result<()> {
+    let (rank, size) = (bootstrap.rank(), bootstrap.size());
+    if rank >= size {
+        return Err(Error::usage(OP, format!("rank {rank} is not below the world size of {size}")));
+    }
+    config.check()
+}
+
+/// A rank's control links without a device. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct ControlLinks(Links);
+
+impl ControlLinks {
+    /// How many links this rank has, and how many bytes it has sent on them so far, handshakes left out.
+    pub fn traffic(&self) -> (usize, u64) {
+        self.0.control().traffic()
+    }
+
+    /// Says goodbye on every link, and waits until that is on its way.
+    ///
+    /// # Errors
+    /// `Timeout` if a peer does not read.
+    pub fn leave(&self, deadline: Deadline) -> Result<()> {
+        self.0.leave(deadline)
+    }
+}
+
+/// The waiters of a rank that launches no kernels.
+struct NoKernels;
+
+impl Waiters for NoKernels {
+    fn dismiss(&self, _: u32) {}
+
+    fn abandoned(&self) -> Option<Option<u32>> {
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! `aqueduct perf bootstrap -n N`: how long N ranks take to find each other, by phase, and what they send for it.
+//!
+//! The ranks are threads without devices, and everything else is as in a job: a rendezvous in a process of its own, TCP
+//! between all ranks, the control links of a communicator. They are spread over as few processes as the limit on open
+//! files allows.
+
+mod part;
+mod wire_report;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use aqueduct::bootstrap::Rendezvous;
+pub(super) use part::{Part, Sample};
+
+use wire_report::{WireReport, WireRow};
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Numbers of ranks, one after the other
+    #[arg(short = 'n', long, required = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: Vec<u32>,
+    /// Repeat this many times and report the run of median length
+    #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Give up after this many seconds
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    timeout: u64,
+    /// Also write the results as JSON to this file (- for standard output instead of the table)
+    #[arg(short = 'J', long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write the results as comma-separated values to this file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Internal: first rank and number of ranks of this process
+    #[arg(long, hide = true, num_args = 2)]
+    part: Option<Vec<u32>>,
+}
+
+pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    let timeout = Duration::from_secs(args.timeout);
+    if let Some([first, count]) = args.part.as_deref() {
+        return Part { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
+    }
+    let table = args.json.as_deref() != Some(Path::new("-"));
+    let mut report = WireReport::default();
+    if table {
+        report.print_head(&mut std::io::stdout())?;
+    }
+    for &ranks in &args.ranks {
+        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<WireRow>>>()?;
+        runs.sort_by(|a, b| a.total_s.total_cmp(&b.total_s));
+        let row = runs.swap_remove(runs.len() / 2);
+        if table {
+            row.print(&mut std::io::stdout())?;
+        }
+        report.rows.push(row);
+    }
+    report.finish();
+    if table {
+        report.print_growth(&mut std::io::stdout())?;
+    }
+    if let Some(path) = &args.json {
+        super::write_json(&report, path)?;
+    }
+    if let Some(path) = &args.csv {
+        std::fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One run: `ranks` ranks from nothing to linked and back.
+fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
+    let each = part::ranks_per_process(ranks)?;
+    let meeting = Rendezvous::start(Some(ranks))?;
+    let id = meeting.unique_id().to_string();
+    let mut parts = (0..ranks)
+        .step_by(each as usize)
+        .map(|first| Process::start(first, each.min(ranks - first), ranks, &id, timeout))
+        .collect::<Result<Vec<_>>>()?;
+    for process in &mut parts {
+        let line = process.line()?;
+        if line != "ready" {
+            bail!("a process of ranks said {line:?}");
+        }
+    }
+    let since = Instant::now();
+    parts.iter_mut().try_for_each(Process::go)?;
+    let mut samples: Vec<Sample> = Vec::with_capacity(ranks as usize);
+    for process in &mut parts {
+        samples.extend(serde_json::from_str::<Vec<Sample>>(&process.line()?)?);
+    }
+    let total = since.elapsed();
+    let processes = parts.len();
+    parts.into_iter().try_for_each(Process::end)?;
+    Ok(WireRow::new(ranks, processes, total, &samples))
+}
+
+/// Some of the ranks. Killed when dropped.
+struct Process {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(first: u32, count: u32, size: u32, id: &str, timeout: Duration) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe().context("cannot find this program's own path")?)
+            .args(["perf", "bootstrap", "-n", &size.to_string()])
+            .args(["--timeout", &timeout.as_secs().to_string()])
+            .args(["--part", &first.to_string(), &count.to_string()])
+            .env("AQUEDUCT_UNIQUE_ID", id)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a process of ranks")?;
+        let output = child.stdout.take().context("a piped child has standard output")?;
+        Ok(Self { child, output: BufReader::new(output) })
+    }
+
+    /// The next line it says. Its own deadline ends it if its ranks do not come to anything.
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("a process of ranks failed; what it said is above");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("a piped child has standard input")?;
+        Ok(input.write_all(b"go\n")?)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("a process of ranks ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail when it has ended and been waited for, as it should be.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,178 @@
+//! The table of `aqueduct perf bootstrap`.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::part::{PHASES, Sample};
+
+/// One phase over all ranks.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Phase {
+    pub(super) name: &'static str,
+    /// Seconds, of the median and of the slowest rank. Each rank's own clock: waiting for others is inside.
+    pub(super) median_s: f64,
+    pub(super) max_s: f64,
+    /// Bytes sent in frames, mean and largest of all ranks.
+    pub(super) mean_bytes: f64,
+    pub(super) max_bytes: u64,
+}
+
+/// One number of ranks.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct WireRow {
+    pub(super) ranks: u32,
+    pub(super) processes: usize,
+    /// From the word to begin until the last rank has gone.
+    pub(super) total_s: f64,
+    pub(super) phases: Vec<Phase>,
+    /// The most bootstrap connections and control links that one rank had.
+    pub(super) max_connections: usize,
+    pub(super) max_control_links: usize,
+}
+
+/// From one number of ranks to the next.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Growth {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// How many times longer it took, and how many times longer n log n would be.
+    pub(super) times: f64,
+    pub(super) n_log_n: f64,
+    /// x where the time grew as n^x.
+    pub(super) exponent: f64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct WireReport {
+    pub(super) rows: Vec<WireRow>,
+    pub(super) growth: Vec<Growth>,
+}
+
+impl WireRow {
+    pub(super) fn new(ranks: u32, processes: usize, total: Duration, samples: &[Sample]) -> Self {
+        let phase = |(index, name)| {
+            let mut seconds: Vec<f64> = samples.iter().map(|s| s.seconds[index]).collect();
+            seconds.sort_by(f64::total_cmp);
+            let bytes = samples.iter().map(|s| s.bytes[index]);
+            Phase {
+                name,
+                median_s: seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN),
+                max_s: seconds.last().copied().unwrap_or(f64::NAN),
+                mean_bytes: bytes.clone().sum::<u64>() as f64 / samples.len() as f64,
+                max_bytes: bytes.max().unwrap_or(0),
+            }
+        };
+        let most = |index: usize| samples.iter().map(|s| s.links[index]).max().unwrap_or(0);
+        Self {
+            ranks,
+            processes,
+            total_s: total.as_secs_f64(),
+            phases: PHASES.into_iter().enumerate().map(phase).collect(),
+            max_connections: most(0),
+            max_control_links: most(1),
+        }
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for phase in &self.phases {
+            writeln!(
+                out,
+                "{:>8} {:>14} {:>10.1} {:>10.1} {:>12.0} {:>10}",
+                self.ranks,
+                phase.name.replace(' ', "-"),
+                phase.median_s * 1e3,
+                phase.max_s * 1e3,
+                phase.mean_bytes,
+                phase.max_bytes
+            )?;
+        }
+        let bytes: f64 = self.phases.iter().map(|phase| phase.mean_bytes).sum();
+        writeln!(out, "{:>8} {:>14} {:>21.1} {:>12.0}", self.ranks, "all", self.total_s * 1e3, bytes)?;
+        writeln!(
+            out,
+            "# {} ranks in {} processes; at most {} connections and {} control links a rank",
+            self.ranks, self.processes, self.max_connections, self.max_control_links
+        )
+    }
+}
+
+impl WireReport {
+    pub(super) fn print_head(&self, out: &mut impl Write) -> std::io::Result<()> {
+        writeln!(
+            out,
+            "# aqueduct {} perf bootstrap: threads without devices, TCP",
+            env!("CARGO_PKG_VERSION")
+        )?;
+        writeln!(
+            out,
+            "# times are each rank's own and include waiting for the others; bytes without handshakes"
+        )?;
+        writeln!(
+            out,
+            "#{:>7} {:>14} {:>10} {:>10} {:>12} {:>10}",
+            "ranks", "phase", "time", "max", "sent", "max"
+        )?;
+        writeln!(out, "#{:>7} {:>14} {:>10} {:>10} {:>12} {:>10}", "", "", "(ms)", "(ms)", "(B/rank)", "(B)")
+    }
+
+    /// Works out the growth from row to row.
+    pub(super) fn finish(&mut self) {
+        let of = |pair: &[WireRow]| {
+            let [a, b] = pair else { return None };
+            let (n, m) = (f64::from(a.ranks), f64::from(b.ranks));
+            let times = b.total_s / a.total_s;
+            (a.ranks > 1 && b.ranks > a.ranks).then(|| Growth {
+                from: a.ranks,
+                to: b.ranks,
+                times,
+                n_log_n: m * m.ln() / (n * n.ln()),
+                exponent: times.ln() / (m / n).ln(),
+            })
+        };
+        self.growth = self.rows.windows(2).filter_map(of).collect();
+    }
+
+    pub(super) fn print_growth(&self, out: &mut impl Write) -> std::io::Result<()> {
+        self.growth.iter().try_for_each(|g| {
+            writeln!(
+                out,
+                "# from {} to {} ranks: {:.1} times as long, n log n would be {:.1}; time grows as n^{:.2}",
+                g.from, g.to, g.times, g.n_log_n, g.exponent
+            )
+        })
+    }
+
+    pub(super) fn csv(&self) -> String {
+        let mut text = String::from("ranks,phase,median_s,max_s,mean_bytes,max_bytes\n");
+        for row in &self.rows {
+            for p in &row.phases {
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    text,
+                    "{},{},{},{},{},{}",
+                    row.ranks, p.name, p.median_s, p.max_s, p.mean_bytes, p.max_bytes
+                );
+            }
+            let _ = writeln!(text, "{},all,{},{},,", row.ranks, row.total_s, row.total_s);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_measured_against_n_log_n() {
+        let row = |ranks: u32, seconds: u64| WireRow::new(ranks, 1, Duration::from_secs(seconds), &[]);
+        let mut report = WireReport { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
+        report.finish();
+        let [growth] = report.growth[..] else { panic!("one step") };
+        assert_eq!((growth.times, growth.n_log_n), (32.0, 32.0));
+        assert!((growth.exponent - 1.25).abs() < 1e-9);
+    }
+}
