@@ -11,4 +11,5 @@ mod conformance;
 mod data;
 mod group;
 mod launchers;
+mod loss;
 mod readme;

@@ -19,18 +19,12 @@ pub fn start(size: u32, test: &str) -> Option<u32> {
 
 /// [`start`], with `prepare` called on each rank's command before it is spawned.
 pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) -> Option<u32> {
-    if let Ok(rank) = std::env::var(RANK) {
-        return Some(rank.parse().expect("the rank is a number"));
+    if let Some(rank) = rank() {
+        return Some(rank);
     }
-    let own = std::env::current_exe().expect("the test binary has a path");
     let children: Vec<Child> = (0..size)
         .map(|rank| {
-            let mut command = Command::new(&own);
-            command
-                .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
-                .env(RANK, rank.to_string())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped());
+            let mut command = command(rank, test);
             prepare(rank, &mut command);
             command.spawn().expect("a rank can be started")
         })
@@ -59,6 +53,23 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
         );
     }
     None
+}
+
+/// This process's rank, if it is one.
+pub fn rank() -> Option<u32> {
+    std::env::var(RANK).ok().map(|rank| rank.parse().expect("the rank is a number"))
+}
+
+/// The command that runs this binary's `test` as `rank`, its output piped.
+pub fn command(rank: u32, test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test binary has a path"));
+    command
+        .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
+        .env(RANK, rank.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
 }
 
 struct Outcome {

@@ -122,6 +122,15 @@ impl Control {
         (0..state.size()).try_for_each(|peer| state.check(op, peer))
     }
 
+    /// The ranks that are lost, as far as is known here.
+    pub(super) fn lost(&self) -> Vec<u32> {
+        if self.forked() {
+            return Vec::new();
+        }
+        let state = lock(&self.state);
+        (0..state.size()).filter(|rank| matches!(state.standing[*rank as usize], Standing::Lost(_))).collect()
+    }
+
     /// `Ok` while nothing has failed. Not for the service thread.
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         self.drop_released();
@@ -165,11 +174,8 @@ impl Control {
                 return;
             }
             let now = Instant::now();
-            if let Some(gap) = state.watch.look(now) {
-                log::debug!("this process did not run for {:.1} s", gap.as_secs_f64());
-                state.lines.iter_mut().flatten().for_each(|line| line.hear(now));
-            }
             let State { standing, lines, watch, .. } = &mut *state;
+            watch.look(now, lines.iter_mut().flatten());
             for (rank, standing) in (0..).zip(standing) {
                 if let Standing::Left { at, told: told @ false } = standing
                     && at.elapsed() >= GRACE

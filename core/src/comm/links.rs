@@ -226,6 +226,10 @@ fn tells_of_loss(error: &Error) -> bool {
 impl Drop for Links {
     fn drop(&mut self) {
         self.control.leave();
+        if !self.control.lost().is_empty() {
+            // Who was killed could not remove its socket.
+            crate::net::sweep_sockets();
+        }
     }
 }
 

@@ -69,7 +69,10 @@ impl Introduction {
             tcp: listeners.tcp(),
             unix: listeners.unix(),
         };
-        let gathered = bootstrap.all_gather(&mine.encode(), deadline)?;
+        let gathered = bootstrap.all_gather(&mine.encode(), deadline).inspect_err(|_| {
+            // Who was killed could not remove its socket.
+            crate::net::sweep_sockets();
+        })?;
         let peers = peer::check_all(&mine, &gathered)?.into();
         Ok(Self { identity, listeners, peers, peer_timeout: config.peer_timeout })
     }

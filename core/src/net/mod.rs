@@ -36,6 +36,7 @@ pub use raw::{Layer, RawStream};
 pub use reactor::{Handler, Reactor, ReactorConfig};
 pub use secret::{Secret, random_bytes};
 pub use stream::Stream;
+pub(crate) use unix::sweep as sweep_sockets;
 
 /// What one end of a connection says about itself. Bound into both proofs, so it cannot be altered.
 ///

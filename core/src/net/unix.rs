@@ -1,19 +1,27 @@
 //! Sockets in the file system: a directory only this user can enter, and who is at the other end.
 
 use std::ffi::{CString, OsStr};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 
+/// What directories of ours are called; `mkdtemp` makes six characters of the X.
+const PREFIX: &str = "aqueduct-";
+
 /// A fresh directory of mode 0700 with a socket's path in it; removed with the value.
+///
+/// While its process lives, the directory is locked (flock(2)). The kernel drops the lock with the process, however that
+/// ends, and so tells [`sweep`] what was left behind.
 #[derive(Debug)]
 pub(super) struct SocketDir {
     directory: PathBuf,
+    _lock: File,
     socket: PathBuf,
     /// A forked child inherits the value; only the process that made the directory removes it.
     creator: u32,
@@ -23,11 +31,9 @@ pub(super) struct SocketDir {
 impl SocketDir {
     /// In `$XDG_RUNTIME_DIR` if that is a directory of ours, otherwise in `/tmp`.
     pub(super) fn create() -> Result<Self> {
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_private(path));
-        // A socket's path has at most 107 bytes; ours adds 18 to its parent.
-        let parent =
-            runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"));
-        let template = parent.join("aqueduct-XXXXXX");
+        sweep();
+        let parent = parent();
+        let template = parent.join(format!("{PREFIX}XXXXXX"));
         let template = CString::new(template.into_os_string().into_vec())
             .map_err(|_| Error::usage("mkdtemp", "XDG_RUNTIME_DIR contains a zero byte"))?;
         let raw = template.into_raw();
@@ -42,8 +48,12 @@ impl SocketDir {
             let parent = parent.display();
             Error::system("mkdtemp", format!("cannot create a directory for sockets in {parent}"), error)
         })?;
+        // Before the socket is there: a directory without one is left alone.
+        let lock = File::open(&directory)
+            .and_then(|file| try_lock(&file).map(|_| file))
+            .map_err(|error| Error::system("flock", format!("cannot lock {}", directory.display()), error))?;
         let socket = directory.join("s");
-        Ok(Self { directory, socket, creator: std::process::id(), removed: false })
+        Ok(Self { directory, _lock: lock, socket, creator: std::process::id(), removed: false })
     }
 
     pub(super) fn socket(&self) -> &Path {
@@ -71,6 +81,46 @@ impl Drop for SocketDir {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Removes the sockets of processes that were killed before they could.
+pub(crate) fn sweep() {
+    // What cannot be read or removed is not ours to remove.
+    let Ok(entries) = std::fs::read_dir(parent()) else { return };
+    // SAFETY: no arguments, cannot fail.
+    let user = unsafe { libc::geteuid() };
+    for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()))
+    {
+        let (directory, socket) = (entry.path(), entry.path().join("s"));
+        let ours = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
+        let is_socket =
+            |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        if ours && is_socket(&socket) {
+            let Ok(file) = File::open(&directory) else { continue };
+            if try_lock(&file).is_ok_and(|locked| locked) {
+                log::debug!("removing {}, which a process left behind", directory.display());
+                let _ = std::fs::remove_file(&socket);
+                let _ = std::fs::remove_dir(&directory);
+            }
+        }
+    }
+}
+
+/// Whether `file` could be locked for this process alone.
+fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: no pointers are passed.
+    match sys::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where directories for sockets are made.
+fn parent() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_private(path));
+    // A socket's path has at most 107 bytes; ours adds 18 to its parent.
+    runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
 fn is_private(path: &Path) -> bool {

@@ -6,8 +6,8 @@
 //! as lost. Any frame is a sign of life.
 //!
 //! A watcher that did not run itself has heard nothing either, and must not blame others for it: the service thread
-//! looks at the clock every [`TICK`](super::super::standing::TICK), and after a [`GAP`] in its own looks it gives all others
-//! their full time anew.
+//! looks at the clock every [`TICK`](super::super::standing::TICK), and after a [`GAP`] in its own looks all others have some
+//! time to be heard before they are judged.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -37,6 +37,12 @@ impl Line {
 
     pub(super) fn hear(&mut self, now: Instant) {
         self.heard = now;
+    }
+
+    /// Leaves it [`SHORTEST`] from now on to be heard, whatever was before: what `patience` is worth after a gap.
+    pub(super) fn excuse(&mut self, now: Instant, patience: Option<Duration>) {
+        let spent = patience.unwrap_or_default().saturating_sub(SHORTEST);
+        self.heard = now.checked_sub(spent).map_or(self.heard, |latest| latest.max(self.heard));
     }
 
     pub(super) fn say(&mut self, now: Instant) {
@@ -71,11 +77,13 @@ impl Watch {
         Some(now.saturating_duration_since(self.looked)).filter(|gap| *gap >= GAP)
     }
 
-    /// A look at the clock. The gap that it ends, if there is one.
-    pub(super) fn look(&mut self, now: Instant) -> Option<Duration> {
-        let gap = self.gap(now);
+    /// A look at the clock. A gap that it ends is no fault of those behind `lines`.
+    pub(super) fn look<'a>(&mut self, now: Instant, lines: impl Iterator<Item = &'a mut Line>) {
+        if let Some(gap) = self.gap(now) {
+            log::debug!("this process did not run for {:.1} s", gap.as_secs_f64());
+            lines.for_each(|line| line.excuse(now, self.patience));
+        }
         self.looked = now;
-        gap
     }
 
     /// For how long `line` has been silent, if that is too long.
@@ -94,10 +102,9 @@ mod tests {
         let mut watch = Watch::new(Some(Duration::from_secs(3)));
         let start = watch.looked;
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(watch.look(at(300)), None);
-        assert_eq!(watch.look(at(1200)), None, "a busy machine is late, which is no gap");
-        assert_eq!(watch.gap(at(9200)), Some(Duration::from_secs(8)));
-        assert_eq!(watch.look(at(9200)), Some(Duration::from_secs(8)));
-        assert_eq!(watch.look(at(9450)), None);
+        for (now, gap) in [(300, None), (1200, None), (9200, Some(Duration::from_secs(8))), (9450, None)] {
+            assert_eq!(watch.gap(at(now)), gap, "at {now} ms");
+            watch.look(at(now), std::iter::empty());
+        }
     }
 }

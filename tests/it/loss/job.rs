@@ -1,0 +1,153 @@
+//! What each rank does: joins, sets up, reduces, copies, leaves; and says on the way where it is and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct::bootstrap;
+use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
+use aqueduct::gpu::{Context, GpuBuffer, Stream};
+use aqueduct::{Deadline, Error, Result};
+
+use crate::data::{assert_same, elements, reduced};
+use crate::group::{Machine, context};
+
+/// Stands before everything that a rank says to the test.
+pub(super) const MARK: &str = "@@ ";
+/// Set for ranks that go on without who was lost.
+pub(super) const GO_ON: &str = "AQUEDUCT_TEST_GO_ON";
+/// Where a rank can be, in the order of its life.
+pub(super) const PHASES: [&str; 6] = ["join", "setup", "kernel", "flush", "last", "teardown"];
+/// From this phase on the others may have all they need from a rank.
+pub(super) const LAST: usize = 4;
+
+/// Elements of the two sizes of all-reduce: one for each algorithm.
+const COUNTS: [usize; 2] = [100, 40_000];
+/// Calls that make the phase of kernels, and of copies, long enough to be hit.
+const CALLS: u32 = 30;
+const COPIES: usize = 1000;
+
+/// Long after the test has lost patience.
+fn late() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn say(what: impl std::fmt::Display) {
+    println!("\n{MARK}{what}");
+}
+
+/// The life of one rank.
+pub(super) fn run(machine: Machine, rank: u32) {
+    let context = context(&machine.driver(), rank);
+    let before = free(&context);
+    match work(&context) {
+        Ok(()) => say("end ok"),
+        Err(error) => {
+            let peer = error.peer().map_or("-".to_owned(), |peer| peer.to_string());
+            say(format_args!("end {:?} {peer} {error}", error.kind()));
+        }
+    }
+    let patience = late().min(Deadline::after(Duration::from_secs(5)));
+    while context.unreaped() > 0 && !patience.expired() {
+        std::thread::sleep(Duration::from_millis(5));
+        context.reap();
+    }
+    // Other ranks may share a real device.
+    if machine == Machine::Software {
+        say(format_args!("memory {}", before.abs_diff(free(&context))));
+    }
+}
+
+fn free(context: &Context) -> usize {
+    context.memory_info().expect("the device tells its memory").0
+}
+
+fn work(context: &Context) -> Result<()> {
+    let meeting = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
+    say("phase join");
+    let config = CommunicatorConfig::from_env()?
+        .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
+        .with_semaphores(64);
+    let comm = Communicator::new(&*meeting, context, config, late())?;
+    drop(meeting);
+    match use_it(&comm) {
+        Ok(()) => {}
+        Err(error) if std::env::var_os(GO_ON).is_some() => return go_on(&comm, &error),
+        Err(error) => return Err(error),
+    }
+    say("phase teardown");
+    comm.close(late())
+}
+
+fn use_it(comm: &Communicator) -> Result<()> {
+    say("phase setup");
+    let (me, size) = (comm.rank(), comm.size());
+    let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
+    let buffer = |len| GpuBuffer::new(comm.context(), len).map(Arc::new);
+    let mine = comm.register_memory(&buffer(64 << 10)?, Transport::CudaIpc)?;
+    let mut made = Vec::new();
+    for tag in 0..4 {
+        comm.send_memory(&mine, previous, tag)?;
+        let theirs = comm.recv_memory(next, tag)?;
+        let connection = comm.connect(next, tag, Transport::CudaIpc)?;
+        let other =
+            if next == previous { None } else { Some(comm.connect(previous, tag, Transport::CudaIpc)?) };
+        let semaphore = comm.build_semaphore(&connection, tag)?;
+        let answer = other.as_ref().map(|other| comm.build_semaphore(other, tag)).transpose()?;
+        comm.setup(late())?;
+        made.push((theirs.get()?, connection.get()?, semaphore.get()?, answer));
+    }
+    let mut reduce = Reduce::new(comm)?;
+    say("phase kernel");
+    (0..CALLS).try_for_each(|call| reduce.call(call))?;
+    say("phase flush");
+    let (theirs, connection, ..) = &made[0];
+    for _ in 0..COPIES {
+        connection.write(theirs, 0, &mine, 0, mine.len())?;
+        connection.flush(late())?;
+    }
+    // Nobody leaves before all have what they wait for.
+    say("phase last");
+    reduce.call(CALLS)
+}
+
+/// What a survivor does: the same work with who is left.
+fn go_on(comm: &Communicator, why: &Error) -> Result<()> {
+    say(format_args!("lost {why}"));
+    Err(why.duplicate())
+}
+
+/// An all-reduce whose values are checked.
+struct Reduce<'a> {
+    comm: &'a Communicator,
+    reduce: AllReduce,
+    stream: Stream,
+    buffer: Arc<GpuBuffer>,
+}
+
+impl<'a> Reduce<'a> {
+    fn new(comm: &'a Communicator) -> Result<Self> {
+        let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
+        Ok(Self {
+            comm,
+            reduce: AllReduce::prepare(comm, config, late())?,
+            stream: Stream::new(comm.context())?,
+            buffer: Arc::new(GpuBuffer::new(comm.context(), COUNTS[1] * 4)?),
+        })
+    }
+
+    fn call(&mut self, call: u32) -> Result<()> {
+        let (me, size, count) = (self.comm.rank(), self.comm.size(), COUNTS[call as usize % COUNTS.len()]);
+        let slice = self.buffer.slice(..count * 4)?;
+        slice.upload(0, &elements(ElementType::F32, me, call, count), late())?;
+        self.reduce.launch(&self.stream, &slice, &slice, count, ElementType::F32, ReduceOp::Sum)?;
+        self.stream.synchronize(late())?;
+        // A kernel that was told to leave is done, but its values are not.
+        self.comm.check()?;
+        let mut seen = vec![0; count * 4];
+        slice.download(0, &mut seen, late())?;
+        let expected = reduced(ElementType::F32, ReduceOp::Sum, size, call, count);
+        assert_same(&seen, &expected, format_args!("rank {me} of {size}, call {call}"));
+        Ok(())
+    }
+}

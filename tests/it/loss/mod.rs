@@ -1,0 +1,100 @@
+//! Ranks that are killed or stopped at random moments: every other rank ends in time with the lost rank's name, or goes
+//! on without it, and nothing stays behind.
+//!
+//! `AQUEDUCT_TEST_MOMENTS` is how many moments are tried (8), `AQUEDUCT_TEST_SEED` makes them the ones of an earlier run.
+
+mod job;
+mod moment;
+mod remains;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aqueduct_tests::ranks;
+
+use crate::group::Machine;
+use moment::Moment;
+use remains::Ground;
+
+/// How many ranks a job has; fewer on a machine with fewer GPUs.
+const RANKS: u32 = 4;
+/// How soon after the loss every other rank must have ended.
+const IN_TIME: Duration = Duration::from_secs(5);
+
+/// A random number generator: splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Tries as many moments as the environment asks for.
+fn sweep(machine: Machine, test: &str) {
+    if let Some(rank) = ranks::rank() {
+        return job::run(machine, rank);
+    }
+    let moments = number("AQUEDUCT_TEST_MOMENTS").unwrap_or(8);
+    let seed = number("AQUEDUCT_TEST_SEED").unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64)
+    });
+    println!("{moments} moments of AQUEDUCT_TEST_SEED={seed}");
+    let (mut random, mut failures, mut noticed) = (Random(seed), Vec::new(), Vec::new());
+    let ground = Ground::look(machine);
+    for number in 0..moments {
+        let moment = Moment::choose(number, RANKS, &mut random);
+        let outcome = moment.play(&ground, test);
+        println!("{number:3}: {moment}: {outcome}");
+        noticed.extend(outcome.noticed.iter().map(|after| (moment.signal, *after)));
+        if !outcome.failures.is_empty() {
+            failures.push(format!("moment {number}, {moment}: {outcome}"));
+        }
+    }
+    for (signal, name) in [(libc::SIGKILL, "killed"), (libc::SIGSTOP, "stopped")] {
+        let mut times: Vec<Duration> =
+            noticed.iter().filter(|(of, _)| *of == signal).map(|(_, after)| *after).collect();
+        times.sort();
+        if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
+            println!(
+                "{name}: {} ranks noticed, half of them within {median:?}, all within {longest:?}",
+                times.len()
+            );
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} of {moments} moments of AQUEDUCT_TEST_SEED={seed} went wrong:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+mod soft {
+    #[test]
+    fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {
+        let name = "loss::soft::a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing";
+        super::sweep(super::Machine::Software, name);
+    }
+}
+
+mod hardware {
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {
+        let name = "loss::hardware::a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing";
+        super::sweep(super::Machine::Hardware, name);
+    }
+}

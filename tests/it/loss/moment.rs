@@ -1,0 +1,286 @@
+//! One moment: a job whose random rank is killed or stopped at a random time of a random phase.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use aqueduct_tests::ranks;
+
+use super::job::{GO_ON, LAST, MARK, PHASES};
+use super::remains::Ground;
+use super::{IN_TIME, Random};
+use crate::group::meet;
+
+/// How long a job may take to come to its phase.
+const START: Duration = Duration::from_secs(60);
+
+/// What is done to whom, and when.
+#[derive(Debug)]
+pub(super) struct Moment {
+    ranks: u32,
+    victim: u32,
+    pub(super) signal: libc::c_int,
+    phase: usize,
+    /// After the victim said that it has come to the phase.
+    delay: Duration,
+    /// Whether the others go on without it.
+    go_on: bool,
+    /// Whether a stopped victim is continued in the end; otherwise it is killed then.
+    continued: bool,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// When each other rank had ended, counted from the signal.
+    pub(super) noticed: Vec<Duration>,
+    pub(super) failures: Vec<String>,
+    finished_before: bool,
+}
+
+/// A rank, as the test sees it.
+struct Rank {
+    child: Child,
+    phase: Option<usize>,
+    /// How and when it ended, by its own words.
+    end: Option<(String, Instant)>,
+    memory: Option<String>,
+    /// How many of its outputs have not ended.
+    open: u32,
+    log: VecDeque<String>,
+}
+
+impl Rank {
+    fn is_gone(&self) -> bool {
+        self.open == 0
+    }
+}
+
+struct Line {
+    rank: usize,
+    at: Instant,
+    /// `None` at the end of its output.
+    text: Option<String>,
+}
+
+impl Moment {
+    pub(super) fn choose(number: u64, ranks: u32, random: &mut Random) -> Self {
+        // Phases and signals take turns, so that a few moments see all; the rest is chance.
+        let phase = 1 + number as usize % (PHASES.len() - 1);
+        let longest = [20_000, 200_000, 250_000, 30_000, 10_000, 1_000][phase];
+        Self {
+            ranks,
+            victim: random.below(ranks as usize) as u32,
+            signal: if (number + number / (PHASES.len() as u64 - 1)) % 2 == 0 {
+                libc::SIGKILL
+            } else {
+                libc::SIGSTOP
+            },
+            phase,
+            delay: Duration::from_micros(random.below(longest) as u64),
+            go_on: random.below(2) == 0 && std::env::var_os("NOGOON").is_none(),
+            continued: random.below(2) == 0,
+        }
+    }
+
+    pub(super) fn play(&self, ground: &Ground, test: &str) -> Outcome {
+        let (sender, lines) = channel();
+        let meeting = meet(Some(self.ranks));
+        let ranks = (0..self.ranks).map(|rank| {
+            let mut command = ranks::command(rank, test);
+            command
+                .env("AQUEDUCT_RANK", rank.to_string())
+                .env("AQUEDUCT_WORLD_SIZE", self.ranks.to_string())
+                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string())
+                .env("XDG_RUNTIME_DIR", ground.folder.path())
+                .process_group(0);
+            if self.go_on {
+                command.env(GO_ON, "1");
+            }
+            let mut child = command.spawn().expect("a rank can be started");
+            listen(rank as usize, child.stdout.take(), &sender);
+            listen(rank as usize, child.stderr.take(), &sender);
+            Rank { child, phase: None, end: None, memory: None, open: 2, log: VecDeque::new() }
+        });
+        let mut job = Job { ranks: ranks.collect(), lines };
+        let mut outcome = Outcome::default();
+        self.watch(&mut job, &mut outcome);
+        let pids: Vec<u32> = job.ranks.iter().map(|rank| rank.child.id()).collect();
+        job.end();
+        // Whoever is killed after all others have gone leaves its socket to the next job.
+        let alone = self.signal == libc::SIGSTOP && !self.continued && PHASES[self.phase] == "join";
+        outcome
+            .failures
+            .extend(ground.remains(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
+        if !outcome.failures.is_empty() {
+            for (number, rank) in job.ranks.iter().enumerate() {
+                outcome.failures.push(format!("  rank {number} said:"));
+                outcome.failures.extend(rank.log.iter().map(|line| format!("    {line}")));
+            }
+        }
+        outcome
+    }
+
+    fn watch(&self, job: &mut Job, outcome: &mut Outcome) {
+        let victim = self.victim as usize;
+        let arrived = |job: &Job| job.ranks[victim].phase >= Some(self.phase) || job.ranks[victim].is_gone();
+        if !job.listen_until(Instant::now() + START, arrived) {
+            return outcome.failures.push(format!("the victim never came to {}", PHASES[self.phase]));
+        }
+        let hit = Instant::now() + self.delay;
+        job.listen_until(hit, |_| false);
+        let struck = Instant::now();
+        job.signal(victim, self.signal);
+        let others = || (0..self.ranks as usize).filter(|rank| *rank != victim);
+        let ended = |job: &Job| others().all(|rank| job.ranks[rank].is_gone());
+        job.listen_until(struck + IN_TIME, ended);
+        outcome.finished_before = job.ranks[victim].end.as_ref().is_some_and(|(_, at)| *at <= struck);
+        // Whether the others may have had all they needed from it.
+        let late = job.ranks[victim].phase >= Some(LAST);
+        for rank in others() {
+            match &job.ranks[rank].end {
+                None if job.ranks[rank].is_gone() => {
+                    outcome.failures.push(format!("rank {rank} ended without a word"));
+                }
+                None => outcome.failures.push(format!("rank {rank} had not ended after {IN_TIME:?}")),
+                Some((end, at)) => {
+                    outcome.noticed.push(at.saturating_duration_since(struck));
+                    if !self.is_right(end, late) {
+                        outcome.failures.push(format!("rank {rank} ended with: {end}"));
+                    }
+                    self.check_memory(rank, job, outcome);
+                }
+            }
+        }
+        if self.signal == libc::SIGSTOP && self.continued {
+            job.signal(victim, libc::SIGCONT);
+            job.listen_until(Instant::now() + IN_TIME, |job| job.ranks[victim].is_gone());
+            match &job.ranks[victim].end {
+                None => outcome.failures.push("the victim went on and never ended".into()),
+                Some((end, _)) if end == "ok" && !late => {
+                    outcome.failures.push("the victim went on as if nothing had happened".into());
+                }
+                Some(_) => self.check_memory(victim, job, outcome),
+            }
+        }
+    }
+
+    fn is_right(&self, end: &str, late: bool) -> bool {
+        let lost = format!("PeerLost {} ", self.victim);
+        // A reason of some words, whatever it is.
+        (end.starts_with(&lost) && end.len() > lost.len() + 20 && !self.go_on)
+            || (end == "ok" && (late || self.go_on))
+    }
+
+    fn check_memory(&self, rank: usize, job: &Job, outcome: &mut Outcome) {
+        if let Some(memory) = job.ranks[rank].memory.as_ref().filter(|memory| *memory != "0") {
+            outcome.failures.push(format!("rank {rank} dropped everything and has {memory} bytes too few"));
+        }
+    }
+}
+
+/// The ranks of one job. Dropping it leaves none behind.
+struct Job {
+    ranks: Vec<Rank>,
+    lines: Receiver<Line>,
+}
+
+impl Job {
+    /// Takes what ranks say until `done` or `until`; whether it was done.
+    fn listen_until(&mut self, until: Instant, done: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            if done(self) {
+                return true;
+            }
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.hear(line),
+                Err(RecvTimeoutError::Timeout) => return done(self),
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                    return done(self);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, Line { rank, at, text }: Line) {
+        let rank = &mut self.ranks[rank];
+        let Some(text) = text else {
+            rank.open -= 1;
+            return;
+        };
+        if let Some(said) = text.strip_prefix(MARK) {
+            match said.split_once(' ') {
+                Some(("phase", name)) => rank.phase = PHASES.iter().position(|phase| *phase == name),
+                Some(("end", how)) => rank.end = Some((how.to_owned(), at)),
+                Some(("memory", bytes)) => rank.memory = Some(bytes.to_owned()),
+                _ => {}
+            }
+        }
+        rank.log.push_back(text);
+        if rank.log.len() > 40 {
+            rank.log.pop_front();
+        }
+    }
+
+    fn signal(&mut self, rank: usize, signal: libc::c_int) {
+        // SAFETY: the child has not been reaped, so the number is still its own.
+        unsafe { libc::kill(self.ranks[rank].child.id().cast_signed(), signal) };
+    }
+
+    /// Kills who is left, reaps all, and takes the rest of what they said.
+    fn end(&mut self) {
+        for rank in &mut self.ranks {
+            // An error says that it has ended.
+            let _ = rank.child.kill();
+            rank.child.wait().expect("a child can be reaped");
+        }
+        self.listen_until(Instant::now() + Duration::from_secs(1), |job| job.ranks.iter().all(Rank::is_gone));
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Sends what comes out of `pipe`, line by line.
+fn listen(rank: usize, pipe: Option<impl Read + Send + 'static>, sender: &Sender<Line>) {
+    let (sender, pipe) = (sender.clone(), pipe.expect("the output is piped"));
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(pipe).lines();
+        loop {
+            let text = lines.next().and_then(Result::ok);
+            let last = text.is_none();
+            if sender.send(Line { rank, at: Instant::now(), text }).is_err() || last {
+                return;
+            }
+        }
+    });
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.signal == libc::SIGKILL { "killed" } else { "stopped" };
+        write!(f, "rank {} {what} {:?} into {}", self.victim, self.delay, PHASES[self.phase])?;
+        if self.go_on { write!(f, ", the others go on") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.finished_before {
+            write!(f, "(it had ended before) ")?;
+        }
+        match self.noticed.iter().max() {
+            Some(longest) => write!(f, "all ended within {longest:?}")?,
+            None => write!(f, "nobody ended")?,
+        }
+        self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
+    }
+}

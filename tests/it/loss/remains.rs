@@ -1,0 +1,77 @@
+//! What a job may leave behind: processes, sockets, shared memory, device memory.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use aqueduct::Deadline;
+use aqueduct::gpu::Context;
+
+use crate::group::{Machine, context};
+
+/// The machine as it was before the first job.
+pub(super) struct Ground {
+    shared_memory: BTreeSet<String>,
+    /// A context on every real device, with its free memory.
+    devices: Vec<(Context, usize)>,
+    /// Where the ranks put their sockets.
+    pub(super) folder: tempfile::TempDir,
+}
+
+impl Ground {
+    pub(super) fn look(machine: Machine) -> Self {
+        let driver = machine.driver();
+        let count = match machine {
+            // Every process has its own view of a software device; its memory ends with the last who maps it.
+            Machine::Software => 0,
+            Machine::Hardware => aqueduct::gpu::Device::count(&driver).expect("devices can be counted"),
+        };
+        let devices = (0..count).map(|ordinal| {
+            let context = context(&driver, ordinal);
+            let free = context.memory_info().expect("the device tells its memory").0;
+            (context, free)
+        });
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        Self { shared_memory: shared_memory(), devices: devices.collect(), folder }
+    }
+
+    /// What is there that was not, after a job of the processes `pids` has ended, all of which have been reaped;
+    /// `sockets`, too.
+    pub(super) fn remains(&self, pids: &[u32], sockets: bool) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        for pid in pids {
+            // Each was the leader of a group of its own, which is empty by now.
+            // SAFETY: signal 0 only asks.
+            if unsafe { libc::kill(-pid.cast_signed(), 0) } == 0 {
+                found.push(format!("a process of the group of {pid}"));
+            }
+        }
+        if sockets {
+            found.extend(
+                entries(self.folder.path()).into_iter().map(|name| format!("{name} among the sockets")),
+            );
+        }
+        found.extend(shared_memory().difference(&self.shared_memory).map(|name| format!("/dev/shm/{name}")));
+        for (context, before) in &self.devices {
+            let patience = Deadline::after(Duration::from_secs(3));
+            let free = || context.memory_info().expect("the device tells its memory").0;
+            while free() < *before && !patience.expired() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            if free() < *before {
+                found.push(format!("{} bytes of device memory", *before - free()));
+            }
+        }
+        found
+    }
+}
+
+/// Names of ours only: other programs use it, too.
+fn shared_memory() -> BTreeSet<String> {
+    entries(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("aqueduct")).collect()
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
