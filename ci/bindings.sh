@@ -70,7 +70,7 @@ compare $crate "$pin" bindings table
 # The lock types differ between architectures: libc has them all. Flow steering, device memory and the like are only
 # pointed to.
 crate=sys/rdma-core-sys
-generate infiniband/verbs.h --allowlist-function "$(listed $crate)" \
+generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send_flags|wc_flags)' --allowlist-function "$(listed $crate)" \
     --allowlist-type 'verbs_context|ib_uverbs_query_port_flags|ibv_(gid_type|gid_entry|access_flags|atomic_cap|device_attr_ex|device_cap_flags|event_type|fork_status|mtu|port_state|port_cap_flags|qp_attr_mask|qp_state|qp_type|send_flags|wc|wc_flags|wc_opcode|wc_status|wr_opcode|recv_wr|send_wr|grh)' \
     --allowlist-var 'IBV_(ACCESS|LINK_LAYER|QPF|SYSFS).*' \
     --opaque-type 'timespec' --blocklist-type 'pthread_.*' --blocklist-type '__(pthread|atomic_wide).*' \

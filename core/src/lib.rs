@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`logging`] [`wire`] [`volatile`] [`sync`] |
-//! | 1 | [`net`] [`shm`] [`gpu`] |
+//! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
 //! | 2 | [`bootstrap`] [`comm`] |
 //! | 3 | [`channel`] |
 //! | 4 | [`collective`] |
@@ -14,6 +14,7 @@ pub mod abort;
 pub mod deadline;
 pub mod env;
 pub mod error;
+mod fork;
 pub mod logging;
 pub mod sync;
 pub mod volatile;
@@ -21,6 +22,7 @@ pub mod wire;
 
 pub mod gpu;
 pub mod net;
+pub mod rdma;
 pub mod shm;
 
 pub mod bootstrap;

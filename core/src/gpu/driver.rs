@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use cuda_driver_sys::{CUresult, DriverTable};
 
 use super::context::ContextInner;
-use super::fork::Creator;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork::Creator;
 use crate::sync::Mutex;
 
 /// Watches the driver calls of one [`Driver`], and may answer in the driver's place.

@@ -18,7 +18,6 @@ mod copy;
 mod device;
 mod driver;
 mod event;
-mod fork;
 mod graph;
 pub mod ipc;
 mod launch;

@@ -616,6 +616,32 @@ impl ibv_wc_flags {
     pub const IBV_WC_TM_MATCH: ibv_wc_flags = ibv_wc_flags(32);
     pub const IBV_WC_TM_DATA_VALID: ibv_wc_flags = ibv_wc_flags(64);
 }
+impl ::core::ops::BitOr<ibv_wc_flags> for ibv_wc_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_wc_flags(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_wc_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_wc_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_wc_flags> for ibv_wc_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_wc_flags(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_wc_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_wc_flags) {
+        self.0 &= rhs.0;
+    }
+}
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_wc_flags(pub ::core::ffi::c_uint);
@@ -670,6 +696,32 @@ impl ibv_access_flags {
     pub const IBV_ACCESS_ON_DEMAND: ibv_access_flags = ibv_access_flags(64);
     pub const IBV_ACCESS_HUGETLB: ibv_access_flags = ibv_access_flags(128);
     pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = ibv_access_flags(1048576);
+}
+impl ::core::ops::BitOr<ibv_access_flags> for ibv_access_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_access_flags(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_access_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_access_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_access_flags> for ibv_access_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_access_flags(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_access_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_access_flags) {
+        self.0 &= rhs.0;
+    }
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -1106,6 +1158,32 @@ impl ibv_qp_attr_mask {
     pub const IBV_QP_DEST_QPN: ibv_qp_attr_mask = ibv_qp_attr_mask(1048576);
     pub const IBV_QP_RATE_LIMIT: ibv_qp_attr_mask = ibv_qp_attr_mask(33554432);
 }
+impl ::core::ops::BitOr<ibv_qp_attr_mask> for ibv_qp_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_qp_attr_mask(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_qp_attr_mask {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_qp_attr_mask) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_qp_attr_mask> for ibv_qp_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_qp_attr_mask(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_qp_attr_mask {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_qp_attr_mask) {
+        self.0 &= rhs.0;
+    }
+}
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_qp_attr_mask(pub ::core::ffi::c_uint);
@@ -1201,6 +1279,32 @@ impl ibv_send_flags {
     pub const IBV_SEND_SOLICITED: ibv_send_flags = ibv_send_flags(4);
     pub const IBV_SEND_INLINE: ibv_send_flags = ibv_send_flags(8);
     pub const IBV_SEND_IP_CSUM: ibv_send_flags = ibv_send_flags(16);
+}
+impl ::core::ops::BitOr<ibv_send_flags> for ibv_send_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_send_flags(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_send_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_send_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_send_flags> for ibv_send_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_send_flags(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_send_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_send_flags) {
+        self.0 &= rhs.0;
+    }
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]

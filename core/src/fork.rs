@@ -1,7 +1,8 @@
 //! Noticing that this process is a forked child.
 //!
-//! The CUDA driver does not survive fork(2): in the child every call is undefined. An atfork handler counts forks, so
-//! that the check before each driver call is one load and no system call.
+//! Neither the CUDA driver nor the queues of a NIC survive fork(2): in the child every call is undefined, or reaches what
+//! belongs to the parent. An atfork handler counts forks, so that the check before each call is one load and no system
+//! call.
 
 use std::sync::Once;
 
@@ -14,7 +15,7 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process that created a driver: its pid for messages, its fork generation for the check.
+/// The process that created something: its pid for messages, its fork generation for the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Creator {
     generation: u32,

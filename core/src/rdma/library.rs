@@ -1,0 +1,193 @@
+//! libibverbs as a value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys::{VerbsTable, ibv_fork_status};
+
+use super::device::{Device, DeviceList};
+use super::status::errno_of;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::Creator;
+
+/// libibverbs, or what stands in for it. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Verbs {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    table: VerbsTable,
+    provenance: Provenance,
+    creator: Creator,
+}
+
+/// What a [`Verbs`] was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Provenance {
+    /// A shared library: the name or path that dlopen(3) accepted.
+    Library(String),
+    /// A table handed in by the program, under the name it gave.
+    Table(String),
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(name) | Self::Table(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Verbs {
+    /// Loads libibverbs from `path`, or from where dlopen(3) finds it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] with every path tried.
+    pub fn load(path: Option<&str>) -> Result<Self> {
+        let loaded = rdma_core_sys::load(path)
+            .map_err(|error| Error::new(ErrorKind::Unsupported, "load libibverbs", error.to_string()))?;
+        Ok(Self::new(loaded.table, Provenance::Library(loaded.library)))
+    }
+
+    /// libibverbs given as a table, for static builds and stand-ins; `name` says what it is.
+    pub fn from_table(table: VerbsTable, name: impl Into<String>) -> Self {
+        Self::new(table, Provenance::Table(name.into()))
+    }
+
+    fn new(table: VerbsTable, provenance: Provenance) -> Self {
+        let verbs = Self { inner: Arc::new(Inner { table, provenance, creator: Creator::current() }) };
+        verbs.protect_from_fork();
+        verbs
+    }
+
+    /// Registered pages are pinned, not shared: after fork(2) the parent's next write would move it to a copy, and the NIC
+    /// would go on with the old page. Since Linux 5.12 the kernel gives the copy to the child. Before, libibverbs can
+    /// exclude registered pages from the child, but must be told before anything else, at some cost per registration.
+    fn protect_from_fork(&self) {
+        let table = self.table();
+        // SAFETY: the function has no precondition.
+        let status = table.ibv_is_fork_initialized.map(|status| unsafe { status() });
+        if matches!(status, Some(ibv_fork_status::IBV_FORK_ENABLED | ibv_fork_status::IBV_FORK_UNNEEDED)) {
+            return;
+        }
+        // SAFETY: the function has no precondition; too late is one of its errors.
+        if let Err(errno) = errno_of(unsafe { (table.ibv_fork_init)() })
+            && errno != libc::EOPNOTSUPP
+        {
+            let reason = std::io::Error::from_raw_os_error(errno);
+            log::warn!("memory registered with a NIC is not protected from fork(2): {reason}; do not fork");
+        }
+    }
+
+    /// What it was made from.
+    pub fn provenance(&self) -> &Provenance {
+        &self.inner.provenance
+    }
+
+    /// The optional functions that it lacks.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.inner.table.missing()
+    }
+
+    /// The RDMA devices of this host, in the order in which `Ib0`, `Ib1`, ... count them: by name, numbers in names as
+    /// numbers; with `names` (separated by commas), those alone and in that order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Verbs`] if they cannot be listed; `InvalidUsage` for a name that no device has, with those present.
+    pub fn devices(&self, names: Option<&str>) -> Result<Vec<Device>> {
+        self.check("list RDMA devices")?;
+        let mut all = DeviceList::query(self)?.devices();
+        all.sort_by_cached_key(|device| natural(device.name()));
+        let Some(names) = names else { return Ok(all) };
+        let wanted = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        wanted
+            .map(|name| all.iter().find(|d| d.name() == name).cloned().ok_or_else(|| none(name, &all)))
+            .collect()
+    }
+
+    /// The device `name`.
+    ///
+    /// # Errors
+    /// As for [`devices`](Self::devices).
+    pub fn device(&self, name: &str) -> Result<Device> {
+        let all = self.devices(None)?;
+        all.iter().find(|device| device.name() == name).cloned().ok_or_else(|| none(name, &all))
+    }
+
+    pub(super) fn table(&self) -> &VerbsTable {
+        &self.inner.table
+    }
+
+    /// Refuses to go on in a forked child.
+    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        if !self.forked() {
+            return Ok(());
+        }
+        let message = format!(
+            "a NIC opened before fork(2) is not usable in the child; process {} opened it: open it after forking",
+            self.inner.creator.pid
+        );
+        Err(Error::usage(op, message))
+    }
+
+    pub(super) fn forked(&self) -> bool {
+        self.inner.creator.forked()
+    }
+
+    /// For `Drop`: destroys something unless it belongs to the parent of this forked child. Whether it is gone.
+    pub(super) fn destroy(&self, what: &str, destroy: impl FnOnce(&VerbsTable) -> std::ffi::c_int) -> bool {
+        if self.forked() {
+            return false;
+        }
+        match errno_of(destroy(self.table())) {
+            Ok(()) => true,
+            Err(errno) => {
+                log::warn!("{what} cannot be destroyed: {}", std::io::Error::from_raw_os_error(errno));
+                false
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verbs").field("provenance", self.provenance()).finish_non_exhaustive()
+    }
+}
+
+fn none(name: &str, all: &[Device]) -> Error {
+    let present = match all {
+        [] => "this host has none; is the driver of the NIC loaded (`rdma link` lists them)?".to_owned(),
+        _ => format!("there are {}", all.iter().map(Device::name).collect::<Vec<_>>().join(", ")),
+    };
+    Error::usage("RDMA device", format!("there is no RDMA device `{name}`: {present}"))
+}
+
+/// `mlx5_10` after `mlx5_9`: text and numbers in turn.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let text = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (head, tail) = rest.split_at(text);
+        let digits = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(digits);
+        parts.push((head.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn names_are_ordered_as_people_count() {
+        let mut names = ["mlx5_10", "rxe0", "mlx5_9", "mlx5_bond_0", "mlx4_0"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["mlx4_0", "mlx5_9", "mlx5_10", "mlx5_bond_0", "rxe0"]);
+    }
+}
