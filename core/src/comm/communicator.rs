@@ -16,6 +16,7 @@ use super::pending::{Dependency, Pending};
 use super::report::AbortReport;
 use super::semaphore::{Device2DeviceSemaphore, SemaphoreItem};
 use super::setup::{self, Item};
+use super::shrink;
 use super::topology::Topology;
 use super::wire_up::{self, Introduction};
 use crate::abort::{Abort, AbortCause};
@@ -275,6 +276,37 @@ impl Communicator {
     pub(crate) fn check_all(&self, op: &'static str) -> Result<()> {
         self.core.check(op)?;
         self.core.control().check_all(op)
+    }
+
+    /// The ranks that this one knows to be lost, in order; not those that left in good order.
+    pub fn lost(&self) -> Vec<u32> {
+        self.core.control().lost()
+    }
+
+    /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
+    /// `without`. Collective among them: each calls it, with the same `without`. They keep their order and are numbered from
+    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and leaves this
+    /// communicator as it is. What was made by this one belongs to this one: make it anew, and drop the old.
+    ///
+    /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
+    /// descriptors or fabric handles, as [`GpuBuffer`] does wherever it can, a lost rank does no harm to the others' memory;
+    /// for legacy handles the driver does not promise that.
+    ///
+    /// A loss during the call is dealt with where all hear of it in time. Otherwise some ranks may end with a communicator
+    /// that tells of the loss at once, and others with an error; all of the former can shrink that one again.
+    ///
+    /// # Errors
+    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if this rank itself was given up by the
+    /// others; `InvalidUsage` for a `without` with ranks that do not exist, or this one; as for [`new`](Self::new).
+    pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
+        if self.core.context().driver().forked() {
+            return Err(Error::usage("shrink", "a communicator does not survive fork"));
+        }
+        shrink::shrink(self, without, deadline.into())
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod failure;
+mod letters;
 #[cfg(all(test, loom))]
 mod models;
 mod pulse;
@@ -26,9 +27,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use letters::Address;
 pub(super) use pulse::SHORTEST;
 pub(super) use service::Service;
 
+use self::letters::Letters;
 use self::pulse::{Line, Watch};
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
@@ -60,6 +63,7 @@ struct State {
     lines: Vec<Vec<Line>>,
     watch: Watch,
     mailbox: Mailbox,
+    letters: Letters,
     holds: Holds,
     /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
     /// the service thread is who ends those.
@@ -84,6 +88,7 @@ impl Control {
             lines: vec![Vec::new(); size as usize],
             watch: Watch::new(peer_timeout),
             mailbox: Mailbox::default(),
+            letters: Letters::default(),
             holds: Holds::default(),
             released: Vec::new(),
             leaving: false,
@@ -127,8 +132,7 @@ impl Control {
         if self.forked() {
             return Vec::new();
         }
-        let state = lock(&self.state);
-        (0..state.size()).filter(|rank| matches!(state.standing[*rank as usize], Standing::Lost(_))).collect()
+        lock(&self.state).lost().collect()
     }
 
     /// `Ok` while nothing has failed. Not for the service thread.
@@ -376,10 +380,10 @@ impl Control {
         std::process::id() != self.creator
     }
 
-    fn wait_until(&self, deadline: Deadline, done: impl Fn(&State) -> bool) -> bool {
+    fn wait_until(&self, deadline: Deadline, mut done: impl FnMut(&mut State) -> bool) -> bool {
         let mut state = lock(&self.state);
         loop {
-            if done(&state) {
+            if done(&mut state) {
                 return true;
             }
             if deadline.expired() {
@@ -419,6 +423,7 @@ impl Control {
             }
             frames::BYE => self.end(link, None),
             frames::HEARTBEAT => {}
+            frames::LETTER => self.hear_letter(peer, &frame.payload)?,
             other => {
                 let message =
                     format!("a frame of unknown kind {other}; use one version of aqueduct everywhere");

@@ -21,6 +21,9 @@ pub(super) const BYE: u16 = 4;
 /// Nothing but a sign of life. Accepted and not yet sent.
 pub(super) const HEARTBEAT: u16 = 5;
 
+/// A message between ranks that make another communicator, see [`letters`](super::control).
+pub(super) const LETTER: u16 = 16;
+
 /// Version of every payload of this module. Ranks compare it before they open links.
 pub(super) const VERSION: u16 = 1;
 

@@ -22,6 +22,7 @@ const PURPOSE: u16 = 2;
 /// Who proves what to whom on the links of one communicator.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
+    secret: Secret,
     network: Network,
     scope: u64,
     rank: u32,
@@ -36,8 +37,9 @@ impl Identity {
         let named = seed.derive("control scope");
         let mut scope = [0; 8];
         scope.copy_from_slice(&named.expose()[..8]);
-        let network = Network::new(secret.unwrap_or(seed).derive("control links")).with_max_frame(128 << 10);
-        Self { network, scope: u64::from_le_bytes(scope), rank, size }
+        let secret = secret.unwrap_or(seed);
+        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10);
+        Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
     }
 
     pub(super) fn rank(&self) -> u32 {
@@ -200,6 +202,11 @@ impl Links {
             }
             _ => waited,
         }
+    }
+
+    /// What those who make another communicator among themselves share.
+    pub(super) fn secret_of_survivors(&self) -> Secret {
+        self.identity.secret.derive("survivors")
     }
 
     /// Says BYE and waits until it is on its way.

@@ -24,6 +24,7 @@ mod registry;
 mod report;
 mod semaphore;
 mod setup;
+mod shrink;
 mod standing;
 mod tokens;
 mod topology;

@@ -82,7 +82,22 @@ fn sweep(machine: Machine, test: &str) {
     );
 }
 
+/// The others make a communicator without the rank that was killed, and reduce on, in time.
+fn survivors(machine: Machine, test: &str) {
+    if let Some(rank) = ranks::rank() {
+        return job::run(machine, rank);
+    }
+    let outcome = Moment::in_the_middle().play(&Ground::look(machine), test);
+    assert!(outcome.failures.is_empty(), "{outcome}");
+    assert_eq!(outcome.noticed.len(), 3, "{outcome}");
+}
+
 mod soft {
+    #[test]
+    fn survivors_go_on_in_the_same_context() {
+        super::survivors(super::Machine::Software, "loss::soft::survivors_go_on_in_the_same_context");
+    }
+
     #[test]
     fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {
         let name = "loss::soft::a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing";
@@ -91,6 +106,12 @@ mod soft {
 }
 
 mod hardware {
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn survivors_go_on_in_the_same_context() {
+        super::survivors(super::Machine::Hardware, "loss::hardware::survivors_go_on_in_the_same_context");
+    }
+
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
     fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {

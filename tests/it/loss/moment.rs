@@ -82,9 +82,15 @@ impl Moment {
             },
             phase,
             delay: Duration::from_micros(random.below(longest) as u64),
-            go_on: random.below(2) == 0 && std::env::var_os("NOGOON").is_none(),
+            go_on: random.below(2) == 0,
             continued: random.below(2) == 0,
         }
+    }
+
+    /// Rank 1 of four is killed between all-reduces, and the others go on.
+    pub(super) fn in_the_middle() -> Self {
+        let (ranks, victim, phase, delay) = (4, 1, LAST - 2, Duration::from_millis(100));
+        Self { ranks, victim, signal: libc::SIGKILL, phase, delay, go_on: true, continued: false }
     }
 
     pub(super) fn play(&self, ground: &Ground, test: &str) -> Outcome {
