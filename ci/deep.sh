@@ -96,12 +96,19 @@ launchers() {
         timeout 900 cargo test --release -p aqueduct-tests --test it launchers:: -- --ignored --skip torchrun --test-threads=1
 }
 
+# A thousand ranks; and strangers at the ports of a job, whose slowdown is only told from noise on a quiet machine.
+scale() {
+    timeout 900 cargo test --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture &&
+        AQUEDUCT_TEST_QUIET=1 timeout 600 cargo test --release -p aqueduct-tests --test it strangers:: -- --nocapture --test-threads=1
+}
+
 lane bindings bindings
 lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread
 lane launchers launchers
+lane scale scale
 lane soak soak
 lane again again
 finish

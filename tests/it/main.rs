@@ -13,3 +13,4 @@ mod group;
 mod launchers;
 mod loss;
 mod readme;
+mod strangers;

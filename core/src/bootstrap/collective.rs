@@ -1,9 +1,10 @@
-//! `all_gather` and `barrier` over any [`Bootstrap`]'s `send` and `recv`, in ceil(log2(n)) rounds.
+//! `all_gather`, `broadcast` and `barrier` over any [`Bootstrap`]'s `send` and `recv`, in ceil(log2(n)) rounds.
 //!
 //! In round k, rank r sends to r - 2^k and receives from r + 2^k (modulo n), so no rank is special and no step is
 //! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
 //! Multiport Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for
-//! Barrier Synchronization", 1988. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
+//! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose
+//! edges are among those of the rounds. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
 #![forbid(unsafe_code)]
 
 use super::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
@@ -13,6 +14,7 @@ use crate::wire::{Reader, WireError, Writer};
 
 const GATHER: u64 = RESERVED_TAGS;
 const BARRIER: u64 = RESERVED_TAGS | 1 << 32;
+const BROADCAST: u64 = RESERVED_TAGS | 2 << 32;
 
 /// The ranks that `rank` sends to, then the ranks it receives from, for every round.
 pub(super) fn rounds(rank: u32, size: u32) -> impl Iterator<Item = (u32, u32, u32)> {
@@ -58,6 +60,23 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     }
     blocks.rotate_right(b.rank() as usize);
     Ok(blocks)
+}
+
+/// Rank 0's `mine`, on every rank. The parent of a rank is the one without its lowest set bit, so that rank 0 sends
+/// ceil(log2(n)) messages and every other rank at most as many.
+pub(crate) fn broadcast<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
+    let (rank, size) = (b.rank(), b.size());
+    let (bytes, below) = match rank {
+        0 => (mine.to_vec(), u32::BITS),
+        _ => (recv_long(b, rank & (rank - 1), BROADCAST, deadline)?, rank.trailing_zeros()),
+    };
+    // The largest subtree first: it has the longest way to go.
+    for child in (0..below).rev().filter_map(|bit| rank.checked_add(1 << bit)) {
+        if child < size {
+            send_long(b, child, BROADCAST, &bytes, deadline)?;
+        }
+    }
+    Ok(bytes)
 }
 
 /// A round's blocks together can be longer than one message: the length first, then as many parts as it takes.

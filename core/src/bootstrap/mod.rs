@@ -17,6 +17,7 @@ mod tests;
 
 use std::fmt::Debug;
 
+pub(crate) use collective::broadcast;
 pub use launch::{Launch, Launcher, NodeList, TaskCounts, from_env};
 pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;

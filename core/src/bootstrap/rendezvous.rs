@@ -105,7 +105,9 @@ impl Rendezvous {
         let secret = Secret::random()?;
         let nonce = u64::from_le_bytes(random_bytes()?);
         let local = Claims { purpose: Purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
-        let network = network(&secret);
+        // All ranks may come at once, and none is to be sent away because of the others.
+        let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
+        let network = network(&secret).with_max_pending(waiting);
         let config = ReactorConfig { tick: Some(TICK) };
         let reactor =
             Reactor::start("aq-rendezvous", config, Box::new(Meeting { size, ..Meeting::default() }))?;

@@ -16,7 +16,7 @@ use super::peer::{self, DeviceIdentity, PeerInfo};
 use super::standing::Waiters;
 use super::{frames, registry};
 use crate::abort::Abort;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, broadcast};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -32,8 +32,8 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// Tells all ranks of `bootstrap` about this one and its `device`, and learns about them. Collective: two all-gathers,
-    /// 2 ceil(log2(size)) messages per rank.
+    /// Tells all ranks of `bootstrap` about this one and its `device`, and learns about them. Collective: a broadcast
+    /// and an all-gather, about ceil(log2(size)) messages per rank.
     ///
     /// # Errors
     /// As for [`Communicator::new`](super::Communicator::new).
@@ -46,13 +46,10 @@ impl Introduction {
         check(bootstrap, config)?;
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // The name first: listeners must know it before their addresses can be told.
-        let seeds = bootstrap.all_gather(&crate::net::random_bytes::<32>()?, deadline)?;
-        let seed = seeds.first().and_then(|seed| <[u8; 32]>::try_from(&seed[..]).ok()).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Remote,
-                OP,
-                "rank 0 runs something else; use one version of aqueduct everywhere",
-            )
+        let seed = broadcast(bootstrap, &crate::net::random_bytes::<32>()?, deadline)?;
+        let seed = <[u8; 32]>::try_from(&seed[..]).map_err(|_| {
+            let message = "rank 0 runs something else; use one version of aqueduct everywhere";
+            Error::new(ErrorKind::Remote, OP, message)
         })?;
         let identity = Identity::new(rank, size, seed, bootstrap.secret());
         let listeners = Listeners::bind(&identity, config)?;

@@ -83,6 +83,7 @@ impl Reactor {
             tick: config.tick,
             next_tick: config.tick.map(|tick| Instant::now() + tick),
             stop_by: None,
+            buffer: vec![0; READ_BYTES].into(),
         };
         let run = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| service.run()));
@@ -210,6 +211,8 @@ struct Service {
     tick: Option<Duration>,
     next_tick: Option<Instant>,
     stop_by: Option<Instant>,
+    /// What a read fills; kept, because clearing it for every message costs more than most messages.
+    buffer: Box<[u8]>,
 }
 
 struct Served {
@@ -249,7 +252,8 @@ impl Service {
     fn timeout_ms(&self) -> i32 {
         let times = self.listeners.values().filter_map(Listener::next_expiry);
         let times = times.chain(self.links.values().filter_map(|served| served.close_by));
-        let Some(next) = times.chain(self.next_tick).chain(self.stop_by).min() else { return -1 };
+        // One who stops ticks no more: a tick that is due would keep it from waiting.
+        let Some(next) = times.chain(self.stop_by.or(self.next_tick)).min() else { return -1 };
         crate::Deadline::after(next.saturating_duration_since(Instant::now())).poll_ms()
     }
 
@@ -330,7 +334,7 @@ impl Service {
             served.link.inner.writable();
         }
         if ready & !sys::WRITE != 0
-            && let Err(why) = read(served, self.handler.as_mut())
+            && let Err(why) = read(served, self.handler.as_mut(), &mut self.buffer)
         {
             return self.finish(id, why);
         }
@@ -385,18 +389,21 @@ impl Service {
 }
 
 /// Reads and delivers what is there, up to a bound that keeps one busy peer from starving the others.
-fn read(served: &mut Served, handler: &mut dyn Handler) -> Result<()> {
-    let mut buffer = [0; READ_BYTES];
+fn read(served: &mut Served, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<()> {
     let mut fds = Vec::new();
     let peer = served.link.peer();
     for _ in 0..8 {
-        match served.link.inner.raw.read(&mut buffer, &mut fds) {
+        match served.link.inner.raw.read(buffer, &mut fds) {
             Ok(0) => return Err(ended("recv", peer, &served.decoder)),
             Ok(_) if served.close_by.is_some() => fds.clear(),
             Ok(count) => {
                 served.decoder.push(&buffer[..count], &mut fds)?;
                 while let Some(frame) = served.decoder.pop() {
                     handler.frame(&served.link, frame)?;
+                }
+                if count < buffer.len() {
+                    // Nothing more was there; epoll tells when there is.
+                    return Ok(());
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,

@@ -87,7 +87,7 @@ fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
             bail!("a process of ranks said {line:?}");
         }
     }
-    let since = Instant::now();
+    let (since, cpu) = (Instant::now(), children_cpu());
     parts.iter_mut().try_for_each(Process::go)?;
     let mut samples: Vec<Sample> = Vec::with_capacity(ranks as usize);
     for process in &mut parts {
@@ -96,7 +96,19 @@ fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
     let total = since.elapsed();
     let processes = parts.len();
     parts.into_iter().try_for_each(Process::end)?;
-    Ok(WireRow::new(ranks, processes, total, &samples))
+    Ok(WireRow::new(ranks, processes, total, children_cpu().saturating_sub(cpu), &samples))
+}
+
+/// What the processors have done for children that have ended.
+fn children_cpu() -> Duration {
+    // SAFETY: rusage is plain data, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live output. Fails only for an unknown first argument.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let time = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec.unsigned_abs()) + Duration::from_micros(t.tv_usec.unsigned_abs())
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 /// Some of the ranks. Killed when dropped.

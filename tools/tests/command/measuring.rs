@@ -137,3 +137,59 @@ fn sixteen_ranks() {
     );
     assert_eq!(outcome.stdout.lines().last(), Some("# Out of bounds values : 0 OK"));
 }
+
+/// What `aqueduct perf bootstrap` says as JSON.
+fn wire_up(ranks: &str, limits: &[&str]) -> Value {
+    let outcome =
+        run(&mut aqueduct(&[&["perf", "bootstrap", "-n", ranks, "-J", "-"], limits].concat())).exited(0);
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+/// Time and traffic of a start grow about as n log n. In processor time, which a busy machine does not stretch, and with
+/// all the room that two small measurements need: what this must not let pass is a step that is quadratic.
+fn grows_like_n_log_n(json: &Value) {
+    let growth = &json["growth"][0];
+    let (times, n_log_n) = (growth["cpu_times"].as_f64().unwrap(), growth["n_log_n"].as_f64().unwrap());
+    println!("{times:.1} times the processor time, n log n is {n_log_n:.1}");
+    assert!(times < 2.5 * n_log_n, "{growth}");
+}
+
+#[test]
+fn a_start_of_many_ranks_goes_through_nobody() {
+    let json = wire_up("16,128", &[]);
+    let row = &json["rows"][1];
+    assert_eq!((row["ranks"].as_u64(), row["processes"].as_u64()), (Some(128), Some(1)));
+    assert_eq!(row["max_control_links"], 14, "two for each power of two below 128");
+    for phase in row["phases"].as_array().unwrap() {
+        // Rank 0 sends no more than the others.
+        let (mean, max) = (phase["mean_bytes"].as_f64().unwrap(), phase["max_bytes"].as_f64().unwrap());
+        assert!(phase["name"] == "teardown" || max <= 1.2 * mean + 64.0, "{phase}");
+    }
+    grows_like_n_log_n(&json);
+}
+
+#[test]
+fn a_start_is_printed_by_phase() {
+    let outcome = run(&mut aqueduct(&["perf", "bootstrap", "-n", "3,9"])).exited(0);
+    let outcome =
+        outcome.prints(&["rendezvous", "exchange", "control-links", "barrier", "teardown", "n log n"]);
+    assert_eq!(rows(&outcome.stdout).len(), 12, "{}", outcome.stdout);
+}
+
+#[test]
+#[ignore = "takes both cores for ten seconds; ci/deep.sh scale"]
+fn a_thousand_ranks_start_in_ten_seconds() {
+    let json = wire_up("128,1024", &["-r", "3"]);
+    println!("{json:#}");
+    let seconds = json["rows"][1]["total_s"].as_f64().unwrap();
+    assert!(seconds < 10.0, "{seconds} s");
+    grows_like_n_log_n(&json);
+}
+
+#[test]
+fn too_few_open_files_are_named() {
+    let program = env!("CARGO_BIN_EXE_aqueduct");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &format!("ulimit -n 70 && exec {program} perf bootstrap -n 128")]);
+    run(&mut command).exited(1).says(&["`ulimit -n`", "70"]);
+}

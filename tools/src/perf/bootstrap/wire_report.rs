@@ -27,6 +27,8 @@ pub(super) struct WireRow {
     pub(super) processes: usize,
     /// From the word to begin until the last rank has gone.
     pub(super) total_s: f64,
+    /// Time of all processors together, starting and ending the threads included.
+    pub(super) cpu_s: f64,
     pub(super) phases: Vec<Phase>,
     /// The most bootstrap connections and control links that one rank had.
     pub(super) max_connections: usize,
@@ -41,6 +43,8 @@ pub(super) struct Growth {
     /// How many times longer it took, and how many times longer n log n would be.
     pub(super) times: f64,
     pub(super) n_log_n: f64,
+    /// The same in processor time, which other work on the machine does not stretch.
+    pub(super) cpu_times: f64,
     /// x where the time grew as n^x.
     pub(super) exponent: f64,
 }
@@ -52,7 +56,13 @@ pub(super) struct WireReport {
 }
 
 impl WireRow {
-    pub(super) fn new(ranks: u32, processes: usize, total: Duration, samples: &[Sample]) -> Self {
+    pub(super) fn new(
+        ranks: u32,
+        processes: usize,
+        total: Duration,
+        cpu: Duration,
+        samples: &[Sample],
+    ) -> Self {
         let phase = |(index, name)| {
             let mut seconds: Vec<f64> = samples.iter().map(|s| s.seconds[index]).collect();
             seconds.sort_by(f64::total_cmp);
@@ -70,6 +80,7 @@ impl WireRow {
             ranks,
             processes,
             total_s: total.as_secs_f64(),
+            cpu_s: cpu.as_secs_f64(),
             phases: PHASES.into_iter().enumerate().map(phase).collect(),
             max_connections: most(0),
             max_control_links: most(1),
@@ -93,8 +104,8 @@ impl WireRow {
         writeln!(out, "{:>8} {:>14} {:>21.1} {:>12.0}", self.ranks, "all", self.total_s * 1e3, bytes)?;
         writeln!(
             out,
-            "# {} ranks in {} processes; at most {} connections and {} control links a rank",
-            self.ranks, self.processes, self.max_connections, self.max_control_links
+            "# {} ranks in {} processes, {:.2} s of processor time; at most {} connections and {} control links a rank",
+            self.ranks, self.processes, self.cpu_s, self.max_connections, self.max_control_links
         )
     }
 }
@@ -128,6 +139,7 @@ impl WireReport {
                 from: a.ranks,
                 to: b.ranks,
                 times,
+                cpu_times: b.cpu_s / a.cpu_s,
                 n_log_n: m * m.ln() / (n * n.ln()),
                 exponent: times.ln() / (m / n).ln(),
             })
@@ -139,8 +151,8 @@ impl WireReport {
         self.growth.iter().try_for_each(|g| {
             writeln!(
                 out,
-                "# from {} to {} ranks: {:.1} times as long, n log n would be {:.1}; time grows as n^{:.2}",
-                g.from, g.to, g.times, g.n_log_n, g.exponent
+                "# from {} to {} ranks: {:.1} times as long, {:.1} times the processor time, n log n would be {:.1}; time grows as n^{:.2}",
+                g.from, g.to, g.times, g.cpu_times, g.n_log_n, g.exponent
             )
         })
     }
@@ -168,7 +180,10 @@ mod tests {
 
     #[test]
     fn growth_is_measured_against_n_log_n() {
-        let row = |ranks: u32, seconds: u64| WireRow::new(ranks, 1, Duration::from_secs(seconds), &[]);
+        let row = |ranks: u32, seconds: u64| {
+            let time = Duration::from_secs(seconds);
+            WireRow::new(ranks, 1, time, time, &[])
+        };
         let mut report = WireReport { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
         report.finish();
         let [growth] = report.growth[..] else { panic!("one step") };
