@@ -96,6 +96,8 @@ pub(crate) fn processes(machine: Machine, size: u32, test: &str, run: impl FnOnc
         command
             .env("AQUEDUCT_RANK", rank.to_string())
             .env("AQUEDUCT_WORLD_SIZE", size.to_string())
+            // Memory of which most is never touched.
+            .env("AQUEDUCT_SOFT_MEMORY", "64G")
             .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
     });
     if started.is_some() {

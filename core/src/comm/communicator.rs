@@ -10,11 +10,13 @@ use super::connection::{ConnectItem, Connection};
 use super::core::{AbortMemory, Core};
 use super::endpoint::{EndpointConfig, Transport, Transports};
 use super::key::{Key, Kind};
-use super::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use super::memory::{self, HostBuffer, RecvItem, RegisteredMemory, SendItem};
 use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use super::pending::{Dependency, Pending};
 use super::report::AbortReport;
-use super::semaphore::{Device2DeviceSemaphore, SemaphoreItem};
+use super::semaphore::{
+    Device2DeviceSemaphore, Flavour, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreItem,
+};
 use super::setup::{self, Item};
 use super::shrink;
 use super::topology::Topology;
@@ -138,6 +140,14 @@ impl Communicator {
         let (key, endpoint) = (self.user_key(Kind::Connection, peer, tag)?, endpoint.into());
         match endpoint.transport {
             Transport::CudaIpc => self.check_reach(key)?,
+            Transport::Ethernet | Transport::Ib(_) if peer == self.rank() => {
+                let message = format!(
+                    "a connection over {} leads to another rank; to oneself use CudaIpc",
+                    endpoint.transport
+                );
+                return Err(Error::usage("connect", message));
+            }
+            Transport::Ethernet | Transport::Ib(_) => {}
         }
         let pending = Pending::new(key);
         self.enqueue(Box::new(ConnectItem::new(key, endpoint, pending.clone())))?;
@@ -180,6 +190,38 @@ impl Communicator {
         memory::register_buffer(buffer, offset, len, transports.into())
     }
 
+    /// Registers all of `buffer`, host memory, for `transports`. For CudaIpc it is page-locked and opened to devices.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the buffer is of another context; what the driver says to locking it.
+    pub fn register_host(
+        &self,
+        buffer: &Arc<HostBuffer>,
+        transports: impl Into<Transports>,
+    ) -> Result<RegisteredMemory> {
+        self.register_host_range(buffer, 0, buffer.len(), transports)
+    }
+
+    /// Registers bytes `offset .. offset + len` of `buffer`.
+    ///
+    /// # Errors
+    /// As for [`register_host`](Self::register_host); `InvalidUsage` for a range that is empty or not inside.
+    pub fn register_host_range(
+        &self,
+        buffer: &Arc<HostBuffer>,
+        offset: usize,
+        len: usize,
+        transports: impl Into<Transports>,
+    ) -> Result<RegisteredMemory> {
+        const OP: &str = "register_memory";
+        self.core.check(OP)?;
+        if buffer.context() != self.context() {
+            let message = "the buffer is of another context; make it in Communicator::context()";
+            return Err(Error::usage(OP, message));
+        }
+        memory::register_host(buffer, offset, len, transports.into())
+    }
+
     /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
     /// Whether other processes can open it depends on how it was allocated, and is found out when it is sent.
     ///
@@ -201,10 +243,10 @@ impl Communicator {
     }
 
     /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.
-    /// After `setup()` the peer has it mapped.
+    /// After `setup()` the peer can use it with the transports that it is registered for; with CudaIpc it has it mapped.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received or is not registered for CudaIpc;
+    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received;
     /// `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: u32, tag: u64) -> Result<Pending<()>> {
         self.enqueue_send(memory, self.user_key(Kind::MemorySend, peer, tag)?)
@@ -222,15 +264,39 @@ impl Communicator {
     /// a [`Pending`] of the same `setup()`. One over a connection to oneself signals itself.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect).
+    /// As for [`connect`](Self::connect). The `Pending` fails if the connection is not CudaIpc.
     pub fn build_semaphore(
         &self,
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Device2DeviceSemaphore>> {
-        let connection = connection.into();
-        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
-        self.enqueue_semaphore(connection, key)
+        self.enqueue_semaphore(connection.into(), tag)
+    }
+
+    /// Asks for a semaphore that hosts signal through `connection` and devices wait for; otherwise as
+    /// [`build_semaphore`](Self::build_semaphore).
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub fn build_host2device_semaphore(
+        &self,
+        connection: impl Into<Dependency<Connection>>,
+        tag: u64,
+    ) -> Result<Pending<Host2DeviceSemaphore>> {
+        self.enqueue_semaphore(connection.into(), tag)
+    }
+
+    /// Asks for a semaphore that hosts signal through `connection` and hosts wait for; otherwise as
+    /// [`build_semaphore`](Self::build_semaphore).
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub fn build_host2host_semaphore(
+        &self,
+        connection: impl Into<Dependency<Connection>>,
+        tag: u64,
+    ) -> Result<Pending<Host2HostSemaphore>> {
+        self.enqueue_semaphore(connection.into(), tag)
     }
 
     /// Makes everything that was asked for since the last call, together with the peers, which call this too.
@@ -374,7 +440,6 @@ impl Communicator {
     }
 
     fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
-        memory.check_transport(key.kind.op(), Transport::CudaIpc)?;
         let export = memory::export(&self.core, memory, key.peer)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SendItem::new(key, export, pending.clone())))?;
@@ -387,11 +452,12 @@ impl Communicator {
         Ok(pending)
     }
 
-    fn enqueue_semaphore(
+    fn enqueue_semaphore<S: Flavour>(
         &self,
         connection: Dependency<Connection>,
-        key: Key,
-    ) -> Result<Pending<Device2DeviceSemaphore>> {
+        tag: u64,
+    ) -> Result<Pending<S>> {
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SemaphoreItem::new(key, connection, pending.clone())))?;
         Ok(pending)

@@ -7,15 +7,16 @@ use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord, NO_PEER
 use super::config::CommunicatorConfig;
 use super::control::Control;
 use super::links::Links;
-use super::memory::Imports;
+use super::memory::{Imports, Regions};
 use super::peer::PeerInfo;
 use super::standing::Waiters;
-use super::tokens::TokenPool;
+use super::tokens::{Side, TokenPool};
 use super::topology::Topology;
 use crate::abort::{Abort, AbortRecordCell, AbortWord};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
+use crate::net::{Frame, Handler, Link, Reactor, ReactorConfig};
 use crate::sync::{Mutex, lock};
 
 /// The shared part of a communicator. Its service thread does not hold it.
@@ -26,7 +27,10 @@ pub(super) struct Core {
     topology: Topology,
     config: CommunicatorConfig,
     imports: Imports,
-    tokens: Mutex<Option<Arc<TokenPool>>>,
+    regions: Arc<Regions>,
+    tokens: Mutex<Tokens>,
+    /// Serves the data of connections; started by the first that needs it.
+    data: Mutex<Option<Arc<Reactor>>>,
     abort: Arc<AbortMemory>,
     links: Links,
     context: Context,
@@ -41,8 +45,10 @@ impl Core {
         abort: Arc<AbortMemory>,
     ) -> Self {
         let topology = Topology::discover(context.device(), &peers[abort.rank as usize], &peers);
-        let (imports, tokens) = (Imports::default(), Mutex::default());
-        Self { rank: abort.rank, peers, topology, config, imports, tokens, abort, links, context }
+        let rank = abort.rank;
+        let (imports, regions) = (Imports::default(), Arc::default());
+        let (tokens, data) = (Mutex::default(), Mutex::default());
+        Self { rank, peers, topology, config, imports, regions, tokens, data, abort, links, context }
     }
 
     pub(super) fn rank(&self) -> u32 {
@@ -81,6 +87,20 @@ impl Core {
         &self.imports
     }
 
+    pub(super) fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// The thread that moves the data of connections. Not the one of the control links: it may wait for the driver.
+    pub(super) fn data_reactor(&self) -> Result<Arc<Reactor>> {
+        let mut data = lock(&self.data);
+        if let Some(reactor) = &*data {
+            return Ok(reactor.clone());
+        }
+        let reactor = Reactor::start("aqueduct-data", ReactorConfig::default(), Box::new(NoLinks))?;
+        Ok(data.insert(Arc::new(reactor)).clone())
+    }
+
     pub(super) fn abort_memory(&self) -> &AbortMemory {
         &self.abort
     }
@@ -100,16 +120,35 @@ impl Core {
         self.links.ensure(peer, deadline)
     }
 
-    /// The words of semaphores, allocated at the first call.
-    pub(super) fn tokens(&self) -> Result<Arc<TokenPool>> {
+    /// The words of semaphores that are waited for on the device, or on the host; allocated at the first call.
+    pub(super) fn tokens(&self, side: Side) -> Result<Arc<TokenPool>> {
         let mut tokens = lock(&self.tokens);
-        if let Some(pool) = &*tokens {
+        let pool = match side {
+            Side::Device => &mut tokens.device,
+            Side::Host => &mut tokens.host,
+        };
+        if let Some(pool) = pool {
             return Ok(pool.clone());
         }
-        let pool = TokenPool::new(&self.context, self.config.semaphores)?;
-        *tokens = Some(pool.clone());
-        Ok(pool)
+        Ok(pool.insert(TokenPool::new(&self.context, side, self.config.semaphores)?).clone())
     }
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    device: Option<Arc<TokenPool>>,
+    host: Option<Arc<TokenPool>>,
+}
+
+/// The thread for data serves no links.
+struct NoLinks;
+
+impl Handler for NoLinks {
+    fn frame(&mut self, _: &Link, _: Frame) -> Result<()> {
+        Err(Error::new(ErrorKind::Internal, "data", "a frame on the thread for data"))
+    }
+
+    fn closed(&mut self, _: &Link, _: &Error) {}
 }
 
 impl Drop for Core {

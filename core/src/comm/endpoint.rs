@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::BitOr;
+use std::time::Duration;
 
+use crate::error::{Error, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// A way for data between two ranks.
@@ -12,28 +15,74 @@ use crate::wire::{Reader, WireError, WireResult, Writer};
 pub enum Transport {
     /// Direct access to the peer's device memory on the same host, driven by copy engines on the host side.
     CudaIpc,
+    /// TCP: between any two hosts, and between any two processes.
+    Ethernet,
+    /// InfiniBand or RoCE through the verbs of this rank's NIC with this number, counted as `aqueduct info` lists them.
+    Ib(u8),
 }
 
+/// NICs that a rank can name.
+const MAX_NICS: u8 = 24;
+/// The bit of the first of them.
+const FIRST_NIC: u8 = 8;
+
 impl Transport {
+    /// Its place in [`Transports`] and on the wire; none for a NIC beyond what can be named.
     fn bit(self) -> u32 {
         match self {
             Self::CudaIpc => 1,
+            Self::Ethernet => 2,
+            Self::Ib(nic) if nic < MAX_NICS => 1 << (FIRST_NIC + nic),
+            Self::Ib(_) => 0,
         }
     }
 
     fn from_bit(bit: u32) -> WireResult<Self> {
         match bit {
             1 => Ok(Self::CudaIpc),
+            2 => Ok(Self::Ethernet),
+            nic if nic.is_power_of_two() && nic.trailing_zeros() >= u32::from(FIRST_NIC) => {
+                Ok(Self::Ib(nic.trailing_zeros() as u8 - FIRST_NIC))
+            }
             _ => Err(WireError::Invalid { what: "transport" }),
         }
+    }
+
+    /// Whether the two ends of a connection can be these: NICs have their numbers from their own rank.
+    pub(super) fn matches(self, other: Self) -> bool {
+        self == other || matches!((self, other), (Self::Ib(_), Self::Ib(_)))
     }
 }
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CudaIpc => "CudaIpc",
-        })
+        match self {
+            Self::CudaIpc => f.write_str("CudaIpc"),
+            Self::Ethernet => f.write_str("Ethernet"),
+            Self::Ib(nic) => write!(f, "Ib{nic}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = Error;
+
+    /// `CudaIpc`, `Ethernet`, `Ib0`, `Ib1`, ..., in any case.
+    fn from_str(text: &str) -> Result<Self> {
+        let lower = text.to_ascii_lowercase();
+        let nic = lower.strip_prefix("ib").and_then(|nic| nic.parse().ok()).filter(|nic| *nic < MAX_NICS);
+        match (lower.as_str(), nic) {
+            ("cudaipc", _) => Ok(Self::CudaIpc),
+            ("ethernet", _) => Ok(Self::Ethernet),
+            (_, Some(nic)) => Ok(Self::Ib(nic)),
+            _ => Err(Error::usage(
+                "transport",
+                format!(
+                    "`{text}` is no transport; there are CudaIpc, Ethernet, and Ib0 to Ib{}",
+                    MAX_NICS - 1
+                ),
+            )),
+        }
     }
 }
 
@@ -46,12 +95,30 @@ impl Transports {
     pub const NONE: Self = Self(0);
     /// [`Transport::CudaIpc`] alone.
     pub const CUDA_IPC: Self = Self(1);
+    /// [`Transport::Ethernet`] alone.
+    pub const ETHERNET: Self = Self(2);
     /// All that this version knows.
-    pub const ALL: Self = Self::CUDA_IPC;
+    const KNOWN: u32 = Self::CUDA_IPC.0 | Self::ETHERNET.0 | (u32::MAX << FIRST_NIC);
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The transports in the set.
+    pub fn iter(self) -> impl Iterator<Item = Transport> {
+        (0..u32::BITS).filter_map(move |bit| Transport::from_bit(self.0 & (1 << bit)).ok())
+    }
+
+    /// The set without `transport`.
+    #[must_use]
+    pub fn without(self, transport: Transport) -> Self {
+        Self(self.0 & !transport.bit())
+    }
 
     /// Whether `transport` is in the set.
     pub fn contains(self, transport: Transport) -> bool {
-        self.0 & transport.bit() != 0
+        transport.bit() != 0 && self.0 & transport.bit() != 0
     }
 
     pub(super) fn to_wire(self) -> u32 {
@@ -60,7 +127,7 @@ impl Transports {
 
     /// Transports of a newer version are dropped: we cannot use them.
     pub(super) fn from_wire(bits: u32) -> Self {
-        Self(bits & Self::ALL.0)
+        Self(bits & Self::KNOWN)
     }
 }
 
@@ -80,8 +147,7 @@ impl BitOr for Transports {
 
 impl fmt::Debug for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = [Transport::CudaIpc];
-        f.debug_set().entries(known.into_iter().filter(|t| self.contains(*t))).finish()
+        f.debug_set().entries(self.iter()).finish()
     }
 }
 
@@ -89,14 +155,41 @@ impl fmt::Debug for Transports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointConfig {
-    /// The transport; both ends must name the same.
+    /// The transport; both ends must name the same, except for the number of a NIC.
     pub transport: Transport,
+    /// Ethernet: the address of this rank whose interface the connection uses; chosen as for control links if `None`.
+    pub interface: Option<IpAddr>,
+    /// How many operations may be outstanding before a call waits for earlier ones; 4096.
+    pub max_outstanding: usize,
+    /// How long it takes to establish a connection, and how long a call waits for earlier operations, at most; 30 s.
+    pub timeout: Duration,
 }
 
 impl EndpointConfig {
     /// An endpoint of `transport` with its defaults.
     pub fn new(transport: Transport) -> Self {
-        Self { transport }
+        Self { transport, interface: None, max_outstanding: 4096, timeout: Duration::from_secs(30) }
+    }
+
+    /// The same on the interface of `address`.
+    #[must_use]
+    pub fn with_interface(mut self, address: IpAddr) -> Self {
+        self.interface = Some(address);
+        self
+    }
+
+    /// The same with another bound on outstanding operations.
+    #[must_use]
+    pub fn with_max_outstanding(mut self, operations: usize) -> Self {
+        self.max_outstanding = operations.max(1);
+        self
+    }
+
+    /// The same with another bound on waiting.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 }
 
@@ -106,13 +199,22 @@ impl From<Transport> for EndpointConfig {
     }
 }
 
-/// Version of an endpoint on the wire.
-const VERSION: u16 = 1;
+/// One end of a connection as the other hears of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EndpointWire {
+    pub(super) transport: Transport,
+    /// What the transport needs.
+    pub(super) detail: Vec<u8>,
+}
 
-impl EndpointConfig {
+/// Version of an endpoint on the wire.
+const VERSION: u16 = 2;
+const MAX_DETAIL: usize = 4096;
+
+impl EndpointWire {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u16(VERSION).u32(self.transport.bit());
+        w.u16(VERSION).u32(self.transport.bit()).bytes(&self.detail);
         w.finish()
     }
 
@@ -120,8 +222,9 @@ impl EndpointConfig {
         let mut r = Reader::new(bytes);
         r.version(VERSION)?;
         let transport = Transport::from_bit(r.u32()?)?;
+        let detail = r.bytes(MAX_DETAIL)?.to_vec();
         r.finish()?;
-        Ok(Self { transport })
+        Ok(Self { transport, detail })
     }
 }
 
@@ -131,11 +234,19 @@ mod tests {
 
     #[test]
     fn round_trip_and_unknown_transports() {
-        let config = EndpointConfig::new(Transport::CudaIpc);
-        assert_eq!(EndpointConfig::decode(&config.encode()), Ok(config));
-        assert!(EndpointConfig::decode(&[1, 0, 2, 0, 0, 0]).is_err());
-        assert!(EndpointConfig::decode(&[2, 0, 1, 0, 0, 0]).is_err());
-        assert!(Transports::from_wire(u32::MAX) == Transports::ALL);
+        for transport in [Transport::CudaIpc, Transport::Ethernet, Transport::Ib(0), Transport::Ib(23)] {
+            let end = EndpointWire { transport, detail: vec![1, 2] };
+            assert_eq!(EndpointWire::decode(&end.encode()), Ok(end));
+            assert_eq!(transport.to_string().parse::<Transport>().unwrap(), transport);
+            assert_eq!(Transports::from(transport).iter().collect::<Vec<_>>(), [transport]);
+        }
+        assert!(EndpointWire::decode(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(EndpointWire::decode(&[3, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!("Ib24".parse::<Transport>().is_err() && "tcp".parse::<Transport>().is_err());
+        let all = Transports::from_wire(u32::MAX);
+        assert!(all.contains(Transport::Ib(3)) && all.iter().count() == 26);
+        assert!(!all.contains(Transport::Ib(24)), "no such number");
         assert!(!Transports::NONE.contains(Transport::CudaIpc));
+        assert!(Transport::Ib(0).matches(Transport::Ib(1)) && !Transport::Ib(0).matches(Transport::Ethernet));
     }
 }

@@ -18,7 +18,7 @@ pub(super) const RELEASE: u16 = 2;
 pub(super) const FAILURE: u16 = 3;
 /// The sender leaves in good order; the end of the link that follows is not a failure.
 pub(super) const BYE: u16 = 4;
-/// Nothing but a sign of life. Accepted and not yet sent.
+/// Nothing but a sign of life, sent where nothing else was for a while.
 pub(super) const HEARTBEAT: u16 = 5;
 
 /// A message between ranks that make another communicator, see [`letters`](super::control).
@@ -96,6 +96,7 @@ impl Release {
         match self.id {
             HoldId::Memory(id) => w.u8(1).u64(id),
             HoldId::Token(slot) => w.u8(2).u64(slot),
+            HoldId::Region(number) => w.u8(3).u64(number),
         };
         w.u64(self.count);
         w.finish()
@@ -106,6 +107,7 @@ impl Release {
         let id = match r.u8()? {
             1 => HoldId::Memory(r.u64()?),
             2 => HoldId::Token(r.u64()?),
+            3 => HoldId::Region(r.u64()?),
             _ => return Err(WireError::Invalid { what: "kind of release" }),
         };
         let release = Self { id, count: r.u64()? };
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn releases_round_trip() {
-        for id in [HoldId::Memory(u64::MAX), HoldId::Token(3)] {
+        for id in [HoldId::Memory(u64::MAX), HoldId::Token(3), HoldId::Region(8)] {
             let release = Release { id, count: 9 };
             assert_eq!(Release::decode(&release.encode()), Ok(release));
         }

@@ -13,6 +13,8 @@ pub(super) enum HoldId {
     Memory(u64),
     /// A semaphore's words, by slot: reusing them while a peer may still signal would corrupt the next semaphore.
     Token(u64),
+    /// Memory that a peer writes by message, by the number of the grant.
+    Region(u64),
 }
 
 /// Held things, and how many receipts each peer has.

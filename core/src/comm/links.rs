@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::CommunicatorConfig;
+use super::config::{CommunicatorConfig, NetLayer};
 use super::control::{Control, Service};
 use super::neighbours::{eager_openers, eager_peers};
 use super::peer::PeerInfo;
@@ -17,7 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
 
 /// The purpose of control links in [`Claims`].
-const PURPOSE: u16 = 2;
+const PURPOSE: u16 = crate::net::purpose::CONTROL;
+/// The purpose of the sockets of connections.
+const DATA_PURPOSE: u16 = crate::net::purpose::DATA;
 
 /// Who proves what to whom on the links of one communicator.
 #[derive(Clone, Debug)]
@@ -46,8 +48,22 @@ impl Identity {
         self.rank
     }
 
+    /// The same with what `config` puts between the links and their sockets.
+    pub(super) fn through(mut self, config: &CommunicatorConfig) -> Self {
+        if let Some(NetLayer(layer)) = &config.layer {
+            self.network = self.network.with_layer(layer.clone());
+        }
+        self
+    }
+
     fn claims(&self, to: u32) -> Claims {
         Claims { purpose: PURPOSE, scope: self.scope, from: self.rank, to }
+    }
+
+    /// For the data of the connection to `peer` with `tag`.
+    fn data_claims(&self, peer: u32, tag: u64) -> Claims {
+        let scope = self.scope ^ tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Claims { purpose: DATA_PURPOSE, scope, from: self.rank, to: peer }
     }
 }
 
@@ -93,7 +109,7 @@ impl Listeners {
 }
 
 /// The first address that other hosts can reach, by the environment's wishes.
-fn default_ip() -> Result<IpAddr> {
+pub(super) fn default_ip() -> Result<IpAddr> {
     let chosen = crate::net::choose(&crate::env::Env::get()?.selection())?;
     chosen.first().map(|interface| interface.ip).ok_or_else(|| {
         Error::usage(
@@ -158,6 +174,11 @@ impl Links {
 
     pub(super) fn control(&self) -> &Arc<Control> {
         &self.control
+    }
+
+    /// How to prove who one is on the data socket of the connection to `peer` with `tag`.
+    pub(super) fn for_data(&self, peer: u32, tag: u64) -> (&Network, Claims) {
+        (&self.identity.network, self.identity.data_claims(peer, tag))
     }
 
     /// Makes sure that there is a link to `peer`; to oneself none is needed.

@@ -31,13 +31,13 @@ mod topology;
 mod wire_up;
 
 pub use communicator::{Communicator, RESERVED_TAGS};
-pub use config::CommunicatorConfig;
-pub use connection::{Connection, ConnectionCounters};
+pub use config::{CommunicatorConfig, NetLayer};
+pub use connection::{Batch, Connection, ConnectionCounters};
 pub use endpoint::{EndpointConfig, Transport, Transports};
-pub use memory::RegisteredMemory;
+pub use memory::{HostBuffer, RegisteredMemory};
 pub use peer::{DeviceIdentity, DriverKind, PeerInfo};
 pub use pending::{Dependency, Pending};
 pub use report::AbortReport;
-pub use semaphore::{Device2DeviceSemaphore, SemaphoreCounters};
+pub use semaphore::{Device2DeviceSemaphore, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreCounters};
 pub use topology::{PeerTopology, Topology};
 pub use wire_up::{ControlLinks, Introduction};

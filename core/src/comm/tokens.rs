@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Transports;
-use super::memory::{self, RegisteredMemory};
+use super::memory::{self, HostBuffer, RegisteredMemory};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
@@ -23,9 +23,17 @@ pub(super) const OUTBOUND: usize = 136;
 /// How long zeroing a slot may take before the device counts as stuck.
 const ZEROING: Duration = Duration::from_secs(30);
 
-/// All slots of one communicator.
+/// Who waits for a semaphore: where its words are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Device,
+    Host,
+}
+
+/// All slots of one communicator on one side.
 #[derive(Debug)]
 pub(super) struct TokenPool {
+    side: Side,
     memory: RegisteredMemory,
     /// In order of release, so that a slot rests as long as possible before its next use.
     free: Mutex<VecDeque<u32>>,
@@ -40,11 +48,19 @@ pub(super) struct TokenSlot {
 }
 
 impl TokenPool {
-    pub(super) fn new(context: &Context, count: u32) -> Result<Arc<Self>> {
+    pub(super) fn new(context: &Context, side: Side, count: u32) -> Result<Arc<Self>> {
         let bytes = SLOT_BYTES * (count as usize).max(1);
-        let buffer = Arc::new(GpuBuffer::new(context, bytes)?);
-        let memory = memory::register_buffer(&buffer, 0, bytes, Transports::CUDA_IPC)?;
-        Ok(Arc::new(Self { memory, free: Mutex::new((0..count).collect()), count }))
+        let memory = match side {
+            Side::Device => {
+                let buffer = Arc::new(GpuBuffer::new(context, bytes)?);
+                memory::register_buffer(&buffer, 0, bytes, Transports::CUDA_IPC)?
+            }
+            Side::Host => {
+                let buffer = Arc::new(HostBuffer::new(context, bytes)?);
+                memory::register_host(&buffer, 0, bytes, Transports::CUDA_IPC)?
+            }
+        };
+        Ok(Arc::new(Self { side, memory, free: Mutex::new((0..count).collect()), count }))
     }
 
     /// A slot whose words are zero.
@@ -57,19 +73,25 @@ impl TokenPool {
             return Err(Error::new(ErrorKind::InvalidUsage, "build_semaphore", message));
         };
         let slot = Arc::new(TokenSlot { pool: self.clone(), slot });
-        slot.memory()?.slice().fill(0, Deadline::after(ZEROING))?;
+        let memory = slot.memory(Transports::CUDA_IPC)?;
+        match memory.host() {
+            Some(words) => words.fill(0),
+            None => memory.slice()?.fill(0, Deadline::after(ZEROING))?,
+        }
         Ok(slot)
     }
 }
 
 impl TokenSlot {
+    /// Its name among all slots of the communicator.
     pub(super) fn number(&self) -> u64 {
-        u64::from(self.slot)
+        u64::from(self.slot) << 1 | u64::from(self.pool.side == Side::Host)
     }
 
-    /// Its bytes, as memory that can be sent.
-    pub(super) fn memory(&self) -> Result<RegisteredMemory> {
-        self.pool.memory.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)
+    /// Its bytes, as memory that can be sent, for `transports`.
+    pub(super) fn memory(&self, transports: Transports) -> Result<RegisteredMemory> {
+        let words = self.pool.memory.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
+        Ok(words.with_transports(transports))
     }
 }
 

@@ -7,11 +7,13 @@
 //! between two hosts: the secret keeps strangers out, it does not hide what is said.
 
 mod connect;
+mod faulty;
 mod frame;
 mod handshake;
 mod interface;
 mod link;
 mod listener;
+mod pollable;
 mod raw;
 mod reactor;
 mod secret;
@@ -32,11 +34,23 @@ pub use frame::{Frame, MAX_FDS};
 pub use interface::{Interface, choose, interfaces};
 pub use link::Link;
 pub use listener::{Listener, Rejections};
+pub use pollable::{Acceptor, Interest, Next, Pollable, Registration};
 pub use raw::{Layer, RawStream};
 pub use reactor::{Handler, Reactor, ReactorConfig};
 pub use secret::{Secret, random_bytes};
 pub use stream::Stream;
+
+use crate::env::Env;
+use crate::fault::NetFaults;
 pub(crate) use unix::sweep as sweep_sockets;
+
+/// What connections of the library are for; other users of this module take 16 and up.
+pub(crate) mod purpose {
+    pub(crate) const RENDEZVOUS: u16 = 1;
+    pub(crate) const BOOTSTRAP: u16 = 2;
+    pub(crate) const CONTROL: u16 = 3;
+    pub(crate) const DATA: u16 = 4;
+}
 
 /// What one end of a connection says about itself. Bound into both proofs, so it cannot be altered.
 ///
@@ -88,14 +102,14 @@ pub struct Network {
 
 impl Network {
     /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener,
-    /// five seconds for a proof.
+    /// five seconds for a proof. The faults that `AQUEDUCT_FAULTS` asks for are put in.
     pub fn new(secret: Secret) -> Self {
         Self {
             secret,
             max_frame: (16 << 20) + 4096,
             max_pending: 128,
             handshake_timeout: Duration::from_secs(5),
-            layer: None,
+            layer: rehearsal(),
         }
     }
 
@@ -133,6 +147,12 @@ impl Network {
             None => raw,
         }
     }
+}
+
+/// The network's part of `AQUEDUCT_FAULTS`. What cannot be read is an error where the environment is first needed.
+fn rehearsal() -> Option<Arc<dyn Layer>> {
+    let plan = Env::get().ok()?.faults.as_ref().filter(|plan| !plan.net.is_empty())?;
+    Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)))
 }
 
 impl fmt::Debug for Network {

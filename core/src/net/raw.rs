@@ -18,12 +18,47 @@ pub trait RawStream: Debug + Send + Sync {
     /// Writes some bytes, `WouldBlock` if none fit now. All of `fds` go with the first byte written.
     fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize>;
 
+    /// Reads some bytes into the first of `parts`, then the next; otherwise as [`read`](Self::read). Bytes that come with
+    /// descriptors are an error.
+    ///
+    /// # Safety
+    /// Each part must be writable memory of this process, which nobody holds a Rust reference into.
+    unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        let Some(first) = parts.iter().find(|part| part.iov_len > 0) else { return Ok(0) };
+        let mut buffer = [0; PART_BYTES];
+        let room = first.iov_len.min(buffer.len());
+        let mut fds = Vec::new();
+        let got = self.read(&mut buffer[..room], &mut fds)?;
+        if !fds.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected file descriptors"));
+        }
+        // SAFETY: `got` is at most the length of the part, which the caller vouches for.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), first.iov_base.cast(), got) };
+        Ok(got)
+    }
+
+    /// Writes some bytes of the first of `parts`, then of the next; otherwise as [`write`](Self::write).
+    ///
+    /// # Safety
+    /// Each part must be readable memory of this process.
+    unsafe fn write_parts(&self, parts: &[libc::iovec]) -> io::Result<usize> {
+        let Some(first) = parts.iter().find(|part| part.iov_len > 0) else { return Ok(0) };
+        let mut buffer = [0; PART_BYTES];
+        let len = first.iov_len.min(buffer.len());
+        // SAFETY: at most the length of the part, which the caller vouches for.
+        unsafe { std::ptr::copy_nonoverlapping(first.iov_base.cast(), buffer.as_mut_ptr(), len) };
+        self.write(&buffer[..len], &[])
+    }
+
     /// Ends the sending side, or both. The peer reads an end of stream after what was sent before.
     fn shutdown(&self, both: bool) -> io::Result<()>;
 
     /// The descriptor to wait on.
     fn fd(&self) -> BorrowedFd<'_>;
 }
+
+/// How much goes through a layer that only knows whole slices at once.
+const PART_BYTES: usize = 16 << 10;
 
 /// Puts something between an authenticated stream and its socket.
 pub trait Layer: Debug + Send + Sync {
@@ -155,6 +190,24 @@ impl RawStream for Socket {
             }
         }
         // SAFETY: `message` describes `from` and `control`, which live across the call.
+        retry(|| unsafe { libc::sendmsg(self.raw(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    }
+
+    unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        // SAFETY: the caller vouches for the parts. There is no room for control messages: none are taken.
+        retry(|| unsafe { libc::recvmsg(self.raw(), &mut message, libc::MSG_DONTWAIT) })
+    }
+
+    unsafe fn write_parts(&self, parts: &[libc::iovec]) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_ptr().cast_mut();
+        message.msg_iovlen = parts.len();
+        // SAFETY: the caller vouches for the parts, which are only read.
         retry(|| unsafe { libc::sendmsg(self.raw(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::frame::{Decoder, Frame};
 use super::link::Link;
 use super::listener::Listener;
+use super::pollable::{Acceptor, Next, Pollable, Registration};
 use super::stream::{READ_BYTES, Stream, ended, lost};
 use super::sys::{self, Epoll, EventFd};
 use crate::error::{Error, ErrorKind, Result};
@@ -80,6 +81,9 @@ impl Reactor {
             handler,
             links: HashMap::new(),
             listeners: HashMap::new(),
+            acceptors: HashMap::new(),
+            pollables: HashMap::new(),
+            busy: Vec::new(),
             tick: config.tick,
             next_tick: config.tick.map(|tick| Instant::now() + tick),
             stop_by: None,
@@ -123,6 +127,18 @@ impl Reactor {
         self.bell.ring(Command::Listen(Box::new(listener)));
     }
 
+    /// A place for something to serve; [`Registration::serve`] fills it.
+    pub fn reserve(&self) -> Registration {
+        Registration::new(self.bell.clone(), self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Gives the connections of `listener` to `acceptor` until that has enough; the listener is closed then.
+    pub fn accept(&self, listener: Listener, acceptor: Acceptor) -> Registration {
+        let registration = self.reserve();
+        self.bell.ring(Command::Accept(registration.id(), Box::new(listener), acceptor));
+        registration
+    }
+
     /// Lets the thread go on without an owner until its handler says that it is finished.
     pub fn detach(mut self) {
         drop(self.thread.take());
@@ -149,17 +165,19 @@ impl Drop for Reactor {
 }
 
 /// How other threads reach the service thread.
-#[derive(Debug)]
 pub(super) struct Bell {
     epoll: Epoll,
     event: EventFd,
     commands: Mutex<Vec<Command>>,
 }
 
-#[derive(Debug)]
 enum Command {
     Add(Link, Decoder),
     Listen(Box<Listener>),
+    Accept(u64, Box<Listener>, Acceptor),
+    Serve(u64, Arc<dyn Pollable>),
+    Nudge(u64),
+    Forget(u64),
     StopListening,
     Close(u64),
     Failed(u64),
@@ -187,6 +205,21 @@ impl Bell {
         self.ring(Command::Close(id));
     }
 
+    /// Has the service thread serve `thing` under the number `id`.
+    pub(super) fn serve(&self, id: u64, thing: Arc<dyn Pollable>) {
+        self.ring(Command::Serve(id, thing));
+    }
+
+    /// Has the service thread look at what it serves under `id`.
+    pub(super) fn nudge(&self, id: u64) {
+        self.ring(Command::Nudge(id));
+    }
+
+    /// Ends the service of what has the number `id`.
+    pub(super) fn forget(&self, id: u64) {
+        self.ring(Command::Forget(id));
+    }
+
     pub(super) fn failed(&self, id: u64) {
         self.ring(Command::Failed(id));
     }
@@ -194,6 +227,12 @@ impl Bell {
     /// Changes what the service thread waits for on a link; does nothing for one it does not serve.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, events: u32, id: u64) {
         let _ = self.epoll.modify(fd, events, id);
+    }
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bell").finish_non_exhaustive()
     }
 }
 
@@ -208,6 +247,11 @@ struct Service {
     handler: Box<dyn Handler>,
     links: HashMap<u64, Served>,
     listeners: HashMap<u64, Listener>,
+    /// Who takes the connections of a listener, if not the handler.
+    acceptors: HashMap<u64, Acceptor>,
+    pollables: HashMap<u64, Arc<dyn Pollable>>,
+    /// Those that have work which no descriptor tells of.
+    busy: Vec<u64>,
     tick: Option<Duration>,
     next_tick: Option<Instant>,
     stop_by: Option<Instant>,
@@ -234,12 +278,17 @@ impl Service {
                     self.bell.event.clear();
                 } else if self.listeners.contains_key(&token) {
                     self.serve_listener(token)?;
+                } else if self.pollables.contains_key(&token) {
+                    self.poll(token);
                 } else {
                     self.serve_link(token, ready);
                 }
             }
             let commands = std::mem::take(&mut *lock(&self.bell.commands));
             commands.into_iter().for_each(|command| self.obey(command));
+            for id in std::mem::take(&mut self.busy) {
+                self.poll(id);
+            }
             if self.stop_by.is_none() && self.handler.finished() {
                 self.stop();
             }
@@ -250,6 +299,10 @@ impl Service {
     }
 
     fn timeout_ms(&self) -> i32 {
+        if !self.busy.is_empty() {
+            std::thread::yield_now();
+            return 0;
+        }
         let times = self.listeners.values().filter_map(Listener::next_expiry);
         let times = times.chain(self.links.values().filter_map(|served| served.close_by));
         // One who stops ticks no more: a tick that is due would keep it from waiting.
@@ -260,12 +313,25 @@ impl Service {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Add(link, decoder) => self.add(link, decoder, false),
-            Command::Listen(listener) => {
-                let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-                match self.bell.epoll.add(listener.fd(), sys::READ, id) {
-                    Ok(()) => drop(self.listeners.insert(id, *listener)),
-                    Err(error) => log::error!("cannot serve {}: {error}", listener.address()),
+            Command::Listen(listener) => self.listen(self.next_id.fetch_add(1, Ordering::Relaxed), *listener),
+            Command::Accept(id, listener, acceptor) => {
+                self.acceptors.insert(id, acceptor);
+                self.listen(id, *listener);
+            }
+            Command::Serve(id, thing) => match self.bell.epoll.add(thing.fd(), 0, id) {
+                Ok(()) => {
+                    self.pollables.insert(id, thing);
+                    self.poll(id);
                 }
+                Err(error) => thing.unserved(&Error::system("reactor", "cannot serve a socket", error)),
+            },
+            Command::Nudge(id) => self.poll(id),
+            Command::Forget(id) => {
+                if let Some(thing) = self.pollables.remove(&id) {
+                    let _ = self.bell.epoll.remove(thing.fd());
+                }
+                self.listeners.remove(&id);
+                self.acceptors.remove(&id);
             }
             Command::StopListening => self.listeners.clear(),
             Command::Close(id) => self.close_when_sent(id, LINGER),
@@ -275,6 +341,23 @@ impl Service {
                 }
             }
             Command::Stop => self.stop(),
+        }
+    }
+
+    fn listen(&mut self, id: u64, listener: Listener) {
+        match self.bell.epoll.add(listener.fd(), sys::READ, id) {
+            Ok(()) => drop(self.listeners.insert(id, listener)),
+            Err(error) => log::error!("cannot serve {}: {error}", listener.address()),
+        }
+    }
+
+    /// Lets a pollable do what it can, and waits for what it wants next.
+    fn poll(&mut self, id: u64) {
+        let Some(thing) = self.pollables.get(&id) else { return };
+        match thing.progress() {
+            Next::Wait(events) => self.bell.watch(thing.fd(), events.bits(), id),
+            Next::Again => self.busy.push(id),
+            Next::Done => self.obey(Command::Forget(id)),
         }
     }
 
@@ -320,6 +403,18 @@ impl Service {
         if let Some(listener) = self.listeners.get_mut(&id) {
             listener.progress()?;
             streams.extend(std::iter::from_fn(|| listener.next_ready()));
+        }
+        if let Some(acceptor) = self.acceptors.get_mut(&id) {
+            // All of them are asked: one that wants no more turns away what comes too late.
+            let mut more = true;
+            for stream in streams {
+                more = acceptor(stream) && more;
+            }
+            if more {
+                return Ok(());
+            }
+            self.obey(Command::Forget(id));
+            return Ok(());
         }
         for stream in streams {
             let (link, decoder) = adopt(self.next_id.fetch_add(1, Ordering::Relaxed), stream, &self.bell);

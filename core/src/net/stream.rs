@@ -32,6 +32,11 @@ impl Stream {
         self.peer
     }
 
+    /// The stream of bytes below, for a protocol of its own. Nothing may have been received on it.
+    pub fn into_raw(self) -> Box<dyn RawStream> {
+        self.raw
+    }
+
     /// Sends one frame; returns when all of it is with the kernel.
     pub fn send(&mut self, kind: u16, payload: &[u8], deadline: Deadline) -> Result<()> {
         self.send_fds(kind, payload, &[], deadline)

@@ -49,7 +49,7 @@ fn writes_reads_and_signals_go_where_they_should_and_nowhere_else() {
         // The source is produced by a stream of the user's.
         let stream = Stream::new(rank.comm.context()).unwrap();
         let source = rank.registered(512);
-        stream.fill(source.slice(), 200 + me as u8).unwrap();
+        stream.fill(source.slice().unwrap(), 200 + me as u8).unwrap();
         let produced = Event::new(rank.comm.context()).unwrap();
         produced.record(&stream).unwrap();
         forward.wait_event(&produced).unwrap();

@@ -72,7 +72,7 @@ pub(crate) fn paint(len: usize, rank: u32) -> Vec<u8> {
 
 pub(crate) fn bytes(memory: &RegisteredMemory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
-    memory.slice().download(0, &mut bytes, soon()).unwrap();
+    memory.slice().unwrap().download(0, &mut bytes, soon()).unwrap();
     bytes
 }
 

@@ -52,14 +52,14 @@ fn exchange(stage: &Stage<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
     let sent = |rank| paint(rank, 1, inner.len());
     let source = stage.buffer(SIZE)?;
     stage.load(&source, &framed(SIZE, EDGE, &sent(stage.me())))?;
-    pair.stream.copy(&theirs.slice().slice(inner.clone())?, &source.slice(inner.clone())?)?;
+    pair.stream.copy(&theirs.slice()?.slice(inner.clone())?, &source.slice(inner.clone())?)?;
     stage.done(&pair.stream)?;
     stage.step(pair)?;
     let what = format_args!("what rank {} has written", pair.peer);
     stage.same(&stage.contents(buffer)?, &framed(SIZE, EDGE, &sent(pair.peer)), what);
 
     let back = stage.buffer(SIZE)?;
-    pair.stream.copy(&back.slice(..)?, &theirs.slice().slice(..)?)?;
+    pair.stream.copy(&back.slice(..)?, &theirs.slice()?.slice(..)?)?;
     stage.done(&pair.stream)?;
     let what = format_args!("read back from rank {}", pair.peer);
     stage.same(&stage.contents(&back)?, &framed(SIZE, EDGE, &sent(stage.me())), what);

@@ -4,9 +4,9 @@
 //! API, `CU_STREAM_WRITE_VALUE_DEFAULT`), so the peer that sees the value sees the data.
 #![forbid(unsafe_code)]
 
-use super::Backend;
+use super::{Backend, Span};
 use crate::error::Result;
-use crate::gpu::{DeviceSlice, Event, Stream};
+use crate::gpu::{Event, Stream};
 
 #[derive(Debug)]
 pub(super) struct CudaIpc {
@@ -20,19 +20,24 @@ impl CudaIpc {
 }
 
 impl Backend for CudaIpc {
-    fn write(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()> {
-        self.stream.copy(dst, src)
+    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        self.stream.copy(&dst.device()?, &src.device()?)
     }
 
-    fn read(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()> {
-        self.stream.copy(dst, src)
+    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        self.stream.copy(&dst.device()?, &src.device()?)
     }
 
-    fn update(&self, dst: &DeviceSlice, value: u64) -> Result<()> {
-        self.stream.write_value64(dst, value)
+    fn update(&self, dst: Span<'_>, value: u64) -> Result<()> {
+        // SYNC connection.signal: the fence is part of the write.
+        self.stream.write_value64(&dst.device()?, value)
     }
 
-    fn is_done(&self) -> Result<bool> {
+    fn mark(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn is_done(&self, _: u64) -> Result<bool> {
         self.stream.is_idle()
     }
 

@@ -1,29 +1,31 @@
 //! Connections: host-driven, one-sided data movement between two ranks.
 
 mod cuda_ipc;
+mod ethernet;
+mod item;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub(super) use item::ConnectItem;
+
 use super::core::Core;
-use super::endpoint::{EndpointConfig, Transport};
+use super::endpoint::Transport;
 use super::key::Key;
-use super::mailbox::Offer;
-use super::memory::RegisteredMemory;
-use super::pending::Pending;
-use super::setup::Item;
+use super::memory::{Place, RegisteredMemory, Remote};
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{DeviceSlice, Event, Stream};
-use crate::sync::{AtomicU64, Ordering};
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceSlice, Event};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
 /// Operations are one-sided: the peer does nothing. Those of one connection are executed in the order of the calls, so
 /// that a value written by [`update_and_sync`](Self::update_and_sync) is seen only after the data of earlier
-/// [`write`](Self::write)s; between connections there is no order. A call returns when the operation is on its way;
-/// [`flush`](Self::flush) waits for all. Memory in use is kept alive until then. Cheap to clone; clones are one
-/// connection. Usable from several threads; their calls are ordered as they happen to come.
+/// [`write`](Self::write)s; between connections there is no order. A call returns when the operation is on its way, or
+/// waits for earlier ones when too many are outstanding; [`flush`](Self::flush) waits for all. Memory in use is kept alive
+/// until then. An operation that fails fails its connection, and every later call says why; other connections go on.
+/// Cheap to clone; clones are one connection. Usable from several threads; their calls are ordered as they happen to come.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -35,6 +37,8 @@ struct Inner {
     transport: Transport,
     backend: Box<dyn Backend>,
     counters: Counters,
+    /// How many batches are open.
+    batches: AtomicU32,
 }
 
 #[derive(Default)]
@@ -64,15 +68,75 @@ pub struct ConnectionCounters {
     pub bytes_read: u64,
 }
 
-/// What a transport does. Ranges, rights and registration have been checked.
+/// `offset .. offset + len` of a memory; checked.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    memory: &'a RegisteredMemory,
+    offset: usize,
+    len: usize,
+}
+
+impl<'a> Span<'a> {
+    /// As devices of this process see it.
+    fn device(&self) -> Result<DeviceSlice> {
+        self.memory.slice()?.slice(self.offset..self.offset + self.len)
+    }
+
+    /// As this process sees it.
+    fn place(&self) -> Result<Place> {
+        self.memory.place().part(self.offset, self.len)
+    }
+
+    /// What its owner said about it, and where in that it begins.
+    fn remote(&self, op: &'static str) -> Result<(&'a Remote, u64)> {
+        let own = || Error::usage(op, "the remote memory is this rank's own");
+        self.memory.remote().map(|(remote, base)| (remote, base + self.offset as u64)).ok_or_else(own)
+    }
+}
+
+/// What a transport does. Ranges, rights and registration have been checked; no operation has zero bytes.
 trait Backend: Send + Sync {
-    fn write(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()>;
-    fn read(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()>;
-    fn update(&self, dst: &DeviceSlice, value: u64) -> Result<()>;
-    /// Whether everything before is done; asked again and again by [`Connection::flush`].
-    fn is_done(&self) -> Result<bool>;
+    /// Takes an operation; [`kick`](Self::kick) puts it on its way.
+    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
+    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
+    fn update(&self, dst: Span<'_>, value: u64) -> Result<()>;
+    /// Puts on its way what was taken.
+    fn kick(&self) -> Result<()> {
+        Ok(())
+    }
+    /// A position behind everything so far.
+    fn mark(&self) -> Result<u64>;
+    /// Whether everything before a position is done; asked again and again by [`Connection::flush`].
+    fn is_done(&self, mark: u64) -> Result<bool>;
+    /// What somebody who waits for this connection does between two looks.
+    fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
+        backoff.pause(deadline);
+    }
+    /// Why it has failed.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
     fn wait_event(&self, event: &Event) -> Result<()>;
     fn record_event(&self, event: &Event) -> Result<()>;
+}
+
+/// Operations that go on their way together, when this is dropped: one system call, or one doorbell, for all of them.
+#[derive(Debug)]
+#[must_use = "operations go one by one when it is dropped"]
+pub struct Batch<'a> {
+    connection: &'a Connection,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let inner = &self.connection.inner;
+        if inner.batches.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Err(error) = inner.backend.kick()
+        {
+            // It stays with the connection: the next call returns it.
+            log::debug!("a batch to rank {} failed: {error}", self.connection.peer());
+        }
+    }
 }
 
 impl Connection {
@@ -106,9 +170,12 @@ impl Connection {
     ) -> Result<()> {
         const OP: &str = "write";
         self.check(OP)?;
-        let dst = self.theirs(OP, dst)?.checked(OP, dst_offset, size)?;
-        let src = self.ours(OP, src)?.checked(OP, src_offset, size)?;
-        self.inner.backend.write(&dst, &src)?;
+        let dst = self.theirs(OP, dst, dst_offset, size)?;
+        let src = self.ours(OP, src, src_offset, size)?;
+        if size > 0 {
+            self.inner.backend.write(dst, src)?;
+            self.kick()?;
+        }
         count(&self.inner.counters.writes, 1);
         count(&self.inner.counters.bytes_written, size as u64);
         Ok(())
@@ -117,7 +184,7 @@ impl Connection {
     /// Copies `size` bytes from `src`, memory of the peer, to `dst`, memory of this rank. Zero bytes are fine.
     ///
     /// # Errors
-    /// As for [`write`](Self::write).
+    /// As for [`write`](Self::write); `Unsupported` over Ethernet, where only the owner of memory can send it.
     pub fn read(
         &self,
         dst: &RegisteredMemory,
@@ -128,9 +195,12 @@ impl Connection {
     ) -> Result<()> {
         const OP: &str = "read";
         self.check(OP)?;
-        let dst = self.ours(OP, dst)?.checked(OP, dst_offset, size)?;
-        let src = self.theirs(OP, src)?.checked(OP, src_offset, size)?;
-        self.inner.backend.read(&dst, &src)?;
+        let dst = self.ours(OP, dst, dst_offset, size)?;
+        let src = self.theirs(OP, src, src_offset, size)?;
+        if size > 0 {
+            self.inner.backend.read(dst, src)?;
+            self.kick()?;
+        }
         count(&self.inner.counters.reads, 1);
         count(&self.inner.counters.bytes_read, size as u64);
         Ok(())
@@ -151,14 +221,19 @@ impl Connection {
     ) -> Result<()> {
         const OP: &str = "update_and_sync";
         self.check(OP)?;
-        let dst = self.theirs(OP, dst)?.checked(OP, dst_offset, 8)?;
-        if !dst.ptr().is_multiple_of(8) {
+        let dst = self.theirs(OP, dst, dst_offset, 8)?;
+        // Memory begins at a multiple of 8 wherever it is; ranges of it may not.
+        let base = dst.memory.remote().map_or(0, |(_, base)| base);
+        if !(dst.memory.ptr() + dst_offset as u64).is_multiple_of(8)
+            || !(base + dst_offset as u64).is_multiple_of(8)
+        {
             return Err(Error::usage(
                 OP,
                 format!("offset {dst_offset} gives an address that is no multiple of 8"),
             ));
         }
-        self.inner.backend.update(&dst, value)?;
+        self.inner.backend.update(dst, value)?;
+        self.kick()?;
         *counter = value;
         count(&self.inner.counters.signals, 1);
         Ok(())
@@ -172,18 +247,26 @@ impl Connection {
         const OP: &str = "flush";
         let deadline = deadline.into();
         let mut wait = Backoff::new();
-        while !self.inner.backend.is_done()? {
+        let mark = self.inner.backend.mark()?;
+        while !self.inner.backend.is_done(mark)? {
             self.inner.core.check(OP)?;
             if deadline.expired() {
                 let message =
                     format!("operations of the connection to rank {} are not done in time", self.peer());
                 return Err(Error::timeout(OP, message).with_peer(self.peer()));
             }
-            wait.pause(deadline);
+            self.inner.backend.pause(&mut wait, deadline);
         }
         self.check(OP)?;
         count(&self.inner.counters.flushes, 1);
         Ok(())
+    }
+
+    /// Holds operations back until the result is dropped, so that they go on their way together. Waiting for them before
+    /// that is waiting in vain: [`flush`](Self::flush) sends them. Batches of several threads end with the last.
+    pub fn batch(&self) -> Batch<'_> {
+        self.inner.batches.fetch_add(1, Ordering::AcqRel);
+        Batch { connection: self }
     }
 
     /// Lets later operations of this connection begin only after the work that `event` was recorded behind: how data that
@@ -192,6 +275,7 @@ impl Connection {
     /// # Errors
     /// What the driver says.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        self.check("wait_event")?;
         self.inner.backend.wait_event(event)
     }
 
@@ -200,6 +284,7 @@ impl Connection {
     /// # Errors
     /// What the driver says.
     pub fn record_event(&self, event: &Event) -> Result<()> {
+        self.check("record_event")?;
         self.inner.backend.record_event(event)
     }
 
@@ -223,15 +308,32 @@ impl Connection {
 
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         self.inner.core.check(op)?;
-        if self.peer() == self.inner.core.rank() {
-            Ok(())
-        } else {
-            self.inner.core.control().check_peer(op, self.peer())
+        if self.peer() != self.inner.core.rank() {
+            self.inner.core.control().check_peer(op, self.peer())?;
+        }
+        self.inner.backend.check()
+    }
+
+    /// What somebody who waits for a signal of this connection does between two looks.
+    pub(super) fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
+        self.inner.backend.pause(backoff, deadline);
+    }
+
+    fn kick(&self) -> Result<()> {
+        match self.inner.batches.load(Ordering::Acquire) {
+            0 => self.inner.backend.kick(),
+            _ => Ok(()),
         }
     }
 
-    /// `memory`, if it is the peer's. On a connection to oneself, one's own memory is the peer's.
-    fn theirs<'a>(&self, op: &'static str, memory: &'a RegisteredMemory) -> Result<&'a RegisteredMemory> {
+    /// A range of `memory`, if that is the peer's. On a connection to oneself, one's own memory is the peer's.
+    fn theirs<'a>(
+        &self,
+        op: &'static str,
+        memory: &'a RegisteredMemory,
+        offset: usize,
+        len: usize,
+    ) -> Result<Span<'a>> {
         let own = memory.is_local() && self.peer() == self.inner.core.rank();
         if memory.received_from() != Some(self.peer()) && !own {
             let whose = match memory.received_from() {
@@ -241,11 +343,16 @@ impl Connection {
             let message = format!("the remote memory must be received from rank {}; {whose}", self.peer());
             return Err(Error::usage(op, message));
         }
-        memory.check_transport(op, self.inner.transport)?;
-        Ok(memory)
+        self.span(op, memory, offset, len)
     }
 
-    fn ours<'a>(&self, op: &'static str, memory: &'a RegisteredMemory) -> Result<&'a RegisteredMemory> {
+    fn ours<'a>(
+        &self,
+        op: &'static str,
+        memory: &'a RegisteredMemory,
+        offset: usize,
+        len: usize,
+    ) -> Result<Span<'a>> {
         let own = memory.received_from() == Some(self.peer()) && self.peer() == self.inner.core.rank();
         if !memory.is_local() && !own {
             return Err(Error::usage(
@@ -253,8 +360,19 @@ impl Connection {
                 "the local memory must be registered by this rank; this one was received",
             ));
         }
+        self.span(op, memory, offset, len)
+    }
+
+    fn span<'a>(
+        &self,
+        op: &'static str,
+        memory: &'a RegisteredMemory,
+        offset: usize,
+        len: usize,
+    ) -> Result<Span<'a>> {
+        memory.check_range(op, offset, len)?;
         memory.check_transport(op, self.inner.transport)?;
-        Ok(memory)
+        Ok(Span { memory, offset, len })
     }
 }
 
@@ -270,61 +388,4 @@ impl fmt::Debug for Connection {
 
 fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
-}
-
-/// `connect()` in the queue of `setup()`.
-pub(super) struct ConnectItem {
-    key: Key,
-    config: EndpointConfig,
-    pending: Pending<Connection>,
-    made: Option<Connection>,
-}
-
-impl ConnectItem {
-    pub(super) fn new(key: Key, config: EndpointConfig, pending: Pending<Connection>) -> Self {
-        Self { key, config, pending, made: None }
-    }
-}
-
-impl Item for ConnectItem {
-    fn key(&self) -> Key {
-        self.key
-    }
-
-    fn offer(&mut self, _: &Arc<Core>) -> Option<Result<Offer>> {
-        Some(Ok(Offer { body: self.config.encode(), fds: Vec::new() }))
-    }
-
-    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
-        let peer = self.key.peer;
-        let theirs = EndpointConfig::decode(&offer.body).map_err(|error| {
-            let message = format!("rank {peer} asked for a transport that this version does not have");
-            Error::new(ErrorKind::Remote, "connect", message).with_peer(peer).with_source(error)
-        })?;
-        if theirs.transport != self.config.transport {
-            let message = format!(
-                "{}: rank {peer} asked for {}, this rank for {}; name the same transport at both ends",
-                self.key, theirs.transport, self.config.transport
-            );
-            return Err(Error::usage("connect", message).with_peer(peer));
-        }
-        let backend: Box<dyn Backend> = match self.config.transport {
-            Transport::CudaIpc => Box::new(cuda_ipc::CudaIpc::new(Stream::new(core.context())?)),
-        };
-        let inner = Inner {
-            core: core.clone(),
-            key: self.key,
-            transport: self.config.transport,
-            backend,
-            counters: Counters::default(),
-        };
-        self.made = Some(Connection { inner: Arc::new(inner) });
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
-        let Self { pending, made, .. } = *self;
-        let missing = || Error::new(ErrorKind::Internal, "connect", "a connection ended without being made");
-        pending.complete(result.and_then(|()| made.ok_or_else(missing)));
-    }
 }

@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::super::core::Core;
-use super::super::endpoint::Transports;
+use super::super::endpoint::{Transport, Transports};
 use super::super::holds::HoldId;
 use super::super::mailbox::Offer;
 use super::super::registry;
+use super::regions::Grant;
 use super::wire::{MAX_CHUNKS, MemoryWire, Way};
-use super::{Origin, RegisteredMemory};
+use super::{HostBuffer, Origin, Place, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{self, HandleTypes, PhysicalAllocation};
@@ -30,6 +31,7 @@ enum Source {
     Buffer(Arc<GpuBuffer>),
     /// Memory that the user keeps alive, as the contract of registering it says.
     Raw(Vec<Arc<PhysicalAllocation>>),
+    Host(Arc<HostBuffer>),
 }
 
 impl Allocation {
@@ -44,7 +46,14 @@ impl Allocation {
     pub(super) fn buffer(&self) -> Option<&Arc<GpuBuffer>> {
         match &self.source {
             Source::Buffer(buffer) => Some(buffer),
-            Source::Raw(_) => None,
+            Source::Raw(_) | Source::Host(_) => None,
+        }
+    }
+
+    pub(super) fn host(&self) -> Option<&Arc<HostBuffer>> {
+        match &self.source {
+            Source::Host(buffer) => Some(buffer),
+            Source::Buffer(_) | Source::Raw(_) => None,
         }
     }
 
@@ -53,6 +62,7 @@ impl Allocation {
         match &self.source {
             Source::Buffer(buffer) => buffer.allocation().into_iter().cloned().collect(),
             Source::Raw(pieces) => pieces.clone(),
+            Source::Host(_) => Vec::new(),
         }
     }
 
@@ -63,6 +73,8 @@ impl Allocation {
         }
         match &self.source {
             Source::Buffer(buffer) => buffer.allow(context.device()),
+            // Registered as portable: every device has access.
+            Source::Host(_) => Ok(()),
             Source::Raw(pieces) if pieces.is_empty() => context.enable_peer_access(&self.context),
             Source::Raw(_) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -92,6 +104,32 @@ pub(in super::super) fn register_buffer(
         },
     );
     Ok(local(allocation, offset as u64, len, transports))
+}
+
+/// Registers bytes `offset .. offset + len` of `buffer`.
+pub(in super::super) fn register_host(
+    buffer: &Arc<HostBuffer>,
+    offset: usize,
+    len: usize,
+    transports: Transports,
+) -> Result<RegisteredMemory> {
+    check_range(offset, len, buffer.len())?;
+    if transports.contains(Transport::CudaIpc) {
+        buffer.pin()?;
+    }
+    let allocation = registry::find_or_insert(
+        |known| known.host().is_some_and(|known| Arc::ptr_eq(known, buffer)),
+        |number| Allocation {
+            number,
+            base: buffer.memory().as_ptr().expose_provenance() as u64,
+            size: buffer.len(),
+            context: buffer.context().clone(),
+            source: Source::Host(buffer.clone()),
+        },
+    );
+    let place = Place::Host(buffer.whole(), buffer.device_slice()?).part(offset, len)?;
+    let (context, origin) = (buffer.context().clone(), Origin::Local { allocation, offset: offset as u64 });
+    Ok(RegisteredMemory { place, len, context, transports, origin })
 }
 
 /// Registers `len` bytes at `ptr`, which somebody else allocated.
@@ -148,7 +186,14 @@ fn local(allocation: Arc<Allocation>, offset: u64, len: usize, transports: Trans
     // SAFETY: the range was checked against the allocation, which owns the memory or, by the contract of raw
     // registration, is outlived by it; `keep` holds the allocation.
     let slice = unsafe { DeviceSlice::from_raw(&allocation.context, allocation.base + offset, len, keep) };
-    RegisteredMemory { slice, transports, origin: Origin::Local { allocation, offset } }
+    let context = allocation.context.clone();
+    RegisteredMemory {
+        place: Place::Device(slice),
+        len,
+        context,
+        transports,
+        origin: Origin::Local { allocation, offset },
+    }
 }
 
 fn check_range(offset: usize, len: usize, size: usize) -> Result<()> {
@@ -169,90 +214,127 @@ fn check_range(offset: usize, len: usize, size: usize) -> Result<()> {
 pub(in super::super) struct Export {
     wire: MemoryWire,
     fds: Vec<OwnedFd>,
-    allocation: Arc<Allocation>,
+    /// What the peer gives back, and what is kept until then.
+    holds: Vec<(HoldId, KeepAlive)>,
     peer: u32,
 }
 
 impl Export {
-    /// The message for the peer, once. From here on what it opens by a legacy handle is held for it.
+    /// The message for the peer, once. From here on what it uses without a descriptor is held for it.
     pub(in super::super) fn offer(&mut self, core: &Core) -> Offer {
-        if let Some(id) = self.hold_id() {
-            core.control().hold(id, self.allocation.clone(), self.peer);
+        for (id, keep) in &self.holds {
+            core.control().hold(*id, keep.clone(), self.peer);
         }
         Offer { body: self.wire.encode(), fds: std::mem::take(&mut self.fds) }
     }
 
-    /// What the peer has to give back, if anything.
-    pub(in super::super) fn hold_id(&self) -> Option<HoldId> {
-        matches!(self.wire.way, Way::Legacy(_)).then_some(HoldId::Memory(self.allocation.number))
+    /// What the peer has to give back.
+    pub(in super::super) fn hold_ids(&self) -> Vec<HoldId> {
+        self.holds.iter().map(|(id, _)| *id).collect()
     }
 }
 
-/// Exports `memory` for `peer`, by the best way there is: none within a process, file descriptors on a host, fabric
-/// handles within an NVLink domain, a legacy handle for plain allocations.
+/// Exports `memory` for `peer`, for each of its transports.
 pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Result<Export> {
-    const OP: &str = "send_memory";
     let Origin::Local { allocation, offset } = &memory.origin else {
         return Err(Error::usage(
-            OP,
+            "send_memory",
             "memory that was received cannot be sent on; its owner has to send it to that rank",
         ));
     };
-    let (mine, theirs) = (core.peer(core.rank()), core.peer(peer));
-    let mut fds = Vec::new();
-    let pieces = allocation.pieces();
-    let way = if theirs.same_process(mine) {
-        Way::Process
-    } else if pieces.len() > MAX_CHUNKS {
-        let message = format!(
-            "the range lies in {} separately allocated pieces and at most {MAX_CHUNKS} can be sent; register smaller ranges",
-            pieces.len()
-        );
-        return Err(Error::new(ErrorKind::Unsupported, OP, message));
-    } else if theirs.same_host(mine) && pieces.is_empty() {
-        let handle = LegacyHandle::export(&allocation.context, allocation.base).map_err(|error| {
-            let message = "this memory has no handle that another process can open (memory of a pool or of \
-                           cuMemAllocAsync has none): allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and \
-                           requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
-            Error::new(ErrorKind::Unsupported, OP, message).with_source(error)
-        })?;
-        Way::Legacy(handle.0)
-    } else {
-        let all = |wanted| -> Result<bool> {
-            pieces
-                .iter()
-                .try_fold(!pieces.is_empty(), |all, piece| Ok(all && piece.handle_types()?.contains(wanted)))
-        };
-        let size = |piece: &Arc<PhysicalAllocation>| piece.size() as u64;
-        if theirs.same_host(mine) && all(HandleTypes::FD)? {
-            for piece in &pieces {
-                fds.push(piece.export_fd()?);
+    let (mut fds, mut holds) = (Vec::new(), Vec::<(HoldId, KeepAlive)>::new());
+    let others = memory.transports.without(Transport::CudaIpc);
+    let way = if memory.transports.contains(Transport::CudaIpc) {
+        match mapping(core, allocation, peer, &mut fds) {
+            Err(error) if error.kind() == ErrorKind::Unsupported && !others.is_empty() => {
+                log::debug!("rank {peer} gets a memory for {others:?} only: {error}");
+                Way::Unmapped
             }
-            Way::Fds(pieces.iter().map(size).collect())
-        } else if all(HandleTypes::FABRIC)? {
-            let chunk = |piece| Ok((size(piece), piece.export_fabric()?.0));
-            Way::Fabric(pieces.iter().map(chunk).collect::<Result<_>>()?)
-        } else if theirs.same_host(mine) {
-            let message = "this memory was mapped without a kind of handle that another process can open: allocate it as a \
-                           GpuBuffer, or with cuMemCreate and requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
-            return Err(Error::new(ErrorKind::Unsupported, OP, message));
-        } else {
-            let message = format!(
-                "rank {peer} is on another host ({}), where CudaIpc reaches only memory with fabric handles; they need an \
-                 NVLink domain with IMEX and AQUEDUCT_HANDLE=auto or fabric",
-                theirs.host
-            );
-            return Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(peer));
+            way => way?,
         }
+    } else {
+        Way::Unmapped
     };
+    if matches!(way, Way::Legacy(_)) {
+        holds.push((HoldId::Memory(allocation.number), allocation.clone()));
+    }
+    let grant: Option<Arc<Grant>> =
+        memory.transports.contains(Transport::Ethernet).then(|| Arc::new(core.regions().grant(memory, peer)));
+    let region = grant.as_ref().map(|grant| grant.number());
+    holds.extend(grant.map(|grant| (HoldId::Region(grant.number()), grant as KeepAlive)));
     let wire = MemoryWire {
-        transports: memory.transports(),
+        transports: if way == Way::Unmapped { others } else { memory.transports() },
         process: registry::process_number()?,
         allocation: allocation.number,
         total: allocation.size as u64,
         offset: *offset,
         len: memory.len() as u64,
         way,
+        region,
+        keys: Vec::new(),
     };
-    Ok(Export { wire, fds, allocation: allocation.clone(), peer })
+    Ok(Export { wire, fds, holds, peer })
+}
+
+/// How `peer` maps `allocation`, by the best way there is: none within a process, file descriptors on a host, fabric
+/// handles within an NVLink domain, a legacy handle for plain allocations.
+fn mapping(core: &Core, allocation: &Allocation, peer: u32, fds: &mut Vec<OwnedFd>) -> Result<Way> {
+    const OP: &str = "send_memory";
+    let (mine, theirs) = (core.peer(core.rank()), core.peer(peer));
+    let unsupported = |message: String| Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(peer));
+    if theirs.same_process(mine) {
+        return Ok(Way::Process);
+    }
+    if let Some(buffer) = allocation.host() {
+        if !theirs.same_host(mine) {
+            return unsupported(format!(
+                "rank {peer} is on another host ({}) and cannot map host memory",
+                theirs.host
+            ));
+        }
+        fds.push(buffer.fd()?);
+        return Ok(Way::Host);
+    }
+    let pieces = allocation.pieces();
+    if pieces.len() > MAX_CHUNKS {
+        return unsupported(format!(
+            "the range lies in {} separately allocated pieces and at most {MAX_CHUNKS} can be sent; register smaller ranges",
+            pieces.len()
+        ));
+    }
+    if theirs.same_host(mine) && pieces.is_empty() {
+        let handle = LegacyHandle::export(&allocation.context, allocation.base).map_err(|error| {
+            let message = "this memory has no handle that another process can open (memory of a pool or of \
+                           cuMemAllocAsync has none): allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and \
+                           requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
+            Error::new(ErrorKind::Unsupported, OP, message).with_source(error)
+        })?;
+        return Ok(Way::Legacy(handle.0));
+    }
+    let all = |wanted| -> Result<bool> {
+        pieces
+            .iter()
+            .try_fold(!pieces.is_empty(), |all, piece| Ok(all && piece.handle_types()?.contains(wanted)))
+    };
+    let size = |piece: &Arc<PhysicalAllocation>| piece.size() as u64;
+    if theirs.same_host(mine) && all(HandleTypes::FD)? {
+        for piece in &pieces {
+            fds.push(piece.export_fd()?);
+        }
+        return Ok(Way::Fds(pieces.iter().map(size).collect()));
+    }
+    if all(HandleTypes::FABRIC)? {
+        let chunk = |piece| Ok((size(piece), piece.export_fabric()?.0));
+        return Ok(Way::Fabric(pieces.iter().map(chunk).collect::<Result<_>>()?));
+    }
+    if theirs.same_host(mine) {
+        let message = "this memory was mapped without a kind of handle that another process can open: allocate it as a \
+                       GpuBuffer, or with cuMemCreate and requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
+        return unsupported(message.into());
+    }
+    unsupported(format!(
+        "rank {peer} is on another host ({}), where CudaIpc reaches only memory with fabric handles; they need an \
+         NVLink domain with IMEX and AQUEDUCT_HANDLE=auto or fabric",
+        theirs.host
+    ))
 }

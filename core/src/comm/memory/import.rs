@@ -8,8 +8,8 @@ use super::super::core::Core;
 use super::super::holds::HoldId;
 use super::super::mailbox::Offer;
 use super::super::registry;
-use super::wire::{MemoryWire, Way};
-use super::{Origin, RegisteredMemory};
+use super::wire::{MemoryWire, RemoteKey, Way};
+use super::{HostBuffer, Origin, Place, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
@@ -39,6 +39,41 @@ struct Import {
 enum Mapped {
     Physical(Mapping),
     Legacy(LegacyMapping),
+    Host(Arc<HostBuffer>),
+}
+
+/// What a peer said about a memory of its own, beside how to map it. Gives it back when dropped.
+#[derive(Debug)]
+pub(in super::super) struct Remote {
+    core: Arc<Core>,
+    from: u32,
+    region: Option<u64>,
+    keys: Vec<RemoteKey>,
+}
+
+impl Remote {
+    /// The rank whose memory it is.
+    pub(in super::super) fn from(&self) -> u32 {
+        self.from
+    }
+
+    /// The number by which it is written by message.
+    pub(in super::super) fn region(&self) -> Option<u64> {
+        self.region
+    }
+
+    /// How the owner's NIC of this number names it.
+    pub(in super::super) fn key(&self, nic: u8) -> Option<RemoteKey> {
+        self.keys.iter().copied().find(|key| key.nic == nic)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(number) = self.region {
+            self.core.control().give_back(self.from, HoldId::Region(number), 1);
+        }
+    }
 }
 
 impl Import {
@@ -46,7 +81,14 @@ impl Import {
         match &self.mapped {
             Some(Mapped::Physical(mapping)) => mapping.ptr(),
             Some(Mapped::Legacy(mapping)) => mapping.ptr(),
-            None => 0,
+            Some(Mapped::Host(_)) | None => 0,
+        }
+    }
+
+    fn host(&self) -> Option<&Arc<HostBuffer>> {
+        match &self.mapped {
+            Some(Mapped::Host(buffer)) => Some(buffer),
+            _ => None,
         }
     }
 
@@ -78,22 +120,42 @@ pub(in super::super) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Res
             .with_peer(from)
             .with_source(error)
     })?;
-    let (base, keep) = match wire.way {
+    let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
+    // Before anything can fail: whatever happens, the peer gets back what it holds for us.
+    let keys = wire.keys.clone();
+    let remote = Arc::new(Remote { core: core.clone(), from, region: wire.region, keys });
+    let place = match wire.way {
+        Way::Unmapped => Place::Elsewhere,
         Way::Process => of_this_process(core, from, &wire)?,
         _ => {
-            let import = of_another_process(core, from, &wire, &offer)?;
+            let import = of_another_process(core, from, &wire, offer)?;
             import.add_receipt(from);
-            (import.base(), import as KeepAlive)
+            match import.host().cloned() {
+                Some(buffer) => host(&buffer, &wire, import)?,
+                None => device(core, import.base(), &wire, import)?,
+            }
         }
     };
-    let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
-    // SAFETY: `decode` has checked that the range lies within `total`, and both ways that the allocation has that size;
-    // `keep` holds the allocation or its mapping, which this rank's device can access.
-    let slice = unsafe { DeviceSlice::from_raw(core.context(), base + wire.offset, len, keep) };
-    Ok(RegisteredMemory { slice, transports: wire.transports, origin: Origin::Received { from } })
+    let (context, transports) = (core.context().clone(), wire.transports);
+    Ok(RegisteredMemory { place, len, context, transports, origin: Origin::Received { remote, offset: 0 } })
 }
 
-fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<(CUdeviceptr, KeepAlive)> {
+/// The range that `wire` names of an allocation at `base` that `keep` holds.
+fn device(core: &Core, base: CUdeviceptr, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
+    let len = usize::try_from(wire.len).map_err(|_| too_large(core.rank()))?;
+    // SAFETY: `decode` has checked that the range lies within `total`, and all ways that the allocation has that size;
+    // `keep` holds the allocation or its mapping, which this rank's device can access.
+    let slice = unsafe { DeviceSlice::from_raw(core.context(), base + wire.offset, len, keep) };
+    Ok(Place::Device(slice))
+}
+
+/// The range that `wire` names of `buffer`, holding `keep` as well.
+fn host(buffer: &Arc<HostBuffer>, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
+    let whole = Place::Host(buffer.whole().keeping(keep), buffer.device_slice()?);
+    whole.part(wire.offset as usize, wire.len as usize)
+}
+
+fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<Place> {
     let (mine, theirs) = (core.peer(core.rank()), core.peer(from));
     if !theirs.same_process(mine) || wire.process != registry::process_number()? {
         let message = format!("rank {from} sent memory as if it were of this process, and it is not");
@@ -105,12 +167,15 @@ fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<(CU
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     };
     allocation.allow(core.context()).map_err(|error| unreachable(core, from, error))?;
-    let base = allocation.base();
     // The communicator too, as with memory of another process: a rank does not leave while its work uses a peer's memory.
-    Ok((base, Arc::new((core.clone(), allocation))))
+    let keep: KeepAlive = Arc::new((core.clone(), allocation.clone()));
+    match allocation.host() {
+        Some(buffer) => host(buffer, wire, keep),
+        None => device(core, allocation.base(), wire, keep),
+    }
 }
 
-fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: &Offer) -> Result<Arc<Import>> {
+fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: Offer) -> Result<Arc<Import>> {
     let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
     let name = (wire.process, wire.allocation);
     let mut live = lock(&core.imports().live);
@@ -140,12 +205,18 @@ fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: &Of
     Ok(import)
 }
 
-fn map(core: &Core, wire: &MemoryWire, offer: &Offer) -> Result<Mapped> {
+fn map(core: &Core, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
     let context = core.context();
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
     let parts = match &wire.way {
-        Way::Process => {
-            return Err(Error::new(ErrorKind::Internal, OP, "memory of this process needs no mapping"));
+        Way::Process | Way::Unmapped => {
+            return Err(Error::new(ErrorKind::Internal, OP, "this memory is not to be mapped"));
+        }
+        Way::Host => {
+            let fd = offer.fds.into_iter().next().expect("decode has counted the descriptors");
+            let buffer = HostBuffer::open(context, fd, bytes(wire.total))?;
+            buffer.pin()?;
+            return Ok(Mapped::Host(Arc::new(buffer)));
         }
         Way::Legacy(handle) => {
             return Ok(Mapped::Legacy(LegacyMapping::open(context, &LegacyHandle(*handle))?));

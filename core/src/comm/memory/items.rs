@@ -16,13 +16,13 @@ pub(in super::super) struct SendItem {
     key: Key,
     /// Keeps the memory until the peer has it, whatever the user drops meanwhile.
     export: Export,
-    held: Option<HoldId>,
+    held: Vec<HoldId>,
     pending: Pending<()>,
 }
 
 impl SendItem {
     pub(in super::super) fn new(key: Key, export: Export, pending: Pending<()>) -> Self {
-        Self { key, export, held: None, pending }
+        Self { key, export, held: Vec::new(), pending }
     }
 }
 
@@ -32,7 +32,7 @@ impl Item for SendItem {
     }
 
     fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
-        self.held = self.export.hold_id();
+        self.held = self.export.hold_ids();
         Some(Ok(self.export.offer(core)))
     }
 
@@ -42,7 +42,7 @@ impl Item for SendItem {
     }
 
     fn refused(&mut self, core: &Arc<Core>) {
-        if let Some(id) = self.held.take() {
+        for id in self.held.drain(..) {
             core.control().unhold(id, self.key.peer);
         }
     }

@@ -1,30 +1,42 @@
 //! Memory that ranks have named to each other.
 
 mod export;
+mod host;
 mod import;
 mod items;
+mod place;
+mod regions;
 mod wire;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub(super) use export::{Allocation, Export, export, register_buffer, register_raw};
-pub(super) use import::{Imports, import};
+pub(super) use export::{Allocation, Export, export, register_buffer, register_host, register_raw};
+pub use host::HostBuffer;
+pub(super) use host::HostSlice;
+pub(super) use import::{Imports, Remote, import};
 pub(super) use items::{RecvItem, SendItem};
+pub(super) use place::Place;
+pub(super) use regions::Regions;
 
 use super::endpoint::{Transport, Transports};
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive};
+use crate::volatile::VolatileSlice;
 
-/// A range of device memory that connections and channels can use: of this rank, or received from another.
+/// A range of device or host memory that connections and channels can use: of this rank, or received from another.
 ///
-/// A local one keeps its buffer alive; one that was received keeps the mapping alive, and a communicator with it.
-/// What goes over the wire keeps nothing alive: once a peer has received memory by a file descriptor the physical memory
-/// lives until both sides let go of it; by a legacy handle, the exporter's buffer is held back until the peer has
-/// closed it. Its bytes are never a Rust reference, because peers write them. Cheap to clone.
+/// A local one keeps its buffer alive; one that was received keeps its mapping alive, if it has one, and a communicator
+/// with it. Memory received for [`Transport::CudaIpc`] is mapped here; memory received for other transports only, from
+/// another host for example, has no address here and serves as the remote end of a connection. What goes over the wire
+/// keeps nothing alive by itself: memory received by a file descriptor lives until both sides let go of it; otherwise the
+/// exporter's buffer is held back until the peer has let go or is gone. Its bytes are never a Rust reference, because
+/// peers write them. Cheap to clone.
 #[derive(Clone)]
 pub struct RegisteredMemory {
-    slice: DeviceSlice,
+    place: Place,
+    len: usize,
+    context: Context,
     transports: Transports,
     origin: Origin,
 }
@@ -32,33 +44,34 @@ pub struct RegisteredMemory {
 #[derive(Clone)]
 enum Origin {
     Local { allocation: Arc<Allocation>, offset: u64 },
-    Received { from: u32 },
+    Received { remote: Arc<Remote>, offset: u64 },
 }
 
 impl RegisteredMemory {
-    /// The address in this process, valid for the device of [`context`](Self::context).
+    /// The address in this process, valid for the device of [`context`](Self::context); 0 if devices of this process
+    /// cannot access it.
     pub fn ptr(&self) -> CUdeviceptr {
-        self.slice.ptr()
+        self.place.device().map_or(0, DeviceSlice::ptr)
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.slice.len()
+        self.len
     }
 
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.slice.is_empty()
+        self.len == 0
     }
 
-    /// What it is registered for.
+    /// What it can be used with.
     pub fn transports(&self) -> Transports {
         self.transports
     }
 
-    /// The context whose device can access it.
+    /// The context of this rank's device.
     pub fn context(&self) -> &Context {
-        self.slice.context()
+        &self.context
     }
 
     /// Whether it was registered here, and not received.
@@ -68,9 +81,9 @@ impl RegisteredMemory {
 
     /// The rank it was received from.
     pub fn received_from(&self) -> Option<u32> {
-        match self.origin {
+        match &self.origin {
             Origin::Local { .. } => None,
-            Origin::Received { from } => Some(from),
+            Origin::Received { remote, .. } => Some(remote.from()),
         }
     }
 
@@ -83,13 +96,25 @@ impl RegisteredMemory {
     }
 
     /// It as a slice, which keeps it alive, for copies and kernels on this rank's device.
-    pub fn slice(&self) -> &DeviceSlice {
-        &self.slice
+    ///
+    /// # Errors
+    /// `InvalidUsage` for memory that devices of this process cannot access.
+    pub fn slice(&self) -> Result<&DeviceSlice> {
+        self.place.device().ok_or_else(|| {
+            let message = "this memory has no address on this rank's device; register it for CudaIpc at the rank it \
+                           belongs to, which must be on the same host";
+            Error::usage("slice", message)
+        })
+    }
+
+    /// Its bytes, if it is host memory that this process has mapped.
+    pub fn host(&self) -> Option<VolatileSlice<'_>> {
+        self.place.host().map(HostSlice::memory)
     }
 
     /// What a stream has to retain while a kernel uses [`ptr`](Self::ptr).
     pub fn keep_alive(&self) -> KeepAlive {
-        Arc::clone(self.slice.keep_alive())
+        Arc::new(self.clone())
     }
 
     /// `size` bytes of it from `offset`, as memory of the same registration.
@@ -97,23 +122,46 @@ impl RegisteredMemory {
     /// # Errors
     /// `InvalidUsage` if they are not all inside, overflow included.
     pub fn range(&self, offset: usize, size: usize) -> Result<Self> {
-        let slice = self.checked("range", offset, size)?;
+        self.check_range("range", offset, size)?;
+        let further = |base: &u64| base + offset as u64;
         let origin = match &self.origin {
-            Origin::Local { allocation, offset: base } => {
-                Origin::Local { allocation: allocation.clone(), offset: base + offset as u64 }
+            Origin::Local { allocation, offset } => {
+                Origin::Local { allocation: allocation.clone(), offset: further(offset) }
             }
-            Origin::Received { from } => Origin::Received { from: *from },
+            Origin::Received { remote, offset } => {
+                Origin::Received { remote: remote.clone(), offset: further(offset) }
+            }
         };
-        Ok(Self { slice, transports: self.transports, origin })
+        let place = self.place.part(offset, size)?;
+        Ok(Self { place, len: size, context: self.context.clone(), transports: self.transports, origin })
     }
 
-    /// The slice `offset .. offset + size`, for `op`.
-    pub(super) fn checked(&self, op: &'static str, offset: usize, size: usize) -> Result<DeviceSlice> {
+    /// The same, usable with `transports` only.
+    pub(super) fn with_transports(mut self, transports: Transports) -> Self {
+        self.transports = transports;
+        self
+    }
+
+    /// Where this process reaches it.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What the rank that it was received from said about it, and where in that it begins.
+    pub(super) fn remote(&self) -> Option<(&Remote, u64)> {
+        match &self.origin {
+            Origin::Local { .. } => None,
+            Origin::Received { remote, offset } => Some((remote, *offset)),
+        }
+    }
+
+    /// `Ok` if `offset .. offset + size` lies inside, for `op`.
+    pub(super) fn check_range(&self, op: &'static str, offset: usize, size: usize) -> Result<()> {
         match offset.checked_add(size) {
-            Some(end) if end <= self.len() => self.slice.slice(offset..end),
+            Some(end) if end <= self.len => Ok(()),
             _ => Err(Error::usage(
                 op,
-                format!("offset {offset} + size {size} is past the end of a memory of {} bytes", self.len()),
+                format!("offset {offset} + size {size} is past the end of a memory of {} bytes", self.len),
             )),
         }
     }
@@ -133,8 +181,8 @@ impl RegisteredMemory {
 impl fmt::Debug for RegisteredMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegisteredMemory")
-            .field("ptr", &format_args!("{:#x}", self.ptr()))
-            .field("len", &self.len())
+            .field("place", &self.place)
+            .field("len", &self.len)
             .field("transports", &self.transports)
             .field("received_from", &self.received_from())
             .finish()

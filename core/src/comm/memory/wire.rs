@@ -5,7 +5,7 @@ use super::super::endpoint::Transports;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of a memory on the wire.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// More pieces than this do not fit one message with their descriptors.
 pub(super) const MAX_CHUNKS: usize = crate::net::MAX_FDS;
@@ -22,7 +22,24 @@ pub(super) struct MemoryWire {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) way: Way,
+    /// The number under which the peer may write it by message.
+    pub(super) region: Option<u64>,
+    /// What a NIC needs to access it.
+    pub(super) keys: Vec<RemoteKey>,
 }
+
+/// How the NIC at the other end of a connection names a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct RemoteKey {
+    /// The owner's NIC for which it holds.
+    pub(in super::super) nic: u8,
+    /// The address and key that the NIC knows it by.
+    pub(in super::super) addr: u64,
+    pub(in super::super) rkey: u32,
+}
+
+/// A rank has no more NICs than this.
+const MAX_KEYS: usize = 64;
 
 /// How the importer gets at the allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +52,10 @@ pub(super) enum Way {
     Fabric(Vec<(u64, [u8; 64])>),
     /// A legacy handle of the whole allocation; to be released.
     Legacy([u8; 64]),
+    /// Host memory, by the descriptor of its segment.
+    Host,
+    /// It cannot be mapped.
+    Unmapped,
 }
 
 impl MemoryWire {
@@ -61,6 +82,16 @@ impl MemoryWire {
             Way::Legacy(handle) => {
                 w.u8(3).raw(handle);
             }
+            Way::Host => {
+                w.u8(4);
+            }
+            Way::Unmapped => {
+                w.u8(5);
+            }
+        }
+        w.u8(u8::from(self.region.is_some())).u64(self.region.unwrap_or(0)).count(self.keys.len());
+        for RemoteKey { nic, addr, rkey } in &self.keys {
+            w.u8(*nic).u64(*addr).u32(*rkey);
         }
         w.finish()
     }
@@ -83,8 +114,18 @@ impl MemoryWire {
                 Way::Fabric((0..count).map(|_| Ok((r.u64()?, r.array()?))).collect::<WireResult<_>>()?)
             }
             3 => Way::Legacy(r.array()?),
+            4 => Way::Host,
+            5 => Way::Unmapped,
             _ => return Err(WireError::Invalid { what: "way to a memory" }),
         };
+        let (granted, number) = (r.bool()?, r.u64()?);
+        if !granted && number != 0 {
+            return Err(WireError::Invalid { what: "region of a memory" });
+        }
+        let region = granted.then_some(number);
+        let count = r.count(MAX_KEYS, 13)?;
+        let key = |r: &mut Reader<'_>| Ok(RemoteKey { nic: r.u8()?, addr: r.u64()?, rkey: r.u32()? });
+        let keys = (0..count).map(|_| key(&mut r)).collect::<WireResult<Vec<_>>>()?;
         r.finish()?;
         if offset.checked_add(len).is_none_or(|end| end > total) {
             return Err(WireError::Invalid { what: "range of a memory" });
@@ -93,7 +134,8 @@ impl MemoryWire {
         let (pieces, expected) = match &way {
             Way::Fds(sizes) => (sum(sizes.clone()), sizes.len()),
             Way::Fabric(chunks) => (sum(chunks.iter().map(|(size, _)| *size).collect()), 0),
-            Way::Process | Way::Legacy(_) => (Some(total), 0),
+            Way::Host => (Some(total), 1),
+            Way::Process | Way::Legacy(_) | Way::Unmapped => (Some(total), 0),
         };
         if pieces != Some(total) {
             return Err(WireError::Invalid { what: "sizes of the pieces of a memory" });
@@ -101,7 +143,7 @@ impl MemoryWire {
         if fds != expected {
             return Err(WireError::Invalid { what: "number of descriptors of a memory" });
         }
-        Ok(Self { transports, process, allocation, total, offset, len, way })
+        Ok(Self { transports, process, allocation, total, offset, len, way, region, keys })
     }
 }
 
@@ -120,6 +162,8 @@ mod tests {
             offset: 32,
             len: 64,
             way,
+            region: Some(5),
+            keys: vec![RemoteKey { nic: 1, addr: 0xffff_ffff_0000, rkey: 9 }],
         }
     }
 
@@ -130,6 +174,8 @@ mod tests {
             (Way::Fds(vec![32, 64]), 2),
             (Way::Fabric(vec![(96, [7; 64])]), 0),
             (Way::Legacy([9; 64]), 0),
+            (Way::Host, 1),
+            (Way::Unmapped, 0),
         ];
         for (way, fds) in ways {
             let memory = memory(way);

@@ -1,0 +1,306 @@
+//! The receiving half: bytes from the socket become data in this rank's memory.
+//!
+//! What a frame does is checked against what this rank granted to the peer, before anything is written. Data for host
+//! memory is received in place. Data for device memory goes through pinned memory and a copy on one stream, so that it
+//! lands in order; what follows it lands after it.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::outbox::staging;
+use super::staging::Staging;
+use crate::comm::memory::{HostSlice, Place, Regions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, DeviceSlice, Event};
+use crate::net::RawStream;
+use crate::sync::Ordering;
+
+const BUFFER_BYTES: usize = 64 << 10;
+/// System calls in one turn: one connection must not starve the others.
+const READS: usize = 16;
+
+/// What arrives, in order.
+pub(super) struct Inbox {
+    peer: u32,
+    context: Context,
+    /// Bytes received and not yet looked at.
+    buffer: Box<[u8; BUFFER_BYTES]>,
+    start: usize,
+    end: usize,
+    target: Target,
+    landings: VecDeque<Landing>,
+    staging: Option<Staging>,
+    /// Counted frames that have landed.
+    landed: u64,
+    ended: bool,
+}
+
+/// Where the next bytes belong.
+enum Target {
+    Header,
+    Host {
+        to: HostSlice,
+        done: usize,
+    },
+    /// The ring has no room for them yet.
+    Full {
+        to: DeviceSlice,
+    },
+    Staged {
+        to: DeviceSlice,
+        at: usize,
+        done: usize,
+    },
+    Reason {
+        text: Vec<u8>,
+        len: usize,
+    },
+}
+
+/// A counted frame whose bytes are here.
+struct Landing {
+    /// The copy that it waits for; none if it only waits for those before it.
+    copied: Option<Event>,
+    staged: bool,
+    effect: Effect,
+}
+
+enum Effect {
+    None,
+    Store(HostSlice, u64),
+    Acknowledge,
+}
+
+/// What one turn found.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// There may be more to do now, or a device has not finished.
+    pub(super) again: bool,
+    /// The peer will send nothing more, and everything has landed.
+    pub(super) ended: bool,
+    /// Something was received.
+    pub(super) progress: bool,
+    /// The peer wants to know that so many have landed.
+    pub(super) acknowledge: Option<u64>,
+    /// So many of ours have landed.
+    pub(super) acknowledged: Option<u64>,
+    /// The peer has let go of the connection.
+    pub(super) bye: bool,
+}
+
+impl Inbox {
+    pub(super) fn new(context: Context, peer: u32) -> Self {
+        Self {
+            peer,
+            context,
+            buffer: Box::new([0; BUFFER_BYTES]),
+            start: 0,
+            end: 0,
+            target: Target::Header,
+            landings: VecDeque::new(),
+            staging: None,
+            landed: 0,
+            ended: false,
+        }
+    }
+
+    /// Receives what is there. An error is the connection's end.
+    pub(super) fn progress(&mut self, socket: &dyn RawStream, regions: &Regions) -> Result<Turn> {
+        let mut turn = Turn::default();
+        for _ in 0..READS {
+            self.land(&mut turn)?;
+            self.parse(regions, &mut turn)?;
+            if matches!(self.target, Target::Full { .. }) || self.ended {
+                break;
+            }
+            match self.receive(socket) {
+                Ok(0) => self.ended = true,
+                Ok(_) => turn.progress = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.land(&mut turn)?;
+                    turn.again = !self.landings.is_empty();
+                    return Ok(turn);
+                }
+                Err(error) => {
+                    return Err(Error::peer_lost(
+                        "recv",
+                        self.peer,
+                        format!("its connection failed: {error}"),
+                    ));
+                }
+            }
+        }
+        self.land(&mut turn)?;
+        if self.ended && !(matches!(self.target, Target::Header) && self.start == self.end) {
+            return Err(Error::peer_lost("recv", self.peer, "its connection ended inside a message"));
+        }
+        turn.ended = self.ended && self.landings.is_empty();
+        turn.again = !turn.ended;
+        Ok(turn)
+    }
+
+    /// Reads into where the bytes belong, and what comes behind them into the buffer.
+    fn receive(&mut self, socket: &dyn RawStream) -> io::Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let (base, len) = match &self.target {
+            Target::Host { to, done } => (to.memory().as_ptr().wrapping_add(*done), to.memory().len() - done),
+            Target::Staged { to, at, done } => {
+                let ring = self.staging.as_ref().expect("staged bytes are in the ring");
+                (ring.host(at + done), to.len() - done)
+            }
+            Target::Header | Target::Full { .. } | Target::Reason { .. } => (std::ptr::null_mut(), 0),
+        };
+        let free = &mut self.buffer[self.end..];
+        let mut parts = [
+            libc::iovec { iov_base: base.cast(), iov_len: len },
+            libc::iovec { iov_base: free.as_mut_ptr().cast(), iov_len: free.len() },
+        ];
+        let parts = if len == 0 { &mut parts[1..] } else { &mut parts[..] };
+        // SAFETY: the first part lies in memory that the target keeps alive or in the ring, both of which nobody holds a
+        // reference into; the second is the free part of our buffer, which is not used otherwise meanwhile.
+        let got = unsafe { socket.read_parts(parts) }?;
+        let direct = got.min(len);
+        match &mut self.target {
+            Target::Host { done, .. } | Target::Staged { done, .. } => *done += direct,
+            Target::Header | Target::Full { .. } | Target::Reason { .. } => {}
+        }
+        self.end += got - direct;
+        Ok(got)
+    }
+
+    /// Does what the bytes in the buffer say.
+    fn parse(&mut self, regions: &Regions, turn: &mut Turn) -> Result<()> {
+        loop {
+            let available = &self.buffer[self.start..self.end];
+            match &mut self.target {
+                Target::Header => {
+                    let Some(header) = available.first_chunk::<HEADER_BYTES>() else { return Ok(()) };
+                    let frame = Frame::decode(header).map_err(|error| {
+                        let message = format!(
+                            "rank {} sent something that is no message of this connection",
+                            self.peer
+                        );
+                        Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer).with_source(error)
+                    })?;
+                    self.start += HEADER_BYTES;
+                    self.begin(frame, regions, turn)?;
+                }
+                Target::Host { to, done } => {
+                    let step = available.len().min(to.memory().len() - *done);
+                    to.memory().write(*done, &available[..step])?;
+                    (*done, self.start) = (*done + step, self.start + step);
+                    if *done < to.memory().len() {
+                        return Ok(());
+                    }
+                    self.target = Target::Header;
+                    self.arrived(None, false, Effect::None);
+                }
+                Target::Full { to } => {
+                    let staging = staging(&mut self.staging, &self.context)?;
+                    let Some(at) = staging.take(to.len()) else { return Ok(()) };
+                    self.target = Target::Staged { to: to.clone(), at, done: 0 };
+                }
+                Target::Staged { to, at, done } => {
+                    let staging = staging(&mut self.staging, &self.context)?;
+                    let step = available.len().min(to.len() - *done);
+                    staging.fill(*at + *done, &available[..step])?;
+                    (*done, self.start) = (*done + step, self.start + step);
+                    if *done < to.len() {
+                        return Ok(());
+                    }
+                    staging.stream.copy(to, &staging.device(*at, to.len())?)?;
+                    let copied = staging.event()?;
+                    self.target = Target::Header;
+                    self.arrived(Some(copied), true, Effect::None);
+                }
+                Target::Reason { text, len } => {
+                    let step = available.len().min(*len - text.len());
+                    text.extend_from_slice(&available[..step]);
+                    self.start += step;
+                    if text.len() < *len {
+                        return Ok(());
+                    }
+                    let reason = String::from_utf8_lossy(text);
+                    let message = format!("rank {} gave the connection up: {reason}", self.peer);
+                    return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, frame: Frame, regions: &Regions, turn: &mut Turn) -> Result<()> {
+        const { assert!(MAX_PAYLOAD < (1 << 20), "a frame fits into the ring several times") };
+        match frame {
+            Frame::Write { region, offset, len } => {
+                self.target = match regions.find(region, self.peer, offset, u64::from(len))? {
+                    Place::Host(to, _) => Target::Host { to, done: 0 },
+                    Place::Device(to) => Target::Full { to },
+                    Place::Elsewhere => return Err(self.nowhere()),
+                };
+            }
+            Frame::Update { region, offset, value } => match regions.find(region, self.peer, offset, 8)? {
+                Place::Host(to, _) => {
+                    // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
+                    to.memory().word64(0)?;
+                    self.arrived(None, false, Effect::Store(to, value));
+                }
+                Place::Device(to) => {
+                    let staging = staging(&mut self.staging, &self.context)?;
+                    // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
+                    staging.stream.write_value64(&to, value)?;
+                    let copied = staging.event()?;
+                    self.arrived(Some(copied), false, Effect::None);
+                }
+                Place::Elsewhere => return Err(self.nowhere()),
+            },
+            Frame::Ask => self.arrived(None, false, Effect::Acknowledge),
+            Frame::Ack { count } => turn.acknowledged = Some(count),
+            Frame::Bye => turn.bye = true,
+            Frame::Fail { len } => self.target = Target::Reason { text: Vec::new(), len: len as usize },
+        }
+        self.land(turn)
+    }
+
+    fn nowhere(&self) -> Error {
+        Error::new(ErrorKind::Internal, "recv", "a region of this rank that is not mapped")
+            .with_peer(self.peer)
+    }
+
+    fn arrived(&mut self, copied: Option<Event>, staged: bool, effect: Effect) {
+        self.landings.push_back(Landing { copied, staged, effect });
+    }
+
+    /// Ends what has landed, in order.
+    fn land(&mut self, turn: &mut Turn) -> Result<()> {
+        while let Some(landing) = self.landings.front_mut() {
+            if let Some(event) = &landing.copied
+                && !event.is_done()?
+            {
+                return Ok(());
+            }
+            let Some(Landing { copied, staged, effect }) = self.landings.pop_front() else { return Ok(()) };
+            if let Some(staging) = &mut self.staging {
+                copied.into_iter().for_each(|event| staging.recycle(event));
+                if staged {
+                    staging.free_oldest();
+                }
+            }
+            self.landed += 1;
+            turn.progress = true;
+            match effect {
+                Effect::None => {}
+                // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this
+                // inbox back through a lock.
+                Effect::Store(to, value) => to.memory().word64(0)?.store(value, Ordering::Release),
+                Effect::Acknowledge => turn.acknowledge = Some(self.landed),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! One socket between two ranks: both halves of a connection, and who drives them.
+//!
+//! Whoever has an operation sends it at once. What does not fit, and what arrives, is the service thread's business,
+//! except while somebody waits for this very connection: that thread then receives by itself, which saves waking two
+//! threads for one message.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::completion::Completion;
+use super::frame::{Frame, MAX_REASON};
+use super::inbox::{Inbox, Turn};
+use super::outbox::{Outbox, Waits};
+use crate::comm::memory::Regions;
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, Event};
+use crate::net::{Interest, Next, Pollable, RawStream, Reactor, Registration};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// For how long a waiting thread sleeps in the kernel before it looks around.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// The socket and its two halves. Holds no communicator: the service thread holds it.
+pub(super) struct Wire {
+    peer: u32,
+    regions: Arc<Regions>,
+    attached: OnceLock<(Box<dyn RawStream>, Registration)>,
+    outbox: Mutex<Outbox>,
+    inbox: Mutex<Inbox>,
+    /// So many of our counted frames have landed.
+    acknowledged: AtomicU64,
+    completion: Completion,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    /// The owner has gone: what was taken is sent, and what the peer still sends is received, until its owner has gone.
+    closing: AtomicBool,
+    said_bye: AtomicBool,
+    peer_said_bye: AtomicBool,
+    /// Somebody waits for this connection, and receives.
+    assisted: AtomicBool,
+}
+
+impl Wire {
+    pub(super) fn new(context: &Context, peer: u32, regions: Arc<Regions>) -> Arc<Self> {
+        Arc::new(Self {
+            peer,
+            regions,
+            attached: OnceLock::new(),
+            outbox: Mutex::new(Outbox::new(context.clone())),
+            inbox: Mutex::new(Inbox::new(context.clone(), peer)),
+            acknowledged: AtomicU64::new(0),
+            completion: Completion::new(context),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            closing: AtomicBool::new(false),
+            said_bye: AtomicBool::new(false),
+            peer_said_bye: AtomicBool::new(false),
+            assisted: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes the socket into use.
+    pub(super) fn attach(self: &Arc<Self>, socket: Box<dyn RawStream>, reactor: &Reactor) {
+        // The registration needs the descriptor and the wire needs the registration: the service thread first runs
+        // when both are there, because it is told last.
+        let registration = reactor.reserve();
+        if self.attached.set((socket, registration.clone())).is_ok() {
+            registration.serve(self.clone());
+        }
+    }
+
+    /// Whether there is a socket.
+    pub(super) fn is_attached(&self) -> bool {
+        self.attached.get().is_some()
+    }
+
+    /// Why it has failed, if it has.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+    }
+
+    /// Whether the counted frames up to `mark` have landed at the peer.
+    pub(super) fn has_landed(&self, mark: u64) -> Result<bool> {
+        if self.acknowledged.load(Ordering::Acquire) >= mark {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
+    /// Runs `f` on the sending half.
+    pub(super) fn outbox<T>(&self, f: impl FnOnce(&mut Outbox) -> T) -> T {
+        f(&mut lock(&self.outbox))
+    }
+
+    /// Sends what can be sent now, and leaves the rest to the service thread.
+    pub(super) fn kick(&self) -> Result<()> {
+        self.check()?;
+        let Some((socket, registration)) = self.attached.get() else { return Ok(()) };
+        let sent = lock(&self.outbox).progress(&**socket);
+        match sent {
+            Ok(Waits::Nothing) => Ok(()),
+            Ok(Waits::Socket) => {
+                let read = !self.assisted.load(Ordering::Acquire);
+                registration.watch(socket.fd(), Interest { read, write: true });
+                Ok(())
+            }
+            Ok(Waits::Device) => {
+                registration.nudge();
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(&error, true);
+                self.check()
+            }
+        }
+    }
+
+    /// Makes `event` wait for the counted frames up to `mark`.
+    pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
+        self.completion.record(event, mark)?;
+        self.completion.reach(self.acknowledged.load(Ordering::Acquire));
+        if self.failed.load(Ordering::Acquire) {
+            self.completion.release();
+        }
+        Ok(())
+    }
+
+    /// Waits a while for something to arrive, receiving it.
+    pub(super) fn assist(&self, backoff: &mut Backoff, deadline: Deadline) {
+        let Some((socket, registration)) = self.attached.get() else { return backoff.pause(deadline) };
+        if self.failed.load(Ordering::Acquire) || self.assisted.swap(true, Ordering::AcqRel) {
+            return backoff.pause(deadline);
+        }
+        registration.watch(socket.fd(), Interest::default());
+        let until = deadline.min(Deadline::after(SLICE));
+        let interest = loop {
+            match self.turn() {
+                (Next::Wait(interest), false) if !until.expired() => wait(socket.fd(), interest, until),
+                (Next::Again, false) if !until.expired() => std::thread::yield_now(),
+                (Next::Wait(interest), _) => break Some(interest),
+                (Next::Again, _) => break None,
+                (Next::Done, _) => break None,
+            }
+        };
+        self.assisted.store(false, Ordering::Release);
+        match interest {
+            Some(interest) => registration.watch(socket.fd(), Interest { read: true, ..interest }),
+            None => registration.nudge(),
+        }
+    }
+
+    /// The owner has gone.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        match self.attached.get() {
+            Some((_, registration)) => registration.nudge(),
+            // Nobody will come: what was taken is given up.
+            None => lock(&self.outbox).clear(),
+        }
+    }
+
+    /// One look at both halves: what to wait for, and whether anything was received.
+    fn turn(&self) -> (Next, bool) {
+        let Some((socket, _)) = self.attached.get() else { return (Next::Done, false) };
+        if self.failed.load(Ordering::Acquire) {
+            return (Next::Done, true);
+        }
+        let received = lock(&self.inbox).progress(&**socket, &self.regions);
+        let turn = match received {
+            Ok(turn) => turn,
+            Err(error) => {
+                // A peer that is told why can say so; one that has gone or given up need not be.
+                self.fail(&error, error.kind() != ErrorKind::PeerLost);
+                return (Next::Done, true);
+            }
+        };
+        self.note(&turn);
+        let mut outbox = lock(&self.outbox);
+        if let Some(count) = turn.acknowledge {
+            outbox.interject(Frame::Ack { count }, Vec::new());
+        }
+        let mut sent = outbox.progress(&**socket);
+        if self.closing.load(Ordering::Acquire)
+            && outbox.is_empty()
+            && !self.said_bye.swap(true, Ordering::AcqRel)
+        {
+            outbox.interject(Frame::Bye, Vec::new());
+            sent = sent.and_then(|_| outbox.progress(&**socket));
+        }
+        let finished = outbox.is_empty() && self.said_bye.load(Ordering::Acquire);
+        drop(outbox);
+        let waits = match sent {
+            Ok(waits) => waits,
+            Err(error) => {
+                self.fail(&error, true);
+                return (Next::Done, true);
+            }
+        };
+        if turn.ended && finished {
+            return (Next::Done, true);
+        }
+        if turn.ended {
+            let message = format!("rank {} has closed its end of this connection", self.peer);
+            self.fail(&Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer), false);
+            return (Next::Done, true);
+        }
+        if finished && self.peer_said_bye.load(Ordering::Acquire) {
+            let _ = socket.shutdown(true);
+            return (Next::Done, true);
+        }
+        if turn.again || waits == Waits::Device {
+            return (Next::Again, turn.progress);
+        }
+        let read = true;
+        (Next::Wait(Interest { read, write: waits == Waits::Socket }), turn.progress)
+    }
+
+    fn note(&self, turn: &Turn) {
+        if turn.bye {
+            self.peer_said_bye.store(true, Ordering::Release);
+        }
+        if let Some(count) = turn.acknowledged {
+            self.acknowledged.fetch_max(count, Ordering::AcqRel);
+            self.completion.reach(count);
+        }
+    }
+
+    /// Ends it: nothing more is sent or received, and everybody who waits learns why.
+    fn fail(&self, why: &Error, tell: bool) {
+        let op = "connection";
+        let message = format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
+        let error = Error::new(why.kind(), op, message).with_peer(self.peer).with_source(why.duplicate());
+        {
+            let mut failure = lock(&self.failure);
+            if failure.is_some() {
+                return;
+            }
+            *failure = Some(error);
+        }
+        self.failed.store(true, Ordering::Release);
+        let mut outbox = lock(&self.outbox);
+        outbox.clear();
+        if let Some((socket, _)) = self.attached.get() {
+            if tell {
+                let reason: Vec<u8> = why.message().bytes().take(MAX_REASON).collect();
+                outbox.interject(Frame::Fail { len: reason.len() as u32 }, reason);
+                // As far as the socket takes it: whoever does not read cannot be told.
+                let _ = outbox.progress(&**socket);
+            }
+            let _ = socket.shutdown(!tell);
+        }
+        outbox.clear();
+        drop(outbox);
+        self.completion.release();
+    }
+}
+
+impl Pollable for Wire {
+    fn fd(&self) -> BorrowedFd<'_> {
+        let (socket, _) = self.attached.get().expect("served only once attached");
+        socket.fd()
+    }
+
+    fn progress(&self) -> Next {
+        match self.turn().0 {
+            Next::Wait(Interest { write, .. }) => {
+                Next::Wait(Interest { read: !self.assisted.load(Ordering::Acquire), write })
+            }
+            next => next,
+        }
+    }
+
+    fn unserved(&self, why: &Error) {
+        self.fail(why, false);
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Sleeps until `fd` is ready, or `until`.
+fn wait(fd: BorrowedFd<'_>, interest: Interest, until: Deadline) {
+    let events = if interest.write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one pollfd that lives across the call. Whatever it returns, the caller looks again.
+    unsafe { libc::poll(&mut poll, 1, until.poll_ms()) };
+}

@@ -1,0 +1,110 @@
+//! `connect()` in the queue of `setup()`.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::cuda_ipc::CudaIpc;
+use super::{Backend, Connection, Counters, Inner, ethernet};
+use crate::comm::core::Core;
+use crate::comm::endpoint::{EndpointConfig, EndpointWire, Transport};
+use crate::comm::key::Key;
+use crate::comm::mailbox::Offer;
+use crate::comm::pending::Pending;
+use crate::comm::setup::Item;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::Stream;
+use crate::sync::AtomicU32;
+
+const OP: &str = "connect";
+
+pub(in super::super) struct ConnectItem {
+    key: Key,
+    config: EndpointConfig,
+    pending: Pending<Connection>,
+    draft: Option<Draft>,
+    made: Option<Connection>,
+}
+
+/// This end, as far as it can be made without knowing the other.
+enum Draft {
+    CudaIpc(CudaIpc),
+    Ethernet(Box<ethernet::Draft>),
+}
+
+impl ConnectItem {
+    pub(in super::super) fn new(key: Key, config: EndpointConfig, pending: Pending<Connection>) -> Self {
+        Self { key, config, pending, draft: None, made: None }
+    }
+
+    fn draft(&self, core: &Arc<Core>) -> Result<(Draft, Vec<u8>)> {
+        match self.config.transport {
+            Transport::CudaIpc => {
+                Ok((Draft::CudaIpc(CudaIpc::new(Stream::new(core.context())?)), Vec::new()))
+            }
+            Transport::Ethernet => {
+                let draft = ethernet::Draft::new(core, self.key, &self.config)?;
+                let detail = draft.describe();
+                Ok((Draft::Ethernet(Box::new(draft)), detail))
+            }
+            Transport::Ib(_) => {
+                Err(Error::new(ErrorKind::Unsupported, OP, "verbs are not part of this version"))
+            }
+        }
+    }
+}
+
+impl Item for ConnectItem {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+        let transport = self.config.transport;
+        Some(self.draft(core).map(|(draft, detail)| {
+            self.draft = Some(draft);
+            Offer { body: EndpointWire { transport, detail }.encode(), fds: Vec::new() }
+        }))
+    }
+
+    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
+        let peer = self.key.peer;
+        let theirs = EndpointWire::decode(&offer.body).map_err(|error| {
+            let message = format!("rank {peer} asked for a transport that this version does not have");
+            Error::new(ErrorKind::Remote, OP, message).with_peer(peer).with_source(error)
+        })?;
+        if !theirs.transport.matches(self.config.transport) {
+            let message = format!(
+                "{}: rank {peer} asked for {}, this rank for {}; name the same transport at both ends",
+                self.key, theirs.transport, self.config.transport
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
+        let backend: Box<dyn Backend> = match self.draft.take() {
+            Some(Draft::CudaIpc(backend)) => Box::new(backend),
+            Some(Draft::Ethernet(draft)) => Box::new(draft.finish(core, &theirs.detail)?),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::Internal,
+                    OP,
+                    "a connection was built before it was offered",
+                ));
+            }
+        };
+        let inner = Inner {
+            core: core.clone(),
+            key: self.key,
+            transport: self.config.transport,
+            backend,
+            counters: Counters::default(),
+            batches: AtomicU32::new(0),
+        };
+        self.made = Some(Connection { inner: Arc::new(inner) });
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+        let Self { pending, made, .. } = *self;
+        let missing = || Error::new(ErrorKind::Internal, OP, "a connection ended without being made");
+        pending.complete(result.and_then(|()| made.ok_or_else(missing)));
+    }
+}

@@ -1,0 +1,209 @@
+//! Semaphores that the host signals, through a connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
+
+use super::{Ends, Flavour, SemaphoreCounters};
+use crate::comm::connection::Connection;
+use crate::comm::tokens::{INBOUND, Side};
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, KeepAlive};
+use crate::sync::{Mutex, Ordering, lock};
+
+/// A semaphore that the host of one rank signals and the device of the other waits for, both ways.
+///
+/// A signal follows the writes of its connection: a kernel that has waited for it sees their data. Cheap to clone.
+#[derive(Clone)]
+pub struct Host2DeviceSemaphore {
+    ends: Arc<Counted>,
+}
+
+/// A semaphore that the hosts of two ranks signal and wait for. A signal follows the writes of its connection. Cheap to
+/// clone.
+#[derive(Clone)]
+pub struct Host2HostSemaphore {
+    ends: Arc<Counted>,
+    expected: Arc<Mutex<u64>>,
+}
+
+/// Ends whose signals are counted on the host.
+struct Counted {
+    ends: Ends,
+    outbound: Mutex<u64>,
+}
+
+impl Counted {
+    fn new(ends: Ends) -> Arc<Self> {
+        Arc::new(Self { ends, outbound: Mutex::new(0) })
+    }
+
+    /// The lock makes the signals leave in the order of their values.
+    fn signal(&self) -> Result<()> {
+        let mut outbound = lock(&self.outbound);
+        let next = *outbound + 1;
+        self.ends.connection.update_and_sync(&self.ends.theirs, INBOUND, &mut outbound, next)
+    }
+}
+
+impl Host2DeviceSemaphore {
+    /// The rank at the other end.
+    pub fn peer(&self) -> u32 {
+        self.connection().peer()
+    }
+
+    /// The connection that it signals through.
+    pub fn connection(&self) -> &Connection {
+        &self.ends.ends.connection
+    }
+
+    /// The context of this rank's device.
+    pub fn context(&self) -> &Context {
+        self.ends.ends.core.context()
+    }
+
+    /// Signals the peer's device, after the data of all earlier writes of the connection.
+    ///
+    /// # Errors
+    /// As for [`Connection::update_and_sync`].
+    pub fn signal(&self) -> Result<()> {
+        self.ends.signal()
+    }
+
+    /// What kernels that wait need; `remote_inbound` is 0, because devices do not signal it. Plain addresses: keep the
+    /// semaphore, or its [`keep_alive`](Self::keep_alive), until no kernel uses them.
+    pub fn device_handle(&self) -> SemaphoreHandle {
+        self.ends.ends.waiting_handle()
+    }
+
+    /// Where kernels that wait for this semaphore find the abort word and record.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.ends.ends.abort_handle()
+    }
+
+    /// What a stream has to retain while a kernel uses the handle.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.ends.clone()
+    }
+
+    /// Reads the counters of this end: to see who waits for whom, not to synchronise by.
+    ///
+    /// # Errors
+    /// Timeout, or what the driver says.
+    pub fn counters(&self, deadline: impl Into<Deadline>) -> Result<SemaphoreCounters> {
+        let outbound = *lock(&self.ends.outbound);
+        Ok(SemaphoreCounters { outbound, ..self.ends.ends.device_counters(deadline.into())? })
+    }
+}
+
+impl Host2HostSemaphore {
+    /// The rank at the other end.
+    pub fn peer(&self) -> u32 {
+        self.connection().peer()
+    }
+
+    /// The connection that it signals through.
+    pub fn connection(&self) -> &Connection {
+        &self.ends.ends.connection
+    }
+
+    /// Signals the peer, after the data of all earlier writes of the connection.
+    ///
+    /// # Errors
+    /// As for [`Connection::update_and_sync`].
+    pub fn signal(&self) -> Result<()> {
+        self.ends.signal()
+    }
+
+    /// Takes a signal if one has come: whether it has.
+    ///
+    /// # Errors
+    /// The reason if the connection or the communicator has failed and no signal is left.
+    pub fn poll(&self) -> Result<bool> {
+        let mut expected = lock(&self.expected);
+        if self.inbound()? > *expected {
+            *expected += 1;
+            return Ok(true);
+        }
+        drop(expected);
+        self.connection().check("poll")?;
+        Ok(false)
+    }
+
+    /// Waits for a signal and takes it. After that, the data of writes that the peer issued before it is there.
+    ///
+    /// # Errors
+    /// `Timeout`, after which no signal has been taken; the reason if the connection or the communicator fails.
+    pub fn wait(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let mut backoff = Backoff::new();
+        while !self.poll()? {
+            if deadline.expired() {
+                let counters = self.counters()?;
+                let message = format!(
+                    "rank {} has signalled {} times and this waits for signal {}",
+                    self.peer(),
+                    counters.inbound,
+                    counters.expected_inbound + 1
+                );
+                return Err(Error::timeout("wait", message).with_peer(self.peer()));
+            }
+            self.connection().pause(&mut backoff, deadline);
+        }
+        Ok(())
+    }
+
+    /// The counters of this end.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn counters(&self) -> Result<SemaphoreCounters> {
+        let (expected_inbound, outbound) = (*lock(&self.expected), *lock(&self.ends.outbound));
+        Ok(SemaphoreCounters { inbound: self.inbound()?, expected_inbound, outbound })
+    }
+
+    fn inbound(&self) -> Result<u64> {
+        let missing = || {
+            Error::new(ErrorKind::Internal, "wait", "the words of a host semaphore are not in host memory")
+        };
+        let words = self.ends.ends.mine.host().ok_or_else(missing)?;
+        // SYNC connection.signal: what the peer wrote before the signal is visible after this.
+        Ok(words.word64(INBOUND)?.load(Ordering::Acquire))
+    }
+}
+
+impl Flavour for Host2DeviceSemaphore {
+    const NUMBER: u8 = 2;
+    const NAME: &'static str = "Host2Device";
+    const SIDE: Side = Side::Device;
+    const NEEDS_MAPPING: bool = false;
+
+    fn over(ends: Ends) -> Self {
+        Self { ends: Counted::new(ends) }
+    }
+}
+
+impl Flavour for Host2HostSemaphore {
+    const NUMBER: u8 = 3;
+    const NAME: &'static str = "Host2Host";
+    const SIDE: Side = Side::Host;
+    const NEEDS_MAPPING: bool = false;
+
+    fn over(ends: Ends) -> Self {
+        Self { ends: Counted::new(ends), expected: Arc::default() }
+    }
+}
+
+impl fmt::Debug for Host2DeviceSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ends.ends.describe("Host2DeviceSemaphore", f)
+    }
+}
+
+impl fmt::Debug for Host2HostSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ends.ends.describe("Host2HostSemaphore", f)
+    }
+}

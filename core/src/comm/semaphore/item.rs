@@ -1,0 +1,138 @@
+//! `build_semaphore()` and its kin in the queue of `setup()`.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::Ends;
+use crate::comm::connection::Connection;
+use crate::comm::core::Core;
+use crate::comm::endpoint::Transport;
+use crate::comm::holds::HoldId;
+use crate::comm::key::Key;
+use crate::comm::mailbox::Offer;
+use crate::comm::memory;
+use crate::comm::pending::{Dependency, Pending};
+use crate::comm::setup::Item;
+use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "build_semaphore";
+
+/// One of the sorts of semaphores.
+pub(in super::super) trait Flavour: Clone + Send + 'static {
+    /// Its number on the wire.
+    const NUMBER: u8;
+    /// Its name in messages.
+    const NAME: &'static str;
+    /// Where it is waited for.
+    const SIDE: Side;
+    /// Whether devices signal it, and so must have the peer's words mapped.
+    const NEEDS_MAPPING: bool;
+
+    fn over(ends: Ends) -> Self;
+}
+
+pub(in super::super) struct SemaphoreItem<S> {
+    key: Key,
+    dependency: Dependency<Connection>,
+    pending: Pending<S>,
+    connection: Option<Connection>,
+    slot: Option<Arc<TokenSlot>>,
+    held: Vec<HoldId>,
+    made: Option<S>,
+}
+
+impl<S: Flavour> SemaphoreItem<S> {
+    pub(in super::super) fn new(key: Key, dependency: Dependency<Connection>, pending: Pending<S>) -> Self {
+        Self { key, dependency, pending, connection: None, slot: None, held: Vec::new(), made: None }
+    }
+
+    fn make_offer(&mut self, core: &Arc<Core>, connection: Connection) -> Result<Offer> {
+        if !connection.belongs_to(core) {
+            return Err(Error::usage(OP, "the connection is of another communicator"));
+        }
+        if S::NEEDS_MAPPING && connection.transport() != Transport::CudaIpc {
+            let message = format!(
+                "a {} semaphore needs CudaIpc; this connection is {}, over which hosts signal: build_host2device_semaphore",
+                S::NAME,
+                connection.transport()
+            );
+            return Err(Error::usage(OP, message));
+        }
+        let slot = core.tokens(S::SIDE)?.claim()?;
+        let words = slot.memory(connection.transport().into())?;
+        let mut export = memory::export(core, &words, self.key.peer)?;
+        self.held.extend(export.hold_ids());
+        let Offer { body, fds } = export.offer(core);
+        self.held.push(HoldId::Token(slot.number()));
+        core.control().hold(HoldId::Token(slot.number()), slot.clone(), self.key.peer);
+        let mut offer = vec![S::NUMBER];
+        offer.extend(slot.number().to_le_bytes());
+        offer.extend(body);
+        self.connection = Some(connection);
+        self.slot = Some(slot);
+        Ok(Offer { body: offer, fds })
+    }
+}
+
+impl<S: Flavour> Item for SemaphoreItem<S> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+        match self.dependency.outcome()? {
+            Ok(connection) => Some(self.make_offer(core, connection)),
+            Err(error) => {
+                let message = format!("{}: its connection failed: {}", self.key, error.message());
+                Some(Err(Error::new(error.kind(), OP, message).with_peer(self.key.peer)))
+            }
+        }
+    }
+
+    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
+        let peer = self.key.peer;
+        let invalid = || {
+            let message = format!("rank {peer} described its semaphore in an invalid way");
+            Error::new(ErrorKind::Remote, OP, message).with_peer(peer)
+        };
+        let Offer { mut body, fds } = offer;
+        let head: [u8; 9] = *body.first_chunk().ok_or_else(invalid)?;
+        body.drain(..head.len());
+        if head[0] != S::NUMBER {
+            let message = format!(
+                "{}: rank {peer} builds another sort of semaphore than {}; ask for the same at both ends",
+                self.key,
+                S::NAME
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
+        let mut slot = [0; 8];
+        slot.copy_from_slice(&head[1..]);
+        let their_slot = u64::from_le_bytes(slot);
+        let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
+            return Err(Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered"));
+        };
+        let mine = slot.memory(connection.transport().into())?;
+        // Last: from here on the peer's memory and words count as used by us.
+        let theirs = memory::import(core, peer, Offer { body, fds })?;
+        if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
+            return Err(invalid());
+        }
+        let ends = Ends { core: core.clone(), connection, mine, theirs, slot, their_slot };
+        self.made = Some(S::over(ends));
+        Ok(())
+    }
+
+    fn refused(&mut self, core: &Arc<Core>) {
+        for id in self.held.drain(..) {
+            core.control().unhold(id, self.key.peer);
+        }
+    }
+
+    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+        let Self { pending, made, .. } = *self;
+        let missing = || Error::new(ErrorKind::Internal, OP, "a semaphore ended without being made");
+        pending.complete(result.and_then(|()| made.ok_or_else(missing)));
+    }
+}

@@ -1,0 +1,94 @@
+//! Things with a socket of their own that a [`Reactor`](super::Reactor) serves beside its links.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::reactor::Bell;
+use super::stream::Stream;
+use super::sys;
+use crate::error::Error;
+
+/// Something that makes progress when its descriptor is ready. Called on the service thread; must not wait.
+pub trait Pollable: Send + Sync {
+    /// What to watch; the same for ever.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Does what can be done now, and says what to wait for.
+    fn progress(&self) -> Next;
+
+    /// It cannot be served.
+    fn unserved(&self, why: &Error);
+}
+
+/// What a [`Pollable`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// These events of its descriptor.
+    Wait(Interest),
+    /// Something that no descriptor tells of: it is asked again at once.
+    Again,
+    /// Nothing: it is no longer served.
+    Done,
+}
+
+/// Events of a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// There is something to read.
+    pub read: bool,
+    /// There is room to write.
+    pub write: bool,
+}
+
+impl Interest {
+    pub(super) fn bits(self) -> u32 {
+        (if self.read { sys::READ } else { 0 }) | (if self.write { sys::WRITE } else { 0 })
+    }
+}
+
+/// Takes the connections of a listener; false once it wants no more.
+pub type Acceptor = Box<dyn FnMut(Stream) -> bool + Send>;
+
+/// What a reactor serves, seen from another thread. Dropping it does not end the service.
+#[derive(Clone)]
+pub struct Registration {
+    bell: Arc<Bell>,
+    id: u64,
+}
+
+impl Registration {
+    pub(super) fn new(bell: Arc<Bell>, id: u64) -> Self {
+        Self { bell, id }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Serves `thing` here from now on.
+    pub fn serve(&self, thing: Arc<dyn Pollable>) {
+        self.bell.serve(self.id, thing);
+    }
+
+    /// Has [`Pollable::progress`] called soon.
+    pub fn nudge(&self) {
+        self.bell.nudge(self.id);
+    }
+
+    /// Changes what the service thread waits for on `fd`, the descriptor of this, until the next progress.
+    pub fn watch(&self, fd: BorrowedFd<'_>, interest: Interest) {
+        self.bell.watch(fd, interest.bits(), self.id);
+    }
+
+    /// Ends the service.
+    pub fn forget(&self) {
+        self.bell.forget(self.id);
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({})", self.id)
+    }
+}

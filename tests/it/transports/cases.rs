@@ -1,0 +1,288 @@
+//! The promises of a connection. Each case is called by both ranks and leaves nothing outstanding.
+
+use aqueduct::ErrorKind;
+use aqueduct::comm::Transport;
+use aqueduct::gpu::{Event, Stream};
+
+use super::pair::{Kind, LEN, Pair, load, look, memory};
+use crate::data::bytes;
+use crate::group::soon;
+
+#[track_caller]
+fn assert_same(seen: &[u8], expected: &[u8], what: &str) {
+    crate::data::assert_same(seen, expected, format_args!("{what}"));
+}
+
+/// What rank `from` writes in a `round`.
+fn data(from: u32, round: usize, len: usize) -> Vec<u8> {
+    bytes(from, round as u32, len)
+}
+
+pub(super) fn order(pair: &Pair) {
+    for round in 0..60 {
+        let len = [8, 64, 1000, 4096, 70_000, 1 << 20][round % 6];
+        let offset = (round * 4099) % (LEN - len);
+        if pair.me() == round as u32 % 2 {
+            load(&pair.source, offset, &data(pair.me(), round, len));
+            pair.connection.write(&pair.target, offset, &pair.source, offset, len).unwrap();
+            pair.semaphore.signal().unwrap();
+            // The other end has read it before it is written again.
+            pair.semaphore.wait(soon()).unwrap();
+        } else {
+            pair.semaphore.wait(soon()).unwrap();
+            assert_same(&look(&pair.inbox, offset, len), &data(pair.peer, round, len), "after the signal");
+            pair.semaphore.signal().unwrap();
+        }
+    }
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn refusals(pair: &Pair) {
+    let (connection, target, source) = (&pair.connection, &pair.target, &pair.source);
+    let refused = |result: aqueduct::Result<()>, word: &str| {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    refused(connection.write(target, LEN - 7, source, 0, 8), "past the end");
+    refused(connection.write(target, 0, source, LEN, 1), "past the end");
+    refused(connection.write(target, usize::MAX, source, 0, 2), "past the end");
+    refused(connection.write(source, 0, source, 0, 8), "own");
+    refused(connection.write(target, 0, target, 0, 8), "received");
+    let mut counter = 5;
+    refused(connection.update_and_sync(target, 12, &mut counter, 6), "multiple of 8");
+    refused(connection.update_and_sync(target, LEN - 7, &mut counter, 6), "past the end");
+    assert_eq!(counter, 5, "the counter of a refused call stays");
+    let other = match pair.transport {
+        Transport::CudaIpc => Transport::Ethernet,
+        _ => Transport::CudaIpc,
+    };
+    let elsewhere = memory(&pair.rank, other, pair.source_kind, 64);
+    refused(connection.write(target, 0, &elsewhere, 0, 8), "not registered for");
+}
+
+pub(super) fn flush(pair: &Pair) {
+    for round in 0..2 {
+        let mine = data(pair.me(), 100 + round, LEN);
+        load(&pair.source, 0, &mine);
+        pair.connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
+        pair.connection.flush(soon()).unwrap();
+        // Free: what is done to the source now does not reach the peer.
+        load(&pair.source, 0, &vec![0xEE; LEN]);
+        pair.rank.barrier();
+        assert_same(
+            &look(&pair.inbox, 0, LEN),
+            &data(pair.peer, 100 + round, LEN),
+            "after a flush and no signal",
+        );
+        pair.rank.barrier();
+    }
+    let counters = pair.connection.counters();
+    pair.connection.flush(soon()).unwrap();
+    assert_eq!(pair.connection.counters().flushes, counters.flushes + 1, "a flush of nothing is a flush");
+}
+
+pub(super) fn outstanding(pair: &Pair) {
+    const COUNT: usize = 6000;
+    const SIZE: usize = 96;
+    let mine = data(pair.me(), 200, COUNT * SIZE);
+    load(&pair.source, 0, &mine);
+    let post = |i: usize| {
+        pair.connection.write(&pair.target, i * SIZE, &pair.source, i * SIZE, SIZE).unwrap();
+    };
+    (0..COUNT / 2).for_each(post);
+    {
+        let _batch = pair.connection.batch();
+        (COUNT / 2..COUNT).for_each(post);
+    }
+    pair.semaphore.signal().unwrap();
+    pair.semaphore.wait(soon()).unwrap();
+    assert_same(
+        &look(&pair.inbox, 0, COUNT * SIZE),
+        &data(pair.peer, 200, COUNT * SIZE),
+        "thousands of writes",
+    );
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn zero_bytes(pair: &Pair) {
+    pair.connection.write(&pair.target, LEN, &pair.source, LEN, 0).unwrap();
+    pair.connection.write(&pair.target, 0, &pair.source, 3, 0).unwrap();
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn odd_sizes(pair: &Pair) {
+    load(&pair.inbox, 0, &vec![0xAA; LEN]);
+    load(&pair.source, 0, &data(pair.me(), 300, LEN));
+    pair.rank.barrier();
+    let sizes = [1, 2, 3, 7, 9, 31, 33, 127, 4095, 4097, 65_535, 65_537, 524_287, 524_289, 1_048_577];
+    let places: Vec<(usize, usize)> = sizes
+        .iter()
+        .scan(1, |at, &size| {
+            let place = *at;
+            *at += size + 13;
+            Some((place, size))
+        })
+        .collect();
+    for &(at, size) in &places {
+        pair.connection.write(&pair.target, at, &pair.source, at + 5, size).unwrap();
+    }
+    pair.semaphore.signal().unwrap();
+    pair.semaphore.wait(soon()).unwrap();
+    let theirs = data(pair.peer, 300, LEN);
+    let mut expected = vec![0xAA; LEN];
+    for &(at, size) in &places {
+        expected[at..at + size].copy_from_slice(&theirs[at + 5..at + 5 + size]);
+    }
+    assert_same(&look(&pair.inbox, 0, LEN), &expected, "odd sizes, and nothing between them");
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn both_directions(pair: &Pair) {
+    load(&pair.source, 0, &data(pair.me(), 400, LEN));
+    pair.rank.barrier();
+    for _ in 0..8 {
+        pair.connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
+    }
+    pair.semaphore.signal().unwrap();
+    pair.semaphore.wait(soon()).unwrap();
+    assert_same(&look(&pair.inbox, 0, LEN), &data(pair.peer, 400, LEN), "while both write");
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn concurrent(pair: &Pair) {
+    const CONNECTIONS: usize = 4;
+    let comm = &pair.rank.comm;
+    let connections: Vec<_> =
+        (1..=CONNECTIONS as u64).map(|tag| comm.connect(pair.peer, tag, pair.transport).unwrap()).collect();
+    let semaphores: Vec<_> = connections
+        .iter()
+        .zip(1..)
+        .map(|(connection, tag)| comm.build_host2host_semaphore(connection, tag).unwrap())
+        .collect();
+    comm.setup(soon()).unwrap();
+    load(&pair.source, 0, &data(pair.me(), 500, LEN));
+    pair.rank.barrier();
+    let (part, theirs) = (LEN / CONNECTIONS, data(pair.peer, 500, LEN));
+    std::thread::scope(|scope| {
+        for (i, semaphore) in semaphores.iter().enumerate() {
+            let (semaphore, start, theirs) = (semaphore.get().unwrap(), i * part, &theirs);
+            scope.spawn(move || {
+                let connection = semaphore.connection();
+                for step in 0..16 {
+                    let (at, len) = (start + step * (part / 16), part / 16);
+                    connection.write(&pair.target, at, &pair.source, at, len).unwrap();
+                    semaphore.signal().unwrap();
+                    semaphore.wait(soon()).unwrap();
+                    assert_same(&look(&pair.inbox, at, len), &theirs[at..at + len], "one of several");
+                }
+                connection.flush(soon()).unwrap();
+            });
+        }
+    });
+}
+
+pub(super) fn events(pair: &Pair) {
+    let stream = Stream::new(pair.rank.comm.context()).unwrap();
+    let event = Event::new(pair.rank.comm.context()).unwrap();
+    // What a stream makes is written after it is there.
+    if pair.source_kind == Kind::Device {
+        for round in 0..8_u8 {
+            stream.fill(pair.source.slice().unwrap(), 40 + round).unwrap();
+        }
+    } else {
+        load(&pair.source, 0, &vec![47; LEN]);
+    }
+    event.record(&stream).unwrap();
+    pair.connection.wait_event(&event).unwrap();
+    pair.connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
+    // And a stream goes on after it has been written.
+    let done = Event::new(pair.rank.comm.context()).unwrap();
+    pair.connection.record_event(&done).unwrap();
+    stream.wait_event(&done).unwrap();
+    stream.synchronize(soon()).unwrap();
+    pair.rank.barrier();
+    assert_same(&look(&pair.inbox, 0, LEN), &vec![47; LEN], "behind an event");
+}
+
+pub(super) fn reads(pair: &Pair) {
+    load(&pair.inbox, 0, &data(pair.me(), 600, LEN));
+    pair.rank.barrier();
+    let read = pair.connection.read(&pair.source, 10, &pair.target, 20, 100_000);
+    if pair.transport == Transport::Ethernet {
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Unsupported);
+    } else {
+        read.unwrap();
+        pair.connection.flush(soon()).unwrap();
+        assert_same(&look(&pair.source, 10, 100_000), &data(pair.peer, 600, LEN)[20..100_020], "a read");
+    }
+    pair.rank.barrier();
+}
+
+pub(super) fn host_to_device(pair: &Pair) {
+    let comm = &pair.rank.comm;
+    let semaphore = comm.build_host2device_semaphore(&pair.connection, 9).unwrap();
+    comm.setup(soon()).unwrap();
+    let semaphore = semaphore.get().unwrap();
+    for round in 0..3 {
+        load(&pair.source, 0, &data(pair.me(), 700 + round, 4096));
+        pair.connection.write(&pair.target, 0, &pair.source, 0, 4096).unwrap();
+        semaphore.signal().unwrap();
+        // The device's own view of the word, as a kernel that waits sees it.
+        let want = round as u64 + 1;
+        let deadline = soon();
+        while semaphore.counters(deadline).unwrap().inbound < want {
+            assert!(!deadline.expired(), "the signal does not come");
+        }
+        assert_same(
+            &look(&pair.inbox, 0, 4096),
+            &data(pair.peer, 700 + round, 4096),
+            "behind a signal to a device",
+        );
+        pair.rank.barrier();
+    }
+    assert_eq!(semaphore.counters(soon()).unwrap().outbound, 3);
+}
+
+pub(super) fn far_offsets(pair: &Pair) {
+    sparse(pair, 9 << 30);
+}
+
+/// Writes near the end of a memory of `len` bytes.
+pub(super) fn sparse(pair: &Pair, len: usize) {
+    let comm = &pair.rank.comm;
+    let inbox = memory(&pair.rank, pair.transport, pair.target_kind, len);
+    comm.send_memory(&inbox, pair.peer, 77).unwrap();
+    let target = comm.recv_memory(pair.peer, 77).unwrap();
+    comm.setup(soon()).unwrap();
+    let target = target.get().unwrap();
+    assert_eq!(target.len(), len);
+    load(&pair.source, 0, &data(pair.me(), 800, 8192));
+    for at in [len - 8192, len / 2 + 1, 4095] {
+        pair.connection.write(&target, at, &pair.source, 0, 8192).unwrap();
+    }
+    pair.semaphore.signal().unwrap();
+    pair.semaphore.wait(soon()).unwrap();
+    for at in [len - 8192, len / 2 + 1, 4095] {
+        assert_same(&look(&inbox, at, 8192), &data(pair.peer, 800, 8192), "far away");
+    }
+    pair.connection.flush(soon()).unwrap();
+}
+
+pub(super) fn teardown(pair: &Pair) {
+    let comm = &pair.rank.comm;
+    let doomed = comm.connect(pair.peer, 50, pair.transport).unwrap();
+    comm.setup(soon()).unwrap();
+    let connection = doomed.get().unwrap();
+    drop(doomed);
+    pair.rank.barrier();
+    for _ in 0..4 {
+        connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
+    }
+    // Both drop it with work under way; what was taken is done, and other connections do not notice.
+    drop(connection);
+    pair.connection.write(&pair.target, 0, &pair.source, 0, 64).unwrap();
+    pair.semaphore.signal().unwrap();
+    pair.semaphore.wait(soon()).unwrap();
+    pair.connection.flush(soon()).unwrap();
+}

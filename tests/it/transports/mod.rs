@@ -1,0 +1,81 @@
+//! One suite for connections, run over every transport and every pair of memory kinds.
+
+mod cases;
+mod pair;
+
+use aqueduct::comm::Transport;
+
+use crate::group::{Machine, processes};
+use pair::{Kind, Pair};
+
+/// What a connection promises, whatever is below it; run one after the other by the same two ranks.
+const CASES: &[(&str, fn(&Pair))] = &[
+    ("a signal comes after the writes before it", cases::order),
+    ("what is not allowed is refused with words", cases::refusals),
+    ("flush means that data has arrived and sources are free", cases::flush),
+    ("thousands of operations are outstanding", cases::outstanding),
+    ("zero bytes are no operation", cases::zero_bytes),
+    ("odd sizes at odd offsets", cases::odd_sizes),
+    ("both directions at once", cases::both_directions),
+    ("several connections at once", cases::concurrent),
+    ("events order streams and connections", cases::events),
+    ("reading, where there is reading", cases::reads),
+    ("a signal to a kernel", cases::host_to_device),
+    ("offsets beyond 8 GiB", cases::far_offsets),
+    ("one end is dropped while busy", cases::teardown),
+];
+
+fn suite(machine: Machine, transport: Transport, source: Kind, target: Kind, test: &str) {
+    processes(machine, 2, test, |rank| {
+        let pair = Pair::new(rank, transport, source, target);
+        for (name, case) in CASES {
+            let start = std::time::Instant::now();
+            case(&pair);
+            pair.rank.barrier();
+            println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
+        }
+    });
+}
+
+macro_rules! instances {
+    ($($name:ident: $transport:expr, $source:ident to $target:ident;)*) => {
+        mod software {
+            use super::{Kind, Machine, Transport, suite};
+            $(#[test]
+            fn $name() {
+                let test = concat!("transports::software::", stringify!($name));
+                suite(Machine::Software, $transport, Kind::$source, Kind::$target, test);
+            })*
+        }
+        mod hardware {
+            use super::{Kind, Machine, Transport, suite};
+            $(#[test]
+            #[ignore = "needs an NVIDIA GPU"]
+            fn $name() {
+                let test = concat!("transports::hardware::", stringify!($name));
+                suite(Machine::Hardware, $transport, Kind::$source, Kind::$target, test);
+            })*
+        }
+    };
+}
+
+instances! {
+    cuda_ipc_device_to_device: Transport::CudaIpc, Device to Device;
+    cuda_ipc_device_to_host: Transport::CudaIpc, Device to Host;
+    cuda_ipc_host_to_device: Transport::CudaIpc, Host to Device;
+    cuda_ipc_host_to_host: Transport::CudaIpc, Host to Host;
+    ethernet_device_to_device: Transport::Ethernet, Device to Device;
+    ethernet_device_to_host: Transport::Ethernet, Device to Host;
+    ethernet_host_to_device: Transport::Ethernet, Host to Device;
+    ethernet_host_to_host: Transport::Ethernet, Host to Host;
+}
+
+/// Writes far into a memory of a terabyte, of which only the pages that are touched exist.
+#[test]
+fn ethernet_reaches_a_terabyte() {
+    processes(Machine::Software, 2, "transports::ethernet_reaches_a_terabyte", |rank| {
+        let pair = Pair::new(rank, Transport::Ethernet, Kind::Host, Kind::Host);
+        cases::sparse(&pair, 1 << 40);
+        pair.rank.barrier();
+    });
+}

@@ -1,0 +1,88 @@
+//! Two ranks with memory of a kind and a connection of a transport.
+
+use std::sync::Arc;
+
+use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport};
+use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy};
+
+use crate::group::{Rank, soon};
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Host,
+    Device,
+}
+
+/// One end: what it writes from, what the peer writes to, and the way between.
+pub(super) struct Pair {
+    pub(super) rank: Rank,
+    pub(super) peer: u32,
+    pub(super) transport: Transport,
+    pub(super) source_kind: Kind,
+    pub(super) target_kind: Kind,
+    pub(super) source: RegisteredMemory,
+    /// Mine, written by the peer.
+    pub(super) inbox: RegisteredMemory,
+    /// The peer's, written by me.
+    pub(super) target: RegisteredMemory,
+    pub(super) connection: Connection,
+    pub(super) semaphore: Host2HostSemaphore,
+}
+
+/// Bytes of source, inbox and target.
+pub(super) const LEN: usize = 3 << 20;
+
+impl Pair {
+    pub(super) fn new(rank: Rank, transport: Transport, source_kind: Kind, target_kind: Kind) -> Self {
+        let peer = 1 - rank.me();
+        let source = memory(&rank, transport, source_kind, LEN);
+        let inbox = memory(&rank, transport, target_kind, LEN);
+        let comm = &rank.comm;
+        comm.send_memory(&inbox, peer, 0).unwrap();
+        let target = comm.recv_memory(peer, 0).unwrap();
+        let connection = comm.connect(peer, 0, transport).unwrap();
+        let semaphore = comm.build_host2host_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let (target, connection, semaphore) =
+            (target.get().unwrap(), connection.get().unwrap(), semaphore.get().unwrap());
+        Self { rank, peer, transport, source_kind, target_kind, source, inbox, target, connection, semaphore }
+    }
+
+    pub(super) fn me(&self) -> u32 {
+        self.rank.me()
+    }
+}
+
+/// `len` bytes of a kind, of which only what is touched need exist.
+pub(super) fn memory(rank: &Rank, transport: Transport, kind: Kind, len: usize) -> RegisteredMemory {
+    match kind {
+        Kind::Host => {
+            let buffer = Arc::new(HostBuffer::new(rank.comm.context(), len).unwrap());
+            rank.comm.register_host(&buffer, transport).unwrap()
+        }
+        Kind::Device => {
+            let options = BufferOptions { zeroed: len <= 1 << 30, handles: HandlePolicy::Auto };
+            let buffer = Arc::new(GpuBuffer::with_options(rank.comm.context(), len, options).unwrap());
+            rank.comm.register_memory(&buffer, transport).unwrap()
+        }
+    }
+}
+
+/// Puts `data` at `offset` of a memory of this rank.
+pub(super) fn load(memory: &RegisteredMemory, offset: usize, data: &[u8]) {
+    match memory.host() {
+        Some(host) => host.write(offset, data).unwrap(),
+        None => memory.slice().unwrap().upload(offset, data, soon()).unwrap(),
+    }
+}
+
+/// What is at `offset` of a memory of this rank.
+pub(super) fn look(memory: &RegisteredMemory, offset: usize, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    match memory.host() {
+        Some(host) => host.read(offset, &mut data).unwrap(),
+        None => memory.slice().unwrap().download(offset, &mut data, soon()).unwrap(),
+    }
+    data
+}
