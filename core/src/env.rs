@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::fault::Plan;
 
 /// What all our variables begin with.
 pub const PREFIX: &str = "AQUEDUCT_";
@@ -84,6 +85,11 @@ pub const VARIABLES: &[Variable] = &[
         "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net",
     ),
     variable("AQUEDUCT_LOG_FILE", "(stderr)", "file for the log; %h is the host's name, %p the process id"),
+    variable(
+        "AQUEDUCT_FAULTS",
+        "(none)",
+        "faults to rehearse, as docs/faults.md describes: driver:cuMemCreate:3=OUT_OF_MEMORY;net:from=1:after=64:drop",
+    ),
     variable("AQUEDUCT_SOFT_*", "", "settings of the software device; it documents them itself"),
 ];
 
@@ -180,6 +186,8 @@ pub struct Env {
     pub log: LogSpec,
     /// `AQUEDUCT_LOG_FILE`, if set, with its `%` codes not yet replaced.
     pub log_file: Option<String>,
+    /// `AQUEDUCT_FAULTS`, if set.
+    pub faults: Option<Plan>,
 }
 
 /// One line of `aqueduct info --env`.
@@ -198,7 +206,11 @@ impl Env {
         let env = ENV.get_or_init(|| {
             let all = ours();
             warn_of_unknown();
-            Self::parse(&all)
+            let env = Self::parse(&all);
+            if env.as_ref().is_ok_and(|env| env.faults.is_some()) {
+                log::warn!("AQUEDUCT_FAULTS is set: this process fails on purpose");
+            }
+            env
         });
         env.as_ref().map_err(Error::duplicate)
     }
@@ -261,6 +273,7 @@ impl Env {
             rendezvous_file: text("RENDEZVOUS_FILE").map(PathBuf::from),
             log: log_spec(&text("LOG").unwrap_or_default())?,
             log_file: text("LOG_FILE"),
+            faults: text("FAULTS").map(|v| Plan::parse(&v)).transpose()?,
         };
         if let (Some(rank), Some(size)) = (env.rank, env.world_size)
             && rank >= size

@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`logging`] [`wire`] [`volatile`] [`sync`] |
+//! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`fault`] [`logging`] [`wire`] [`volatile`] [`sync`] |
 //! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
 //! | 2 | [`bootstrap`] [`comm`] |
 //! | 3 | [`channel`] |
@@ -14,6 +14,7 @@ pub mod abort;
 pub mod deadline;
 pub mod env;
 pub mod error;
+pub mod fault;
 mod fork;
 pub mod logging;
 pub mod sync;

@@ -73,14 +73,6 @@ pub trait Bootstrap: Debug + Send + Sync {
     }
 }
 
-/// What the bootstrap's connections are for (see [`Claims`](crate::net::Claims)); other users take 16 and up.
-struct Purpose;
-
-impl Purpose {
-    const RENDEZVOUS: u16 = 1;
-    const MESSAGES: u16 = 2;
-}
-
 /// The network of the bootstraps of a job: its key is derived, so that it opens nothing else.
 fn network(secret: &Secret) -> Network {
     Network::new(secret.derive("bootstrap"))

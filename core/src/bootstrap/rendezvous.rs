@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::collective::rounds;
+use super::network;
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{Purpose, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::{
-    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, choose, random_bytes,
+    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, choose, purpose,
+    random_bytes,
 };
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -104,7 +105,7 @@ impl Rendezvous {
     pub fn start_on(interfaces: &[Interface], size: Option<u32>) -> Result<Self> {
         let secret = Secret::random()?;
         let nonce = u64::from_le_bytes(random_bytes()?);
-        let local = Claims { purpose: Purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
+        let local = Claims { purpose: purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
         // All ranks may come at once, and none is to be sent away because of the others.
         let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
         let network = network(&secret).with_max_pending(waiting);

@@ -9,11 +9,13 @@ use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
 use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer, wanted_interfaces};
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{Bootstrap, MAX_MESSAGE, Purpose, network};
+use super::{Bootstrap, MAX_MESSAGE, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::net::{Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream};
+use crate::net::{
+    Address, Claims, Frame, Handler, Layer, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
+};
 use crate::sync::{Mutex, lock, lock_until};
 use crate::wire::{Reader, WireError, Writer};
 
@@ -55,13 +57,23 @@ impl TcpBootstrap {
     /// one is missing when the first of their deadlines passes (it is named). A rank with another secret gets
     /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
     pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
-        if rank >= size {
-            return Err(Error::usage(
-                "bootstrap",
-                format!("rank {rank} of {size} ranks; ranks are 0 to size - 1"),
-            ));
-        }
-        Self::join(rank, size, id, deadline)
+        check_rank(rank, size)?;
+        Self::join(network(id.secret()), rank, size, id, deadline)
+    }
+
+    /// [`new`](Self::new), with `layer` between every stream of this rank and its socket: for fault injection.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_layer(
+        rank: u32,
+        size: u32,
+        id: &UniqueId,
+        layer: Arc<dyn Layer>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        check_rank(rank, size)?;
+        Self::join(network(id.secret()).with_layer(layer), rank, size, id, deadline)
     }
 
     /// The address at which the other ranks reach this one: where its further listeners belong.
@@ -77,10 +89,9 @@ impl TcpBootstrap {
         links.fold((0, 0), |(count, bytes), link| (count + 1, bytes + link.sent()))
     }
 
-    fn join(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
-        let network = network(id.secret());
+    fn join(network: Network, rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
         let scope = id.nonce();
-        let me = Claims { purpose: Purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
+        let me = Claims { purpose: purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
         let mut root = network.connect_tcp(id.addresses(), me, deadline).map_err(|error| {
             let text = format!(
                 "rank {rank} cannot join at the rendezvous {:?}; see that the process that made the unique id still runs, \
@@ -96,7 +107,7 @@ impl TcpBootstrap {
         };
         let peers = Arc::new(Peers::default());
         let listener = network
-            .listen_tcp(ip, Claims { purpose: Purpose::MESSAGES, scope, from: rank, to: Claims::ANY })?;
+            .listen_tcp(ip, Claims { purpose: purpose::BOOTSTRAP, scope, from: rank, to: Claims::ANY })?;
         let Address::Tcp(address) = *listener.address() else {
             return Err(Error::new(
                 crate::ErrorKind::Internal,
@@ -165,10 +176,17 @@ impl TcpBootstrap {
         let address = self.addresses[peer as usize].ok_or_else(|| {
             Error::new(crate::ErrorKind::Internal, "send", format!("the address of rank {peer} is not known"))
         })?;
-        let me = Claims { purpose: Purpose::MESSAGES, scope: self.scope, from: self.rank, to: peer };
+        let me = Claims { purpose: purpose::BOOTSTRAP, scope: self.scope, from: self.rank, to: peer };
         let stream = self.network.connect_tcp(&[address], me, deadline);
         stream.map_err(|error| Error::peer_lost("send", peer, "it cannot be reached").with_source(error))
     }
+}
+
+fn check_rank(rank: u32, size: u32) -> Result<()> {
+    if rank < size {
+        return Ok(());
+    }
+    Err(Error::usage("bootstrap", format!("rank {rank} of {size} ranks; ranks are 0 to size - 1")))
 }
 
 impl Bootstrap for TcpBootstrap {

@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::SHORTEST;
 use crate::error::{Error, Result};
+use crate::net::Layer;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,21 @@ pub struct CommunicatorConfig {
     /// a thread of their own, so that only a stopped or starved process, a dead host or a broken network is silent.
     /// `None`: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
     pub peer_timeout: Option<Duration>,
+    /// What is put between control links and their sockets, for fault injection; nothing if `None`.
+    pub layer: Option<NetLayer>,
 }
+
+/// A [`Layer`] in a configuration. Two are equal if they are the same object.
+#[derive(Clone, Debug)]
+pub struct NetLayer(pub Arc<dyn Layer>);
+
+impl PartialEq for NetLayer {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for NetLayer {}
 
 impl Default for CommunicatorConfig {
     fn default() -> Self {
@@ -33,6 +49,7 @@ impl Default for CommunicatorConfig {
             semaphores: 4096,
             interface: None,
             host_id: None,
+            layer: None,
             peer_timeout: Some(Duration::from_secs(3)),
         }
     }
@@ -67,6 +84,13 @@ impl CommunicatorConfig {
     #[must_use]
     pub fn with_interface(mut self, address: IpAddr) -> Self {
         self.interface = Some(address);
+        self
+    }
+
+    /// The same with `layer` between control links and their sockets.
+    #[must_use]
+    pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
+        self.layer = Some(NetLayer(layer));
         self
     }
 

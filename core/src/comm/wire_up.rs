@@ -51,7 +51,7 @@ impl Introduction {
             let message = "rank 0 runs something else; use one version of aqueduct everywhere";
             Error::new(ErrorKind::Remote, OP, message)
         })?;
-        let identity = Identity::new(rank, size, seed, bootstrap.secret());
+        let identity = Identity::new(rank, size, seed, bootstrap.secret()).through(config);
         let listeners = Listeners::bind(&identity, config)?;
         let mine = PeerInfo {
             rank,

@@ -126,7 +126,7 @@ impl GpuBuffer {
         let _entered = context.enter()?;
         let mut ptr = 0;
         // SAFETY: `ptr` is a live output; the memory is freed once, after this buffer is dropped.
-        context.noted(unsafe { call!(context.driver(), cuMemAlloc_v2(&raw mut ptr, len)) })?;
+        context.noted(unsafe { call!(context.driver(), allocate len, cuMemAlloc_v2(&raw mut ptr, len)) })?;
         Ok(Self { ptr, len, size: len, backing: Backing::Plain, context: context.clone() })
     }
 

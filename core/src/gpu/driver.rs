@@ -10,6 +10,7 @@ use cuda_driver_sys::{CUresult, DriverTable};
 use super::context::ContextInner;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fault::DriverFaults;
 use crate::fork::Creator;
 use crate::sync::Mutex;
 
@@ -23,9 +24,25 @@ pub trait Hooks: Send + Sync + 'static {
         None
     }
 
+    /// [`before`](Self::before) for a function that would allocate `bytes`. Provided: calls that.
+    fn before_allocation(&self, function: &'static str, bytes: usize) -> Option<CUresult> {
+        let _ = bytes;
+        self.before(function)
+    }
+
     /// After `function` returned `result`, or was replaced by it.
     fn after(&self, function: &'static str, result: CUresult) {
         let _ = (function, result);
+    }
+}
+
+impl Hooks for DriverFaults {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        self.decide(function, None)
+    }
+
+    fn before_allocation(&self, function: &'static str, bytes: usize) -> Option<CUresult> {
+        self.decide(function, Some(bytes))
     }
 }
 
@@ -72,8 +89,19 @@ struct Inner {
 /// Calls one function of a driver's table by its ABI name, inside the caller's `unsafe`.
 ///
 /// `call!(driver, cuX(a, b))` gives `Result<()>`; with `optional` before the name a missing function is an error that
-/// names it; with `raw` the result is `Result<CUresult>`, for functions whose codes are answers.
+/// names it; `allocate N` tells the hooks that N bytes are asked for; with `raw` the result is `Result<CUresult>`, for functions whose codes are answers.
 macro_rules! call {
+    ($driver:expr, allocate $bytes:expr, optional $function:ident($($arg:expr),* $(,)?)) => {{
+        let driver: &$crate::gpu::Driver = $driver;
+        match driver.table().$function {
+            Some(function) => driver.allocate(stringify!($function), $bytes, || function($($arg),*)),
+            None => Err(driver.lacks(stringify!($function))),
+        }
+    }};
+    ($driver:expr, allocate $bytes:expr, $function:ident($($arg:expr),* $(,)?)) => {{
+        let driver: &$crate::gpu::Driver = $driver;
+        driver.allocate(stringify!($function), $bytes, || (driver.table().$function)($($arg),*))
+    }};
     ($driver:expr, optional $function:ident($($arg:expr),* $(,)?)) => {{
         let driver: &$crate::gpu::Driver = $driver;
         match driver.table().$function {
@@ -207,13 +235,35 @@ impl Driver {
 
     /// Runs one call between the hooks. An error only in a forked child, where the driver must not be entered.
     pub(crate) fn invoke(&self, function: &'static str, f: impl FnOnce() -> CUresult) -> Result<CUresult> {
+        self.between(function, |hooks| hooks.before(function), f)
+    }
+
+    /// [`check`](Self::check) for a call that allocates `bytes`.
+    pub(crate) fn allocate(
+        &self,
+        function: &'static str,
+        bytes: usize,
+        f: impl FnOnce() -> CUresult,
+    ) -> Result<()> {
+        match self.between(function, |hooks| hooks.before_allocation(function, bytes), f)? {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            other => Err(self.error(function, other)),
+        }
+    }
+
+    fn between(
+        &self,
+        function: &'static str,
+        before: impl FnOnce(&dyn Hooks) -> Option<CUresult>,
+        f: impl FnOnce() -> CUresult,
+    ) -> Result<CUresult> {
         if self.forked() {
             return Err(self.in_child(function));
         }
         match &self.inner.hooks {
             None => Ok(f()),
             Some(hooks) => {
-                let result = hooks.before(function).unwrap_or_else(f);
+                let result = before(hooks.as_ref()).unwrap_or_else(f);
                 hooks.after(function, result);
                 Ok(result)
             }

@@ -38,7 +38,7 @@ mod tests;
 
 pub use buffer::{BufferOptions, GpuBuffer, HandlePolicy};
 pub use context::{Context, Entered, RelaxedCapture};
-pub use cuda_driver_sys::CUdeviceptr;
+pub use cuda_driver_sys::{CUdeviceptr, CUresult};
 pub use device::{ComputeCapability, Device, PeerLink};
 pub use driver::{Driver, Hooks, Provenance};
 pub use event::Event;

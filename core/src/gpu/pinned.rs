@@ -49,7 +49,7 @@ impl PinnedBuffer {
         let mut host: *mut c_void = ptr::null_mut();
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: `host` is a live output; the memory is freed once, after this value is dropped.
-        context.noted(unsafe { call!(driver, cuMemHostAlloc(&raw mut host, len, flags)) })?;
+        context.noted(unsafe { call!(driver, allocate len, cuMemHostAlloc(&raw mut host, len, flags)) })?;
         let Some(host) = NonNull::new(host.cast::<u8>()) else {
             return Err(Error::new(ErrorKind::Cuda, "cuMemHostAlloc", "the driver gave a null address"));
         };

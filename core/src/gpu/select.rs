@@ -1,11 +1,14 @@
 //! Choosing a driver: `AQUEDUCT_DRIVER` and `AQUEDUCT_CUDA_LIBRARY`.
 
+use std::sync::Arc;
+
 use cuda_driver_sys::DriverTable;
 
 use super::device::Device;
 use super::driver::Driver;
 use crate::env::{DriverChoice, Env};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fault::DriverFaults;
 
 /// The software device's table, where the program links one.
 pub type SoftwareTable = fn() -> DriverTable;
@@ -15,14 +18,18 @@ impl Driver {
     ///
     /// `AQUEDUCT_DRIVER=cuda` takes the NVIDIA driver, from `AQUEDUCT_CUDA_LIBRARY` if that is set; `soft` takes the
     /// software device `soft`; `auto`, the default, takes the NVIDIA driver if it loads, initialises and has a device,
-    /// and the software device otherwise. [`Driver::reason`] says which and why.
+    /// and the software device otherwise. `AQUEDUCT_FAULTS` puts faults around its calls. [`Driver::reason`] says which and why.
     ///
     /// # Errors
     /// An unknown `AQUEDUCT_DRIVER`; what the chosen driver says; for `auto`, what the NVIDIA driver says if no software device is linked.
     pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
         let env = Env::get()?;
         let library = env.cuda_library.as_ref().map(|path| path.to_string_lossy());
-        select(env.driver, library.as_deref(), soft)
+        let driver = select(env.driver, library.as_deref(), soft)?;
+        Ok(match env.faults.as_ref().filter(|plan| !plan.driver.is_empty()) {
+            Some(plan) => driver.with_hooks(Arc::new(DriverFaults::new(plan.driver.clone()))),
+            None => driver,
+        })
     }
 }
 

@@ -34,7 +34,9 @@ impl Staging {
     fn new(driver: &Driver) -> Result<Self> {
         let mut block: *mut c_void = ptr::null_mut();
         // SAFETY: `block` is a live output.
-        unsafe { call!(driver, cuMemHostAlloc(&raw mut block, BLOCK, CU_MEMHOSTALLOC_PORTABLE)) }?;
+        unsafe {
+            call!(driver, allocate BLOCK, cuMemHostAlloc(&raw mut block, BLOCK, CU_MEMHOSTALLOC_PORTABLE))
+        }?;
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: `stream` is a live output.

@@ -77,7 +77,7 @@ impl PhysicalAllocation {
         let _entered = context.enter()?;
         // SAFETY: `raw` is a live output and `prop` a live input; the handle is released once, in `Drop`.
         context.noted(unsafe {
-            call!(context.driver(), optional cuMemCreate(&raw mut raw, size, &raw const prop, 0))
+            call!(context.driver(), allocate size, optional cuMemCreate(&raw mut raw, size, &raw const prop, 0))
         })?;
         Ok(Self { raw, size, context: context.clone() })
     }

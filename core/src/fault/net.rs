@@ -1,0 +1,278 @@
+//! What happens to the bytes between two ranks, and at which of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::wire::FrameHeader;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// A rank's connection to the rendezvous, which is no rank itself.
+    Rendezvous,
+    /// The bootstrap's messages between ranks.
+    Bootstrap,
+    /// The control links of a communicator.
+    Control,
+    /// The sockets of connections, where these are links of the library.
+    Data,
+}
+
+/// What happens at the chosen place of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetAction {
+    /// The connection ends, both ways.
+    Drop,
+    /// This direction ends there: the peer reads an end of stream, what is sent later vanishes.
+    Truncate,
+    /// Nothing more arrives, and nobody is told: what a pulled cable looks like.
+    Stall,
+    /// The sending thread sleeps once, and everything it serves with it.
+    Delay(Duration),
+    /// The next so many bytes of one write vanish.
+    Lose(usize),
+    /// The next so many bytes of one write arrive twice.
+    Duplicate(usize),
+    /// The next so many bytes of one write arrive changed.
+    Corrupt(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Bytes(u64),
+    Frames(u64),
+}
+
+/// One rule about the bytes that one rank sends to another. It takes effect once on each stream that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetFault {
+    action: NetAction,
+    from: Option<u32>,
+    to: Option<u32>,
+    on: Option<LinkKind>,
+    at: At,
+}
+
+impl NetFault {
+    /// `action` before the first byte on every stream of this process, unless restricted. Streams begin after the proof
+    /// of the secret.
+    pub fn new(action: NetAction) -> Self {
+        Self { action, from: None, to: None, on: None, at: At::Bytes(0) }
+    }
+
+    /// Only where `rank` sends.
+    #[must_use]
+    pub fn from_rank(mut self, rank: u32) -> Self {
+        self.from = Some(rank);
+        self
+    }
+
+    /// Only what is sent to `rank`.
+    #[must_use]
+    pub fn to_rank(mut self, rank: u32) -> Self {
+        self.to = Some(rank);
+        self
+    }
+
+    /// Only on connections of this kind.
+    #[must_use]
+    pub fn on(mut self, kind: LinkKind) -> Self {
+        self.on = Some(kind);
+        self
+    }
+
+    /// After `bytes` bytes.
+    #[must_use]
+    pub fn after_bytes(mut self, bytes: u64) -> Self {
+        self.at = At::Bytes(bytes);
+        self
+    }
+
+    /// After `frames` whole messages.
+    #[must_use]
+    pub fn after_frames(mut self, frames: u64) -> Self {
+        self.at = At::Frames(frames);
+        self
+    }
+}
+
+/// Network rules and how often they took effect. Implements [`Layer`](crate::net::Layer).
+#[derive(Debug, Default)]
+pub struct NetFaults {
+    rules: Vec<NetFault>,
+    seed: u64,
+    fired: Arc<AtomicU64>,
+}
+
+impl NetFaults {
+    /// These rules. `seed` chooses how bytes are corrupted.
+    pub fn new(rules: impl IntoIterator<Item = NetFault>, seed: u64) -> Self {
+        Self { rules: rules.into_iter().collect(), seed, fired: Arc::default() }
+    }
+
+    /// How often a rule has taken effect.
+    pub fn fired(&self) -> u64 {
+        self.fired.load(Ordering::Relaxed)
+    }
+
+    /// What follows a stream from `from` to `to`, if a rule is about it.
+    pub(crate) fn track(&self, from: u32, to: u32, kind: Option<LinkKind>) -> Option<Track> {
+        let about = |rule: &&NetFault| {
+            rule.from.is_none_or(|rank| rank == from)
+                && rule.to.is_none_or(|rank| rank == to)
+                && (rule.on.is_none() || rule.on == kind)
+        };
+        let rules: Vec<(At, NetAction)> =
+            self.rules.iter().filter(about).map(|rule| (rule.at, rule.action)).collect();
+        (!rules.is_empty()).then(|| Track {
+            rules,
+            position: Position::default(),
+            random: self.seed ^ (u64::from(from) << 32) ^ u64::from(to),
+            fired: self.fired.clone(),
+        })
+    }
+}
+
+/// What to do with the bytes that are to be written next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Write at most so many; no rule is about them.
+    Pass(usize),
+    /// A rule takes effect before the next byte.
+    Act(NetAction),
+}
+
+/// How far one direction of one stream is.
+#[derive(Debug)]
+pub(crate) struct Track {
+    /// Those that have not taken effect yet.
+    rules: Vec<(At, NetAction)>,
+    position: Position,
+    random: u64,
+    fired: Arc<AtomicU64>,
+}
+
+impl Track {
+    /// What is to be done when `next` is to be written.
+    pub(crate) fn step(&mut self, next: &[u8]) -> Step {
+        let mut pass = next.len();
+        for (index, (at, action)) in self.rules.iter().enumerate() {
+            match self.position.distance(*at, next) {
+                Some(0) => {
+                    let action = *action;
+                    self.rules.remove(index);
+                    self.fired.fetch_add(1, Ordering::Relaxed);
+                    return Step::Act(action);
+                }
+                Some(distance) => pass = pass.min(distance),
+                None => {}
+            }
+        }
+        Step::Pass(pass)
+    }
+
+    /// `bytes` have left the sender, whatever became of them.
+    pub(crate) fn advance(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.position.push(*byte));
+    }
+
+    /// Changes every one of `bytes`.
+    pub(crate) fn corrupt(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            // Knuth's MMIX generator; its upper bits are the good ones.
+            self.random =
+                self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte ^= ((self.random >> 56) as u8).max(1);
+        }
+    }
+}
+
+/// A place in a stream of frames.
+#[derive(Clone, Debug, Default)]
+struct Position {
+    bytes: u64,
+    frames: u64,
+    header: Vec<u8>,
+    /// Bytes of payload still to come, once the header is complete.
+    payload: u32,
+}
+
+impl Position {
+    fn push(&mut self, byte: u8) {
+        self.bytes += 1;
+        if self.header.len() < FrameHeader::BYTES {
+            self.header.push(byte);
+            let Ok(header) = <&[u8; FrameHeader::BYTES]>::try_from(&self.header[..]) else { return };
+            self.payload = FrameHeader::decode(header, u32::MAX, u16::MAX).map_or(0, |header| header.length);
+        } else {
+            self.payload -= 1;
+        }
+        if self.payload == 0 && self.header.len() == FrameHeader::BYTES {
+            self.frames += 1;
+            self.header.clear();
+        }
+    }
+
+    /// How many bytes of `next` come before `at`; `None` if it is not reached with them.
+    fn distance(&self, at: At, next: &[u8]) -> Option<usize> {
+        match at {
+            At::Bytes(bytes) => usize::try_from(bytes.saturating_sub(self.bytes))
+                .ok()
+                .filter(|distance| *distance < next.len()),
+            At::Frames(frames) if frames <= self.frames => Some(0),
+            At::Frames(frames) => {
+                let mut position = self.clone();
+                next.iter()
+                    .position(|byte| {
+                        position.push(*byte);
+                        position.frames == frames
+                    })
+                    .map(|index| index + 1)
+                    .filter(|distance| *distance < next.len())
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn frame(length: usize) -> Vec<u8> {
+        let header = FrameHeader { kind: 1, length: length as u32, fds: 0 }.encode();
+        header.into_iter().chain(std::iter::repeat_n(7, length)).collect()
+    }
+
+    #[test]
+    fn places_are_found_by_bytes_and_by_frames() {
+        let faults = NetFaults::new(
+            [
+                NetFault::new(NetAction::Lose(1)).from_rank(1).after_bytes(5),
+                NetFault::new(NetAction::Drop).to_rank(0).after_frames(2),
+            ],
+            0,
+        );
+        assert!(faults.track(0, 1, None).is_none());
+        let mut track = faults.track(1, 0, None).unwrap();
+        let stream = [frame(3), frame(0), frame(9)].concat();
+        assert_eq!(track.step(&stream), Step::Pass(5));
+        track.advance(&stream[..5]);
+        assert_eq!(track.step(&stream[5..]), Step::Act(NetAction::Lose(1)));
+        assert_eq!(track.step(&stream[5..]), Step::Pass(16 + 3 + 16 - 5));
+        track.advance(&stream[5..35]);
+        assert_eq!(track.step(&stream[35..]), Step::Act(NetAction::Drop));
+        assert_eq!((track.step(&stream[35..]), faults.fired()), (Step::Pass(25), 2));
+    }
+
+    #[test]
+    fn corruption_changes_every_byte_in_the_same_way_each_time() {
+        let [a, b] = [0, 1].map(|_| {
+            let faults = NetFaults::new([NetFault::new(NetAction::Corrupt(64))], 9);
+            let mut bytes = [5; 64];
+            faults.track(0, 1, None).unwrap().corrupt(&mut bytes);
+            bytes
+        });
+        assert!(a == b && a.iter().all(|byte| *byte != 5));
+    }
+}

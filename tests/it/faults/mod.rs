@@ -1,0 +1,65 @@
+//! One fault at a time, everywhere: each rank ends with an error that names what failed, or with right data. Nothing hangs,
+//! panics or leaks.
+
+mod driver;
+mod net;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct::bootstrap::Bootstrap;
+use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::comm::{Communicator, CommunicatorConfig};
+use aqueduct::gpu::{Context, GpuBuffer, Stream};
+use aqueduct::{Deadline, Result};
+
+/// Every rank's own deadline, and what all of a case may take.
+const PATIENCE: Duration = Duration::from_secs(8);
+const LIMIT: Duration = Duration::from_secs(10);
+const COUNT: usize = 64;
+
+/// What each rank of a job does: all of the library's start, one all-reduce, and a good end.
+fn job(bootstrap: &dyn Bootstrap, context: &Context, config: CommunicatorConfig) -> Result<Vec<f32>> {
+    let deadline = Deadline::after(PATIENCE);
+    let comm = Communicator::new(bootstrap, context, config, deadline)?;
+    let buffer = Arc::new(GpuBuffer::new(context, COUNT * 4)?);
+    buffer.upload(0, &[comm.rank() as f32 + 1.0; COUNT], deadline)?;
+    let variants = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
+    let reduce = AllReduce::prepare(&comm, variants, deadline)?;
+    let stream = Stream::new(context)?;
+    let slice = buffer.slice(..)?;
+    reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum)?;
+    stream.synchronize(deadline)?;
+    let mut sums = vec![0.0; COUNT];
+    buffer.download(0, &mut sums, deadline)?;
+    drop((reduce, stream));
+    comm.close(deadline)?;
+    Ok(sums)
+}
+
+/// Nobody may end well with wrong data, and all must have ended in time.
+#[track_caller]
+fn judge(case: &str, since: Instant, ends: &[Result<Vec<f32>>]) {
+    let took = since.elapsed();
+    assert!(took < LIMIT, "{case}: took {took:?}: {ends:?}");
+    for (rank, end) in ends.iter().enumerate() {
+        if let Ok(sums) = end {
+            assert_eq!(*sums, [3.0; COUNT], "{case}: rank {rank} got wrong data");
+        }
+    }
+}
+
+/// Open descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc is there").count()
+}
+
+/// Asks until `now` gives no more than `before`; service threads and the reaper may need a moment.
+#[track_caller]
+fn settles(case: &str, what: &str, before: usize, now: impl Fn() -> usize) {
+    let since = Instant::now();
+    while now() > before {
+        assert!(since.elapsed() < Duration::from_secs(4), "{case}: {what}: {before} before, {} after", now());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,90 @@
+//! Faults of the network: bootstrap and control links cut, stopped and garbled at many places.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct::Result;
+use aqueduct::bootstrap::TcpBootstrap;
+use aqueduct::comm::CommunicatorConfig;
+use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct_tests::ranks;
+
+use super::{PATIENCE, descriptors, job, judge, settles};
+use crate::group::{Machine, meet};
+
+const ACTIONS: [NetAction; 7] = [
+    NetAction::Drop,
+    NetAction::Truncate,
+    NetAction::Stall,
+    NetAction::Delay(Duration::from_millis(20)),
+    NetAction::Lose(3),
+    NetAction::Duplicate(5),
+    NetAction::Corrupt(4),
+];
+
+/// Two ranks as threads that meet over TCP; what rank 1 sends goes through `faults`.
+fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
+    let meeting = meet(Some(2));
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let (id, faults) = (meeting.unique_id(), faults.clone());
+                scope.spawn(move || {
+                    let context = Context::new(&Device::new(driver, rank)?)?;
+                    let bootstrap = TcpBootstrap::with_layer(rank, 2, id, faults.clone(), PATIENCE.into())?;
+                    let config = CommunicatorConfig::default()
+                        .with_interface(Ipv4Addr::LOCALHOST.into())
+                        .with_semaphores(64)
+                        .with_layer(faults);
+                    job(&bootstrap, &context, config)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no fault makes a rank panic")).collect()
+    })
+}
+
+fn sweep(test: &str, actions: &[NetAction], places: &[u64]) {
+    if ranks::start(1, test).is_none() {
+        return;
+    }
+    let driver = Machine::Software.driver();
+    let _kept: Vec<Context> =
+        (0..2).map(|rank| Context::new(&Device::new(&driver, rank).unwrap()).unwrap()).collect();
+    let ends = run(&driver, &Arc::default());
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    for kind in [LinkKind::Rendezvous, LinkKind::Bootstrap, LinkKind::Control] {
+        let mut fired = 0;
+        for (action, place) in
+            actions.iter().flat_map(|action| places.iter().map(move |place| (*action, *place)))
+        {
+            let case = format!("{action:?} after byte {place} of {kind:?}");
+            let open = descriptors();
+            let rule = NetFault::new(action).from_rank(1).on(kind).after_bytes(place);
+            let faults = Arc::new(NetFaults::new([rule], place));
+            let since = Instant::now();
+            let ends = run(&driver, &faults);
+            judge(&case, since, &ends);
+            fired += faults.fired();
+            let harmless = faults.fired() == 0 || matches!(action, NetAction::Delay(_));
+            assert!(!harmless || ends.iter().all(Result::is_ok), "{case}: {ends:?}");
+            settles(&case, "descriptors", open, descriptors);
+        }
+        assert!(fired > 0, "no fault took effect on {kind:?}");
+    }
+}
+
+#[test]
+fn some_places_of_each_link() {
+    let quick = ACTIONS.map(|action| if action == NetAction::Stall { NetAction::Drop } else { action });
+    sweep("faults::net::some_places_of_each_link", &quick[..2], &[0, 21]);
+}
+
+#[test]
+#[ignore = "minutes long; ci/deep.sh faults"]
+fn many_places_of_each_link() {
+    let places: Vec<u64> = (0..48).step_by(5).chain((50..1000).step_by(97)).collect();
+    sweep("faults::net::many_places_of_each_link", &ACTIONS, &places);
+}
