@@ -216,6 +216,8 @@ pub(in super::super) struct Export {
     fds: Vec<OwnedFd>,
     /// What the peer gives back, and what is kept until then.
     holds: Vec<(HoldId, KeepAlive)>,
+    /// Until the peer has it, whatever the user drops meanwhile.
+    _memory: Arc<Allocation>,
     peer: u32,
 }
 
@@ -273,7 +275,7 @@ pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32
         region,
         keys: Vec::new(),
     };
-    Ok(Export { wire, fds, holds, peer })
+    Ok(Export { wire, fds, holds, _memory: allocation.clone(), peer })
 }
 
 /// How `peer` maps `allocation`, by the best way there is: none within a process, file descriptors on a host, fabric
