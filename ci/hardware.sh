@@ -43,6 +43,10 @@ if [ "$gpus" -gt 1 ]; then
     if python3 -c 'import torch.distributed' 2>/dev/null; then
         step nccl 120 python3 benches/peers/nccl_all_reduce.py "$gpus"
     fi
+    step startup 120 $run "$gpus" -- aqueduct perf startup -J "$out/startup.json"
+    if python3 -c 'import torch.distributed' 2>/dev/null && command -v torchrun >/dev/null; then
+        step nccl-startup 180 torchrun --nproc-per-node "$gpus" benches/peers/nccl_startup.py --against "$out/startup.json"
+    fi
     for operation in put get ll8 ll16 ll128 signal; do
         step "$operation" 90 $run 2 -- aqueduct perf $operation -J "$out/$operation.json"
     done

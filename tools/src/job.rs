@@ -31,12 +31,8 @@ impl Rank {
         let timeout = env.timeout;
         let deadline = Deadline::after(timeout);
         let driver = driver()?;
-        let bootstrap = match bootstrap::from_env()? {
-            Some(bootstrap) => bootstrap,
-            None => alone()?,
-        };
-        let local_rank = env.local_rank.or(Launch::from_env()?.and_then(|launch| launch.local_rank));
-        let device = Device::new(&driver, ordinal(&driver, &bootstrap, local_rank)?)?;
+        let bootstrap = meet()?;
+        let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
         Ok(Self { bootstrap, context, comm, timeout })
@@ -74,6 +70,14 @@ impl Rank {
     }
 }
 
+/// The bootstrap of the job that the environment describes; without one, of a single rank.
+pub(crate) fn meet() -> Result<Arc<dyn Bootstrap>> {
+    match bootstrap::from_env()? {
+        Some(bootstrap) => Ok(bootstrap),
+        None => alone(),
+    }
+}
+
 fn alone() -> Result<Arc<dyn Bootstrap>> {
     match bootstrap::local(1).pop() {
         Some(one) => Ok(Arc::new(one)),
@@ -81,8 +85,8 @@ fn alone() -> Result<Arc<dyn Bootstrap>> {
     }
 }
 
-/// The device of this rank: its local rank, modulo the number of devices.
-fn ordinal(driver: &Driver, bootstrap: &Arc<dyn Bootstrap>, local_rank: Option<u32>) -> Result<u32> {
+/// The device of this rank: its local rank, or else `rank`, modulo the number of devices.
+pub(crate) fn ordinal(driver: &Driver, rank: u32) -> Result<u32> {
     let devices = Device::count(driver)?;
     if devices == 0 {
         bail!(
@@ -90,5 +94,6 @@ fn ordinal(driver: &Driver, bootstrap: &Arc<dyn Bootstrap>, local_rank: Option<u
             driver.provenance()
         );
     }
-    Ok(local_rank.unwrap_or_else(|| bootstrap.rank()) % devices)
+    let local_rank = Env::get()?.local_rank.or(Launch::from_env()?.and_then(|launch| launch.local_rank));
+    Ok(local_rank.unwrap_or(rank) % devices)
 }

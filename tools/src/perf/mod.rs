@@ -7,6 +7,7 @@ mod channel;
 pub(crate) mod data;
 mod hop;
 mod report;
+mod startup;
 mod timing;
 
 use std::fs::File;
@@ -38,12 +39,15 @@ pub(crate) struct Command {
 enum Special {
     /// How long N ranks without devices take to find each other, by phase
     Bootstrap(bootstrap::Args),
+    /// How long this job takes from nothing to its first finished all-reduce, by phase
+    Startup(startup::Args),
 }
 
 impl Command {
     pub(crate) fn execute(&self) -> Result<ExitCode> {
         match (&self.special, &self.args) {
             (Some(Special::Bootstrap(args)), _) => bootstrap::execute(args),
+            (Some(Special::Startup(args)), _) => startup::execute(args),
             (None, Some(args)) => execute(args),
             (None, None) => bail!("no operation given; see `aqueduct perf --help`"),
         }

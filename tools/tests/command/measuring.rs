@@ -138,6 +138,19 @@ fn sixteen_ranks() {
     assert_eq!(outcome.stdout.lines().last(), Some("# Out of bounds values : 0 OK"));
 }
 
+#[test]
+fn the_phases_of_a_start_make_up_its_time() {
+    let outcome = perf("2", &["startup", "-J", "-"]).exited(0);
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let phases = json["phases"].as_array().unwrap();
+    let times: Vec<f64> = phases.iter().map(|phase| phase["ms"].as_f64().unwrap()).collect();
+    assert_eq!((json["ranks"].as_u64(), times.len()), (Some(2), 5));
+    assert!(times.iter().all(|time| *time > 0.0), "{json}");
+    let total = json["total_without_cuda_ms"].as_f64().unwrap();
+    assert!((times[1..].iter().sum::<f64>() - total).abs() < 1e-6, "{json}");
+    perf("2", &["startup"]).exited(0).prints(&["driver and context", "first all-reduce", "all without CUDA"]);
+}
+
 /// What `aqueduct perf bootstrap` says as JSON.
 fn wire_up(ranks: &str, limits: &[&str]) -> Value {
     let outcome =

@@ -1,0 +1,63 @@
+"""From nothing to NCCL's first finished all-reduce, to stand beside `aqueduct perf startup` in the same run.
+
+    torchrun --nproc-per-node 4 benches/peers/nccl_startup.py [--against STARTUP.json]
+
+CUDA's own initialisation comes first and is not counted. Prints milliseconds by phase, of the rank that came last, and with
+--against the ratio of aqueduct's time (written by `aqueduct perf startup -J`) to NCCL's. NVLink multicast stays off, as in
+aqueduct. Needs PyTorch with NCCL; started by hand only.
+"""
+
+import argparse
+import json
+import os
+import time
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+
+import torch
+import torch.distributed as dist
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--against", help="what aqueduct perf startup -J wrote")
+    arguments = parser.parse_args()
+
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # The context, PyTorch's allocator and its first kernel.
+    data = torch.ones(256, device="cuda")
+    torch.cuda.synchronize()
+
+    marks = [time.perf_counter()]
+    dist.init_process_group("nccl")
+    marks.append(time.perf_counter())
+    dist.all_reduce(data)
+    torch.cuda.synchronize()
+    marks.append(time.perf_counter())
+    assert data.eq(dist.get_world_size()).all().item(), "a wrong sum"
+
+    # All end together; the rank that came last waited for nobody, so that its times are without the others' CUDA.
+    mine = torch.tensor([marks[1] - marks[0], marks[2] - marks[1], marks[2] - marks[0]], device="cuda", dtype=torch.float64)
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    group, first, total = min(([second * 1e3 for second in row.tolist()] for row in everyone), key=lambda row: row[2])
+    if rank == 0:
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        print(f"# NCCL {version}, {dist.get_world_size()} ranks, without CUDA's own initialisation, the rank that came last, ms")
+        print(f"{'init_process_group':>24} {group:>10.1f}")
+        print(f"{'first all_reduce':>24} {first:>10.1f}")
+        print(f"{'all':>24} {total:>10.1f}")
+        if arguments.against:
+            with open(arguments.against) as file:
+                ours = json.load(file)
+            if ours["ranks"] != dist.get_world_size():
+                raise SystemExit("the two were not measured with the same number of ranks")
+            ours = ours["total_without_cuda_ms"]
+            verdict = "OK" if ours <= 0.5 * total else "above 0.5"
+            print(f"# aqueduct {ours:.1f} ms / NCCL {total:.1f} ms = {ours / total:.3f} {verdict}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
