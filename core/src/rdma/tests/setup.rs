@@ -1,0 +1,251 @@
+//! Devices, ports and objects: what is chosen, what is refused, and that everything goes in order.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rdma_core_sys::VerbsTable;
+
+use super::rig::{Memory, open, pair, standin_pair, verbs};
+use super::standin;
+use crate::ErrorKind;
+use crate::rdma::*;
+
+#[test]
+fn devices_are_counted_by_name_or_as_asked_for() {
+    let names = |names: Option<&str>| {
+        verbs().devices(names).map(|all| all.iter().map(|d| d.name().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(names(None).unwrap(), ["bare0", "dark0", "null0", "null1", "warp0"]);
+    assert_eq!(names(Some("null1, null0")).unwrap(), ["null1", "null0"]);
+    let error = names(Some("null0,mlx5_0")).unwrap_err();
+    assert!(error.message().contains("no RDMA device `mlx5_0`: there are bare0, dark0, null0"), "{error}");
+}
+
+#[test]
+fn a_host_without_a_nic_or_without_support_says_so() {
+    let error = Verbs::from_table(standin::without_devices(), "empty").device("mlx5_0").unwrap_err();
+    assert!(error.message().contains("this host has none"), "{error}");
+    standin::refuse("ibv_get_device_list", libc::ENOSYS);
+    let error = verbs().devices(None).unwrap_err();
+    assert!(error.message().contains("modprobe ib_uverbs"), "{error}");
+    let error = Verbs::from_table(VerbsTable::not_supported(), "nothing").devices(None).unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Unsupported, "ibv_get_device_list"));
+    let error = Verbs::load(Some("/nonexistent/libibverbs.so.1")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("install rdma-core"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let error = verbs().device("warp0").unwrap().open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    for (errno, hint) in [(libc::EACCES, "may this user open"), (libc::ENODEV, "in a container")] {
+        standin::refuse("ibv_open_device", errno);
+        let error = verbs().device("null0").unwrap().open().unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Verbs, errno));
+        assert!(error.message().contains(hint), "{error}");
+    }
+}
+
+#[test]
+fn the_active_port_and_the_best_gid_are_taken() {
+    let context = open("null0");
+    let port = context.active_port(&Settings::default()).unwrap();
+    assert_eq!((port.attributes.number, port.attributes.link), (1, LinkLayer::Ethernet));
+    let gid = port.gid.unwrap();
+    assert_eq!((gid.index, gid.kind, gid.gid.to_string().as_str()), (3, GidKind::ROCE_V2, "::ffff:10.0.0.1"));
+    let by_hand = context.active_port(&Settings { gid_index: Some(1), ..Settings::default() }).unwrap();
+    assert_eq!(by_hand.gid.unwrap().index, 1);
+
+    let port = open("null1").active_port(&Settings::default()).unwrap();
+    assert_eq!((port.attributes.number, port.attributes.lid, port.gid), (2, 7, None));
+    assert_eq!(port.attributes.active_mtu, 4096);
+}
+
+#[test]
+fn ports_and_tables_that_cannot_be_used_are_errors() {
+    let error = open("dark0").active_port(&Settings::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("device dark0 has no active port: port 1 is down"), "{error}");
+    let error = open("null1").active_port(&Settings { port: Some(1), ..Settings::default() }).unwrap_err();
+    assert!(error.message().contains("port 1 is down"), "{error}");
+    let error = open("null1").active_port(&Settings { port: Some(3), ..Settings::default() }).unwrap_err();
+    assert!(error.message().contains("no port 3: its ports are 1 to 2"), "{error}");
+    let error = open("bare0").active_port(&Settings::default()).unwrap_err();
+    assert!(error.message().contains("no RoCE address: it is empty"), "{error}");
+}
+
+#[test]
+fn memory_is_kept_exactly_as_long_as_the_nic_may_reach_it() {
+    let pd = open("null0").protection_domain().unwrap();
+    let memory = Memory::new(4096, 0);
+    let region = memory.register(&pd, Access::DATA);
+    let clone = region.clone();
+    drop(region);
+    assert_eq!((memory.holders(), clone.len()), (1, 4096));
+    drop(clone);
+    assert_eq!(memory.holders(), 0);
+    // A region that cannot be deregistered keeps its memory for good.
+    let region = memory.register(&pd, Access::DATA);
+    standin::refuse("ibv_dereg_mr", libc::EBUSY);
+    drop(region);
+    assert_eq!(memory.holders(), 1);
+    std::mem::forget(pd);
+}
+
+#[test]
+fn what_cannot_be_registered_says_what_to_change() {
+    let pd = open("null0").protection_domain().unwrap();
+    let memory = Memory::new(64, 0);
+    for (errno, kind, hint) in [
+        (libc::ENOMEM, ErrorKind::Verbs, if unlimited() { "out of resources" } else { "ulimit -l" }),
+        (libc::EFAULT, ErrorKind::Verbs, "nvidia_peermem"),
+        (libc::EOPNOTSUPP, ErrorKind::Unsupported, "cannot register this kind"),
+    ] {
+        standin::refuse("ibv_reg_mr", errno);
+        let error = memory.try_register(&pd, Access::DATA.without(Access::RELAXED_ORDERING)).unwrap_err();
+        assert_eq!((error.kind(), error.code()), (kind, errno));
+        assert!(error.message().contains(hint), "{error}");
+    }
+    let error = memory.try_register(&pd, Access::REMOTE_WRITE).unwrap_err();
+    assert!(error.message().contains("needs local write"), "{error}");
+    for (address, length) in [(0x1000, 0), (usize::MAX, 8), (0x1000, 1 << 41)] {
+        let address = std::ptr::without_provenance_mut(address);
+        // SAFETY: refused before the memory is looked at.
+        let error = unsafe { pd.register(address, length, Access::DATA, Arc::new(())) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+    }
+}
+
+fn unlimited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live output.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    limit.rlim_cur == libc::RLIM_INFINITY
+}
+
+#[test]
+fn sizes_beyond_the_nics_are_refused_with_the_limit() {
+    let context = open("null0");
+    let error = context.completion_queue(1 << 17).unwrap_err();
+    assert!(error.message().contains("1 to 65536"), "{error}");
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(16).unwrap());
+    let error = pd.queue_pair(&QpOptions::default().with_max_send(5000), &cq, &cq).unwrap_err();
+    assert!(error.message().contains("max_send is 5000: device null0 takes 1 to 4096"), "{error}");
+    let other = open("null0").completion_queue(16).unwrap();
+    let error = pd.queue_pair(&QpOptions::default(), &cq, &other).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+    standin::refuse("ibv_create_qp", libc::EINVAL);
+    let qp = pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap();
+    assert_eq!(qp.max_inline(), 0, "a NIC that refuses inline data is used without");
+}
+
+#[test]
+fn any_order_of_drops_is_right() {
+    let before = standin::violations();
+    let (a, b) = standin_pair();
+    let memory = Memory::new(64, 0);
+    let region = memory.register(&a.pd, Access::DATA);
+    let context = a.pd.context().clone();
+    drop(a.pd);
+    drop(a.cq);
+    drop(context);
+    drop(region);
+    drop(a.qp);
+    drop((b.pd, b.qp, b.cq));
+    let context = open("null0");
+    let channel = context.completion_channel().unwrap();
+    let cq = context.completion_queue_with(8, &channel).unwrap();
+    drop((context, channel, cq));
+    assert_eq!(standin::violations(), before);
+}
+
+#[test]
+fn ends_that_cannot_reach_each_other_are_told_which_setting_to_change() {
+    let (one, two) = (open("null0"), open("null0"));
+    let prepared = |context: &Context, settings: &Settings| {
+        let cq = context.completion_queue(8).unwrap();
+        let qp = context.protection_domain().unwrap().queue_pair(&QpOptions::default(), &cq, &cq).unwrap();
+        qp.init(&context.active_port(settings).unwrap(), settings, Access::FLAGS).unwrap()
+    };
+    let v1 = prepared(&one, &Settings { gid_index: Some(2), ..Settings::default() });
+    let error = prepared(&two, &Settings::default()).connect(&v1.address()).unwrap_err();
+    assert!(error.message().contains("RoCE v2 here, RoCE v1 at the peer; set gid_index"), "{error}");
+    let by_lid = prepared(&open("null1"), &Settings::default());
+    let error = prepared(&two, &Settings::default()).connect(&by_lid.address()).unwrap_err();
+    assert!(error.message().contains("a LID only at the peer"), "{error}");
+}
+
+#[test]
+fn a_refused_transition_names_the_attribute() {
+    let context = open("null0");
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(8).unwrap());
+    let port = context.active_port(&Settings::default()).unwrap();
+    let create = || pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap();
+
+    let bad = Settings { pkey_index: 5, ..Settings::default() };
+    let error = create().init(&port, &bad, Access::FLAGS).unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Verbs, libc::EINVAL));
+    assert!(
+        error.message().contains("cannot become init: pkey_index 5 is outside the table of 1"),
+        "{error}"
+    );
+
+    // The GID was taken away between choosing and connecting.
+    let mut gone = port;
+    gone.gid = gone.gid.map(|gid| GidEntry { index: 9, ..gid });
+    let qp = create().init(&gone, &Settings::default(), Access::FLAGS).unwrap();
+    let peer = qp.address();
+    let error = qp.connect(&peer).unwrap_err();
+    assert!(error.message().contains("gid_index 9 has no address any more"), "{error}");
+
+    let ready = || create().init(&port, &Settings::default(), Access::FLAGS).unwrap();
+    for (errno, hint) in [
+        (libc::EINVAL, "may not suit the path to ::ffff:10.0.0.1 (RoCE v2)"),
+        (libc::ETIMEDOUT, "no way to ::ffff:10.0.0.1"),
+        (libc::ENODEV, "is gone"),
+    ] {
+        let qp = ready();
+        standin::refuse("ibv_modify_qp", errno);
+        let error = qp.connect(&peer).unwrap_err();
+        assert!(error.message().contains(hint), "{error}");
+    }
+    let error = ready().connect(&peer).and_then(|qp| {
+        standin::refuse("ibv_modify_qp", libc::EINVAL);
+        qp.ready_to_send()
+    });
+    assert!(error.unwrap_err().message().contains("cannot become ready to send"));
+    let bad = Settings { retry_count: 9, ..Settings::default() };
+    assert_eq!(create().init(&port, &bad, Access::FLAGS).unwrap_err().kind(), ErrorKind::InvalidUsage);
+}
+
+#[test]
+fn infiniband_connects_by_lid() {
+    let (a, _b) = pair(&open("null1"), &open("null1"), &QpOptions::default());
+    assert_eq!(a.qp.counters(), QpCounters::default());
+    assert!(format!("{:?}", a.qp).contains("ready to send"));
+}
+
+#[test]
+fn in_a_forked_child_calls_fail_and_drop_does_nothing() {
+    let (a, _b) = standin_pair();
+    let context = a.pd.context().clone();
+    // SAFETY: the child makes no call of the provider, allocates (glibc allows it after fork), and leaves with _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut batch = Batch::with_capacity(1);
+        batch.immediate(1);
+        let refused = a.qp.post(&mut batch).is_err_and(|e| e.error.message().contains("before fork"))
+            && context.port(1).is_err()
+            && context.device().open().is_err();
+        drop(a);
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(if refused { 7 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `child` is ours and `status` is a live output.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    assert!(context.port(1).is_ok());
+    assert!(context.as_fd().try_clone_to_owned().is_ok());
+}

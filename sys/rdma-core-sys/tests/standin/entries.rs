@@ -1,0 +1,316 @@
+//! The table, and its functions that are about devices, events and memory.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::size_of;
+use std::ptr::null_mut;
+
+use rdma_core_sys::*;
+
+use super::machine::{Events, Region, close, machine, pipe, take_wake};
+use super::queues::*;
+use super::{devices, refused};
+
+/// The stand-in's table.
+pub fn table() -> VerbsTable {
+    VerbsTable {
+        ibv_get_device_list: get_device_list,
+        ibv_free_device_list: free_device_list,
+        ibv_get_device_name: get_device_name,
+        ibv_get_device_guid: get_device_guid,
+        ibv_open_device: open_device,
+        ibv_close_device: close_device,
+        ibv_query_device: query_device,
+        ibv_query_pkey: query_pkey,
+        _ibv_query_gid_table: Some(query_gid_table),
+        ibv_get_async_event: get_async_event,
+        ibv_ack_async_event: ack_async_event,
+        ibv_event_type_str: event_type_str,
+        ibv_alloc_pd: alloc_pd,
+        ibv_dealloc_pd: dealloc_pd,
+        ibv_reg_mr: reg_mr,
+        ibv_reg_mr_iova2: Some(reg_mr_iova2),
+        ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
+        ibv_dereg_mr: dereg_mr,
+        ibv_create_comp_channel: create_comp_channel,
+        ibv_destroy_comp_channel: destroy_comp_channel,
+        ibv_create_cq: create_cq,
+        ibv_destroy_cq: destroy_cq,
+        ibv_get_cq_event: get_cq_event,
+        ibv_ack_cq_events: ack_cq_events,
+        ibv_create_qp: create_qp,
+        ibv_modify_qp: modify_qp,
+        ibv_destroy_qp: destroy_qp,
+        ibv_fork_init: fork_init,
+        ..VerbsTable::not_supported()
+    }
+}
+
+pub(super) fn fail<T>(errno: i32) -> *mut T {
+    // SAFETY: the location of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = errno };
+    null_mut()
+}
+
+unsafe extern "C" fn fork_init() -> c_int {
+    0
+}
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    if let Some(errno) = refused("ibv_get_device_list") {
+        return fail(errno);
+    }
+    let all = devices::devices();
+    let mut list: Vec<*mut ibv_device> = all.iter().map(|d| (&raw const d.raw).cast_mut()).collect();
+    list.push(null_mut());
+    // SAFETY: the caller gives a live output.
+    unsafe { *count = all.len() as c_int };
+    Box::leak(list.into_boxed_slice()).as_mut_ptr()
+}
+
+unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    let whole = std::ptr::slice_from_raw_parts_mut(list, devices::devices().len() + 1);
+    // SAFETY: made by `get_device_list` with this length.
+    drop(unsafe { Box::from_raw(whole) });
+}
+
+pub(super) unsafe extern "C" fn forget_list(_: *mut *mut ibv_device) {}
+
+unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    devices::find(device).raw.name.as_ptr()
+}
+
+unsafe extern "C" fn get_device_guid(_: *mut ibv_device) -> u64 {
+    0x1122_3344_5566_7788_u64.to_be()
+}
+
+unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    if let Some(errno) = refused("ibv_open_device") {
+        return fail(errno);
+    }
+    let mut whole = Box::new(verbs_context { query_port: Some(query_port), ..Default::default() });
+    let pipe = pipe();
+    whole.sz = size_of::<verbs_context>();
+    whole.context.device = device;
+    whole.context.async_fd = pipe[0];
+    whole.context.num_comp_vectors = 1;
+    whole.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    whole.context.ops.post_send = Some(post_send);
+    whole.context.ops.post_recv = Some(post_recv);
+    whole.context.ops.poll_cq = Some(poll_cq);
+    whole.context.ops.req_notify_cq = Some(req_notify_cq);
+    let whole = Box::into_raw(whole);
+    // SAFETY: the field of a live box; the pointer is derived from the whole.
+    let context = unsafe { &raw mut (*whole).context };
+    let events = Events { waiting: VecDeque::new(), pipe, unacknowledged: 0 };
+    machine().events.insert(context.addr(), events);
+    context
+}
+
+unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    let mut machine = machine();
+    if !machine.is_free(context.cast()) {
+        return libc::EBUSY;
+    }
+    let events = machine.events.remove(&context.addr()).expect("an opened device");
+    machine.violations += usize::from(events.unacknowledged != 0);
+    close(events.pipe);
+    // SAFETY: made by `open_device`; nothing uses it any more.
+    drop(unsafe { Box::from_raw(verbs_get_ctx(context).expect("an extended context")) });
+    0
+}
+
+pub(super) fn ports(context: *mut ibv_context) -> &'static [devices::Port] {
+    // SAFETY: the context is live.
+    &devices::find(unsafe { (*context).device }).ports
+}
+
+unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
+    let mut attr = ibv_device_attr {
+        max_mr_size: 1 << 40,
+        max_qp: 1024,
+        max_qp_wr: 4096,
+        max_sge: 1,
+        max_cq: 1024,
+        max_cqe: 1 << 16,
+        max_mr: 1 << 20,
+        max_qp_rd_atom: 16,
+        max_qp_init_rd_atom: 8,
+        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        phys_port_cnt: ports(context).len() as u8,
+        ..Default::default()
+    };
+    for (to, from) in attr.fw_ver.iter_mut().zip(b"1.0") {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the caller gives a live output.
+    unsafe { *out = attr };
+    0
+}
+
+unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    out: *mut ibv_port_attr,
+    _: usize,
+) -> c_int {
+    match ports(context).get(usize::from(port).wrapping_sub(1)) {
+        // SAFETY: the caller gives a live output.
+        Some(port) => unsafe { *out = port.attr },
+        None => return libc::EINVAL,
+    }
+    0
+}
+
+unsafe extern "C" fn query_pkey(_: *mut ibv_context, _: u8, index: c_int, out: *mut u16) -> c_int {
+    // SAFETY: the caller gives a live output.
+    unsafe { *out = if index == 0 { 0xffff } else { 0 } };
+    0
+}
+
+unsafe extern "C" fn query_gid_table(
+    context: *mut ibv_context,
+    out: *mut ibv_gid_entry,
+    most: usize,
+    _: u32,
+    size: usize,
+) -> isize {
+    assert_eq!(size, size_of::<ibv_gid_entry>());
+    let entries = ports(context).iter().flat_map(|port| &port.gids).take(most);
+    let mut count = 0;
+    for entry in entries {
+        // SAFETY: the caller gives room for `most` entries.
+        unsafe { out.add(count).write(*entry) };
+        count += 1;
+    }
+    count as isize
+}
+
+unsafe extern "C" fn get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int {
+    // SAFETY: the context is live.
+    if !take_wake(unsafe { (*context).async_fd }) {
+        return -1;
+    }
+    let mut machine = machine();
+    let events = machine.events.get_mut(&context.addr()).expect("an opened device");
+    events.unacknowledged += 1;
+    let event = events.waiting.pop_front().expect("an event per wake-up");
+    // SAFETY: the caller gives a live output.
+    unsafe { *out = event };
+    0
+}
+
+unsafe extern "C" fn ack_async_event(_: *mut ibv_async_event) {
+    let mut machine = machine();
+    let waiting = machine.events.values_mut().find(|events| events.unacknowledged > 0);
+    match waiting {
+        Some(events) => events.unacknowledged -= 1,
+        None => machine.violations += 1,
+    }
+}
+
+unsafe extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {
+    match event {
+        ibv_event_type::IBV_EVENT_DEVICE_FATAL => c"local catastrophic error",
+        ibv_event_type::IBV_EVENT_CQ_ERR => c"CQ error",
+        ibv_event_type::IBV_EVENT_PORT_ERR => c"port error",
+        _ => c"event",
+    }
+    .as_ptr()
+}
+
+unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    machine().adopt(context.cast());
+    Box::into_raw(Box::new(ibv_pd { context, handle: 1 }))
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    let mut machine = machine();
+    if !machine.is_free(pd.cast()) {
+        return libc::EBUSY;
+    }
+    // SAFETY: made by `alloc_pd`, freed once.
+    let pd = unsafe { Box::from_raw(pd) };
+    machine.release(pd.context.cast());
+    0
+}
+
+unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    // SAFETY: the same contract; without optional flags there is no difference.
+    unsafe { reg_mr_iova2(pd, addr, length, addr.expose_provenance() as u64, access.cast_unsigned()) }
+}
+
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    match refused("ibv_reg_mr") {
+        Some(errno) => fail(errno),
+        None => own(pd, addr, length, iova, access, false),
+    }
+}
+
+/// Registers what the descriptor holds by mapping it: works for memfds, whose owner is this process or another.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if let Some(errno) = refused("ibv_reg_dmabuf_mr") {
+        return fail(errno);
+    }
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a descriptor that the caller keeps open during the call.
+    let map = unsafe { libc::mmap(null_mut(), length, rights, libc::MAP_SHARED, fd, offset.cast_signed()) };
+    if map == libc::MAP_FAILED {
+        return null_mut();
+    }
+    own(pd, map, length, iova, access.cast_unsigned(), true)
+}
+
+fn own(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    address: u64,
+    access: u32,
+    mapped: bool,
+) -> *mut ibv_mr {
+    let mut machine = machine();
+    machine.adopt(pd.cast());
+    // The low byte changes, so that a stale key of the same place is wrong.
+    let key = ((machine.regions.len() as u32) << 8) | 0x5a;
+    machine.regions.push(Some(Region {
+        address,
+        length: length as u64,
+        memory: addr.cast(),
+        access,
+        key,
+        mapped,
+    }));
+    // SAFETY: the domain is live.
+    let context = unsafe { (*pd).context };
+    Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: key >> 8, lkey: key, rkey: key }))
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    if let Some(errno) = refused("ibv_dereg_mr") {
+        return errno;
+    }
+    // SAFETY: made by `own`, freed once.
+    let mr = unsafe { Box::from_raw(mr) };
+    let mut machine = machine();
+    let region = machine.regions[mr.handle as usize].take().expect("a registered region");
+    if region.mapped {
+        // SAFETY: the mapping was made by `reg_dmabuf_mr`.
+        unsafe { libc::munmap(mr.addr, mr.length) };
+    }
+    machine.release(mr.pd.cast());
+    0
+}

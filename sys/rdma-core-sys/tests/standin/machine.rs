@@ -1,0 +1,210 @@
+//! What the provider remembers.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rdma_core_sys::{
+    ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_cq, ibv_event_type, ibv_qp, ibv_qp_cap,
+    ibv_qp_state, ibv_wc, ibv_wc_status,
+};
+
+#[derive(Default)]
+pub(super) struct Machine {
+    /// Regions by the upper 24 bits of their key.
+    pub(super) regions: Vec<Option<Region>>,
+    pub(super) qps: HashMap<u32, Qp>,
+    pub(super) cqs: HashMap<usize, Cq>,
+    pub(super) channels: HashMap<usize, Channel>,
+    /// Objects alive by their owner's address: what must be gone before the owner.
+    pub(super) children: HashMap<usize, usize>,
+    pub(super) events: HashMap<usize, Events>,
+    pub(super) last_qp: u32,
+    pub(super) violations: usize,
+}
+
+// SAFETY: the pointers in it are addresses of objects that the provider owns and that are freed under the lock only.
+unsafe impl Send for Machine {}
+
+pub(super) struct Region {
+    /// The first byte's address in requests.
+    pub(super) address: u64,
+    pub(super) length: u64,
+    /// Where it is in this process.
+    pub(super) memory: *mut u8,
+    pub(super) access: u32,
+    pub(super) key: u32,
+    /// Whether `memory` is a mapping of ours.
+    pub(super) mapped: bool,
+}
+
+pub(super) struct Qp {
+    pub(super) raw: *mut ibv_qp,
+    pub(super) cap: ibv_qp_cap,
+    pub(super) state: ibv_qp_state,
+    pub(super) access: u32,
+    pub(super) peer: u32,
+    pub(super) send_cq: usize,
+    pub(super) receive_cq: usize,
+    /// Places in the send queue that are not free.
+    pub(super) used: u32,
+    /// Of these, how many no completion covers yet.
+    pub(super) uncovered: u32,
+    pub(super) receives: VecDeque<Receive>,
+    pub(super) held: bool,
+    pub(super) pending: Vec<u64>,
+    pub(super) fail_next: Option<ibv_wc_status>,
+    pub(super) counts: Counts,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Receive {
+    pub(super) id: u64,
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) key: u32,
+}
+
+/// What a queue pair has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls that posted requests.
+    pub doorbells: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Completions of requests, seen or not yet.
+    pub completions: u64,
+}
+
+pub(super) struct Cq {
+    pub(super) raw: *mut ibv_cq,
+    pub(super) channel: usize,
+    pub(super) room: usize,
+    pub(super) ready: VecDeque<Entry>,
+    pub(super) lost: bool,
+    pub(super) notify: bool,
+    pub(super) unacknowledged: u32,
+}
+
+pub(super) struct Entry {
+    pub(super) wc: ibv_wc,
+    pub(super) qp: u32,
+    /// Places in its send queue that become free when it is polled.
+    pub(super) frees: u32,
+}
+
+pub(super) struct Channel {
+    pub(super) waiting: VecDeque<*mut ibv_cq>,
+    pub(super) pipe: [i32; 2],
+}
+
+pub(super) struct Events {
+    pub(super) waiting: VecDeque<ibv_async_event>,
+    pub(super) pipe: [i32; 2],
+    pub(super) unacknowledged: u32,
+}
+
+pub(super) fn machine() -> MutexGuard<'static, Machine> {
+    static MACHINE: OnceLock<Mutex<Machine>> = OnceLock::new();
+    let machine = MACHINE.get_or_init(Mutex::default);
+    machine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    pub(super) fn qp(&mut self, number: u32) -> &mut Qp {
+        self.qps.get_mut(&number).expect("a queue pair of this provider")
+    }
+
+    /// Counts a new object of `owner`.
+    pub(super) fn adopt(&mut self, owner: *const c_void) {
+        *self.children.entry(owner.addr()).or_default() += 1;
+    }
+
+    /// One object of `owner` is gone.
+    pub(super) fn release(&mut self, owner: *const c_void) {
+        match self.children.get_mut(&owner.addr()) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => self.violations += 1,
+        }
+    }
+
+    /// Whether `owner` may go; counts it if not.
+    pub(super) fn is_free(&mut self, owner: *const c_void) -> bool {
+        let free = self.children.get(&owner.addr()).is_none_or(|count| *count == 0);
+        if free {
+            self.children.remove(&owner.addr());
+        } else {
+            self.violations += 1;
+        }
+        free
+    }
+
+    pub(super) fn complete(&mut self, queue: usize, entry: Entry) {
+        let Some(cq) = self.cqs.get_mut(&queue) else { return };
+        if cq.lost {
+            return;
+        }
+        if cq.ready.len() == cq.room {
+            cq.lost = true;
+            let raw = cq.raw;
+            let element = ibv_async_event__bindgen_ty_1 { cq: raw };
+            // SAFETY: the queue is live under the lock.
+            let context = unsafe { (*raw).context };
+            self.event(context, ibv_async_event { element, event_type: ibv_event_type::IBV_EVENT_CQ_ERR });
+            return;
+        }
+        cq.ready.push_back(entry);
+        if std::mem::take(&mut cq.notify)
+            && let Some(channel) = self.channels.get_mut(&cq.channel)
+        {
+            channel.waiting.push_back(cq.raw);
+            wake(channel.pipe);
+        }
+    }
+
+    pub(super) fn raise(&mut self, number: u32, event_type: ibv_event_type) {
+        let qp = self.qp(number).raw;
+        // SAFETY: the queue pair is live under the lock.
+        let (context, cq) = unsafe { ((*qp).context, (*qp).send_cq) };
+        let element = match event_type {
+            ibv_event_type::IBV_EVENT_CQ_ERR => ibv_async_event__bindgen_ty_1 { cq },
+            ibv_event_type::IBV_EVENT_QP_FATAL
+            | ibv_event_type::IBV_EVENT_QP_REQ_ERR
+            | ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => ibv_async_event__bindgen_ty_1 { qp },
+            _ => ibv_async_event__bindgen_ty_1 { port_num: 1 },
+        };
+        self.event(context, ibv_async_event { element, event_type });
+    }
+
+    fn event(&mut self, context: *mut ibv_context, event: ibv_async_event) {
+        let events = self.events.get_mut(&context.addr()).expect("an opened device");
+        events.waiting.push_back(event);
+        wake(events.pipe);
+    }
+}
+
+pub(super) fn pipe() -> [i32; 2] {
+    let mut pipe = [-1; 2];
+    // SAFETY: `pipe` has room for both descriptors.
+    assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    pipe
+}
+
+pub(super) fn close(pipe: [i32; 2]) {
+    for fd in pipe {
+        // SAFETY: made by `pipe`, closed once.
+        unsafe { libc::close(fd) };
+    }
+}
+
+fn wake(pipe: [i32; 2]) {
+    // SAFETY: the descriptor is open, one byte is read from a live buffer.
+    assert_eq!(unsafe { libc::write(pipe[1], [0_u8].as_ptr().cast(), 1) }, 1);
+}
+
+/// Takes one wake-up; whether there was one. Blocks if the caller has left the descriptor blocking, as the kernel would.
+pub(super) fn take_wake(fd: i32) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: the descriptor is open, one byte is written to a live variable.
+    unsafe { libc::read(fd, (&raw mut byte).cast(), 1) == 1 }
+}

@@ -1,0 +1,80 @@
+//! A provider without a NIC: fills a [`VerbsTable`], executes requests at once by copying memory of this process.
+//!
+//! For tests of what is built on verbs and for measuring its cost per request; not part of any library. Queue pairs reach
+//! each other by number across all opened devices. It is as unkind as a NIC: keys, ranges, rights and states are checked,
+//! places in a send queue become free only when a completion that covers them is polled, a full completion queue is lost,
+//! and destroying something in use is refused and counted in [`violations`].
+//!
+//! | device | what it is |
+//! |---|---|
+//! | `null0` | RoCE; the good GID stands at index 3 |
+//! | `null1` | port 1 down, port 2 InfiniBand with LID 7 |
+//! | `dark0` | no active port |
+//! | `bare0` | RoCE with an empty GID table |
+//! | `warp0` | iWARP |
+
+#![allow(dead_code, unreachable_pub, reason = "each user takes a part of it")]
+
+mod devices;
+mod entries;
+mod execute;
+mod machine;
+mod queues;
+
+use std::cell::RefCell;
+
+pub use entries::table;
+pub use machine::Counts;
+use machine::machine;
+use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_wc_status};
+
+/// The table of a host with libibverbs and no NIC.
+pub fn without_devices() -> VerbsTable {
+    unsafe extern "C" fn empty(count: *mut core::ffi::c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller gives a live output.
+        unsafe { *count = 0 };
+        Box::leak(Box::new([std::ptr::null_mut::<ibv_device>()])).as_mut_ptr()
+    }
+    VerbsTable { ibv_get_device_list: empty, ibv_free_device_list: entries::forget_list, ..table() }
+}
+
+/// What queue pair `number` has seen so far.
+pub fn counts(number: u32) -> Counts {
+    machine().qps.get(&number).map(|qp| qp.counts).unwrap_or_default()
+}
+
+/// How often something was destroyed while it was in use, or twice.
+pub fn violations() -> usize {
+    machine().violations
+}
+
+/// From now on requests of queue pair `number` are accepted and not executed, until it is moved to the error state.
+pub fn hold(number: u32) {
+    machine().qp(number).held = true;
+}
+
+/// Makes the next request of queue pair `number` fail with `status`.
+pub fn fail_next(number: u32, status: ibv_wc_status) {
+    machine().qp(number).fail_next = Some(status);
+}
+
+/// Raises an event about queue pair `number`, its NIC, its port 1 or its send completion queue, by the kind of event.
+pub fn raise(number: u32, kind: ibv_event_type) {
+    machine().raise(number, kind);
+}
+
+thread_local! {
+    static REFUSED: RefCell<Vec<(&'static str, i32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes the next call of `function` on this thread fail with `errno`.
+pub fn refuse(function: &'static str, errno: i32) {
+    REFUSED.with_borrow_mut(|refused| refused.push((function, errno)));
+}
+
+fn refused(function: &str) -> Option<i32> {
+    REFUSED.with_borrow_mut(|refused| {
+        let index = refused.iter().position(|(name, _)| *name == function)?;
+        Some(refused.remove(index).1)
+    })
+}

@@ -1,0 +1,286 @@
+//! The functions of the table that are about completion queues and queue pairs.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+
+use rdma_core_sys::*;
+
+use super::entries::{fail, ports};
+use super::machine::{Channel, Cq, Machine, Qp, Receive, close, machine, pipe, take_wake};
+use super::refused;
+
+pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    let pipe = pipe();
+    let channel = Box::into_raw(Box::new(ibv_comp_channel { context, fd: pipe[0], refcnt: 0 }));
+    let mut machine = machine();
+    machine.adopt(context.cast());
+    machine.channels.insert(channel.addr(), Channel { waiting: VecDeque::new(), pipe });
+    channel
+}
+
+pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    let mut machine = machine();
+    if !machine.is_free(channel.cast()) {
+        return libc::EBUSY;
+    }
+    close(machine.channels.remove(&channel.addr()).expect("a channel").pipe);
+    // SAFETY: made by `create_comp_channel`, freed once.
+    let channel = unsafe { Box::from_raw(channel) };
+    machine.release(channel.context.cast());
+    0
+}
+
+pub(super) unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    let raw = Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, cqe, ..Default::default() }));
+    let mut machine = machine();
+    machine.adopt(context.cast());
+    if !channel.is_null() {
+        machine.adopt(channel.cast());
+    }
+    let (channel, room) = (channel.addr(), cqe as usize);
+    let ready = VecDeque::with_capacity(room.min(4096));
+    let cq = Cq { raw, channel, room, ready, lost: false, notify: false, unacknowledged: 0 };
+    machine.cqs.insert(raw.addr(), cq);
+    raw
+}
+
+pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    let mut machine = machine();
+    if !machine.is_free(cq.cast()) {
+        return libc::EBUSY;
+    }
+    let queue = machine.cqs.remove(&cq.addr()).expect("a completion queue");
+    machine.violations += usize::from(queue.unacknowledged != 0);
+    // SAFETY: made by `create_cq`, freed once.
+    let cq = unsafe { Box::from_raw(cq) };
+    if !cq.channel.is_null() {
+        machine.release(cq.channel.cast());
+    }
+    machine.release(cq.context.cast());
+    0
+}
+
+pub(super) unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the channel is live.
+    if !take_wake(unsafe { (*channel).fd }) {
+        return -1;
+    }
+    let mut machine = machine();
+    let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
+    let queue = channel.waiting.pop_front().expect("an event per wake-up");
+    machine.cqs.get_mut(&queue.addr()).expect("a completion queue").unacknowledged += 1;
+    // SAFETY: the caller gives live outputs; the queue is live.
+    unsafe {
+        *cq = queue;
+        *cq_context = (*queue).cq_context;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
+    machine().cqs.get_mut(&cq.addr()).expect("a completion queue").unacknowledged -= count;
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
+    machine().cqs.get_mut(&cq.addr()).expect("a completion queue").notify = true;
+    0
+}
+
+pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
+    let mut machine = machine();
+    let Machine { cqs, qps, .. } = &mut *machine;
+    let queue = cqs.get_mut(&cq.addr()).expect("a completion queue");
+    if queue.lost {
+        return -1;
+    }
+    let count = queue.ready.len().min(most as usize);
+    for (i, entry) in queue.ready.drain(..count).enumerate() {
+        if entry.frees > 0
+            && let Some(qp) = qps.get_mut(&entry.qp)
+        {
+            qp.used -= entry.frees;
+        }
+        // SAFETY: the caller gives room for `most` entries.
+        unsafe { out.add(i).write(entry.wc) };
+    }
+    count as c_int
+}
+
+pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    if let Some(errno) = refused("ibv_create_qp") {
+        return fail(errno);
+    }
+    // SAFETY: the caller's attributes are live.
+    let init = unsafe { &mut *init };
+    // SAFETY: the domain is live.
+    let context = unsafe { (*pd).context };
+    let mut machine = machine();
+    for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
+        machine.adopt(owner);
+    }
+    machine.last_qp += 1;
+    // 0 and 1 belong to the management of the fabric.
+    let number = machine.last_qp + 16;
+    let raw = ibv_qp {
+        context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        qp_num: number,
+        qp_type: init.qp_type,
+        ..Default::default()
+    };
+    let raw = Box::into_raw(Box::new(raw));
+    let qp = Qp {
+        raw,
+        cap: init.cap,
+        state: ibv_qp_state::IBV_QPS_RESET,
+        access: 0,
+        peer: 0,
+        send_cq: init.send_cq.addr(),
+        receive_cq: init.recv_cq.addr(),
+        used: 0,
+        uncovered: 0,
+        receives: VecDeque::new(),
+        held: false,
+        pending: Vec::new(),
+        fail_next: None,
+        counts: Default::default(),
+    };
+    machine.qps.insert(number, qp);
+    raw
+}
+
+pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, set: c_int) -> c_int {
+    use ibv_qp_attr_mask as m;
+    if let Some(errno) = refused("ibv_modify_qp") {
+        return errno;
+    }
+    // SAFETY: queue pair and attributes are live.
+    let (number, context, attr) = unsafe { ((*qp).qp_num, (*qp).context, &*attr) };
+    let mut machine = machine();
+    let has = |needed: m| m(set.cast_unsigned()) == m::IBV_QP_STATE | needed;
+    let port = |number: u8| ports(context).get(usize::from(number).wrapping_sub(1));
+    let record = machine.qp(number);
+    let valid = match (record.state, attr.qp_state) {
+        (_, ibv_qp_state::IBV_QPS_ERR) => {
+            machine.break_down(number);
+            return 0;
+        }
+        (ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT) => {
+            record.access = attr.qp_access_flags;
+            has(m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS)
+                && port(attr.port_num).is_some_and(|port| attr.pkey_index < port.attr.pkey_tbl_len)
+        }
+        (ibv_qp_state::IBV_QPS_INIT, ibv_qp_state::IBV_QPS_RTR) => {
+            record.peer = attr.dest_qp_num;
+            let address = &attr.ah_attr;
+            let index = u32::from(address.grh.sgid_index);
+            let masks = m::IBV_QP_AV
+                | m::IBV_QP_PATH_MTU
+                | m::IBV_QP_DEST_QPN
+                | m::IBV_QP_RQ_PSN
+                | m::IBV_QP_MAX_DEST_RD_ATOMIC
+                | m::IBV_QP_MIN_RNR_TIMER;
+            has(masks)
+                && attr.max_dest_rd_atomic <= 16
+                && port(address.port_num).is_some_and(|port| {
+                    attr.path_mtu.0 <= port.attr.active_mtu.0
+                        && (address.is_global == 0 || port.gids.iter().any(|entry| entry.gid_index == index))
+                })
+        }
+        (ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS) => {
+            let masks = m::IBV_QP_TIMEOUT
+                | m::IBV_QP_RETRY_CNT
+                | m::IBV_QP_RNR_RETRY
+                | m::IBV_QP_SQ_PSN
+                | m::IBV_QP_MAX_QP_RD_ATOMIC;
+            has(masks) && attr.max_rd_atomic <= 8
+        }
+        _ => false,
+    };
+    if !valid {
+        return libc::EINVAL;
+    }
+    machine.qp(number).state = attr.qp_state;
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: made by `create_qp`, freed once.
+    let qp = unsafe { Box::from_raw(qp) };
+    let mut machine = machine();
+    machine.qps.remove(&qp.qp_num).expect("a queue pair");
+    for queue in machine.cqs.values_mut() {
+        queue.ready.retain(|entry| entry.qp != qp.qp_num);
+    }
+    for owner in [qp.pd.cast::<c_void>(), qp.send_cq.cast(), qp.recv_cq.cast()] {
+        machine.release(owner);
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the queue pair is live.
+    let number = unsafe { (*qp).qp_num };
+    let mut machine = machine();
+    let record = machine.qp(number);
+    record.counts.doorbells += 1;
+    let ready = matches!(record.state, ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_ERR);
+    let mut wr = first;
+    while !wr.is_null() {
+        // SAFETY: the caller's list is live.
+        let request = unsafe { &*wr };
+        // SAFETY: the caller's contract is that of posting.
+        let result = if ready { unsafe { machine.request(number, request) } } else { Err(libc::EINVAL) };
+        if let Err(errno) = result {
+            // SAFETY: the caller gives a live output.
+            unsafe { *bad = wr };
+            return errno;
+        }
+        wr = request.next;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the queue pair and the request are live.
+    let (number, request) = unsafe { ((*qp).qp_num, &*wr) };
+    let sge = match request.num_sge {
+        0 => ibv_sge::default(),
+        // SAFETY: the list has an entry.
+        _ => unsafe { *request.sg_list },
+    };
+    let mut machine = machine();
+    let record = machine.qp(number);
+    if record.receives.len() == record.cap.max_recv_wr as usize {
+        // SAFETY: the caller gives a live output.
+        unsafe { *bad = wr };
+        return libc::ENOMEM;
+    }
+    let receive = Receive { id: request.wr_id, address: sge.addr, length: sge.length, key: sge.lkey };
+    record.receives.push_back(receive);
+    if record.state == ibv_qp_state::IBV_QPS_ERR {
+        machine.break_down(number);
+    }
+    0
+}
