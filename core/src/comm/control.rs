@@ -142,6 +142,14 @@ impl Control {
         self.abort.check(op)
     }
 
+    /// Keeps what a service thread has done with until a call of the user's drops it: a drop may wait for the device, and
+    /// the device for the service thread.
+    pub(super) fn drop_elsewhere(&self, what: KeepAlive) {
+        if !self.forked() {
+            lock(&self.state).released.push(what);
+        }
+    }
+
     fn drop_released(&self) {
         let released = std::mem::take(&mut lock(&self.state).released);
         drop(released);

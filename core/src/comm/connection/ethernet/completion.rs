@@ -4,41 +4,29 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
-use crate::sync::{Mutex, Ordering, lock};
+use crate::sync::Ordering;
 
-/// A count that streams can wait for. Allocated at the first use.
+/// A count that streams can wait for.
 pub(super) struct Completion {
-    context: Context,
-    counter: Mutex<Option<Counter>>,
-}
-
-struct Counter {
     word: Arc<PinnedBuffer>,
     stream: Stream,
 }
 
 impl Completion {
-    pub(super) fn new(context: &Context) -> Self {
-        Self { context: context.clone(), counter: Mutex::default() }
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let word = Arc::new(PinnedBuffer::new(context, size_of::<u64>())?);
+        Ok(Self { word, stream: Stream::new(context)? })
     }
 
     /// Puts `event` behind the moment at which `count` is reached.
     pub(super) fn record(&self, event: &Event, count: u64) -> Result<()> {
-        let mut counter = lock(&self.counter);
-        if counter.is_none() {
-            let word = Arc::new(PinnedBuffer::new(&self.context, size_of::<u64>())?);
-            *counter = Some(Counter { word, stream: Stream::new(&self.context)? });
-        }
-        let Some(Counter { word, stream }) = &*counter else { return Ok(()) };
-        stream.wait_value64(&word.slice(..)?, count)?;
-        event.record(stream)
+        self.stream.wait_value64(&self.word.slice(..)?, count)?;
+        event.record(&self.stream)
     }
 
     /// `count` has been reached.
     pub(super) fn reach(&self, count: u64) {
-        if let Some(Counter { word, .. }) = &*lock(&self.counter)
-            && let Ok(word) = word.memory().word64(0)
-        {
+        if let Ok(word) = self.word.memory().word64(0) {
             word.fetch_max(count, Ordering::AcqRel);
         }
     }

@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
-use super::outbox::staging;
 use super::staging::Staging;
 use crate::comm::memory::{HostSlice, Place, Regions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, DeviceSlice, Event};
+use crate::gpu::{DeviceSlice, Event};
 use crate::net::RawStream;
 use crate::sync::Ordering;
 
@@ -23,14 +22,13 @@ const READS: usize = 16;
 /// What arrives, in order.
 pub(super) struct Inbox {
     peer: u32,
-    context: Context,
     /// Bytes received and not yet looked at.
     buffer: Box<[u8; BUFFER_BYTES]>,
     start: usize,
     end: usize,
     target: Target,
     landings: VecDeque<Landing>,
-    staging: Option<Staging>,
+    staging: Staging,
     /// Counted frames that have landed.
     landed: u64,
     ended: bool,
@@ -87,19 +85,20 @@ pub(super) struct Turn {
     pub(super) acknowledged: Option<u64>,
     /// The peer has let go of the connection.
     pub(super) bye: bool,
+    /// What was written and need not be kept any more; to be dropped where waiting is allowed.
+    pub(super) spent: Vec<Place>,
 }
 
 impl Inbox {
-    pub(super) fn new(context: Context, peer: u32) -> Self {
+    pub(super) fn new(staging: Staging, peer: u32) -> Self {
         Self {
             peer,
-            context,
             buffer: Box::new([0; BUFFER_BYTES]),
             start: 0,
             end: 0,
             target: Target::Header,
             landings: VecDeque::new(),
-            staging: None,
+            staging,
             landed: 0,
             ended: false,
         }
@@ -150,10 +149,7 @@ impl Inbox {
         }
         let (base, len) = match &self.target {
             Target::Host { to, done } => (to.memory().as_ptr().wrapping_add(*done), to.memory().len() - done),
-            Target::Staged { to, at, done } => {
-                let ring = self.staging.as_ref().expect("staged bytes are in the ring");
-                (ring.host(at + done), to.len() - done)
-            }
+            Target::Staged { to, at, done } => (self.staging.host(at + done), to.len() - done),
             Target::Header | Target::Full { .. } | Target::Reason { .. } => (std::ptr::null_mut(), 0),
         };
         let free = &mut self.buffer[self.end..];
@@ -198,16 +194,18 @@ impl Inbox {
                     if *done < to.memory().len() {
                         return Ok(());
                     }
-                    self.target = Target::Header;
+                    let Target::Host { to, .. } = std::mem::replace(&mut self.target, Target::Header) else {
+                        continue;
+                    };
+                    turn.spent.push(Place::Host(to, None));
                     self.arrived(None, false, Effect::None);
                 }
                 Target::Full { to } => {
-                    let staging = staging(&mut self.staging, &self.context)?;
-                    let Some(at) = staging.take(to.len()) else { return Ok(()) };
+                    let Some(at) = self.staging.take(to.len()) else { return Ok(()) };
                     self.target = Target::Staged { to: to.clone(), at, done: 0 };
                 }
                 Target::Staged { to, at, done } => {
-                    let staging = staging(&mut self.staging, &self.context)?;
+                    let staging = &mut self.staging;
                     let step = available.len().min(to.len() - *done);
                     staging.fill(*at + *done, &available[..step])?;
                     (*done, self.start) = (*done + step, self.start + step);
@@ -216,7 +214,11 @@ impl Inbox {
                     }
                     staging.stream.copy(to, &staging.device(*at, to.len())?)?;
                     let copied = staging.event()?;
-                    self.target = Target::Header;
+                    let Target::Staged { to, .. } = std::mem::replace(&mut self.target, Target::Header)
+                    else {
+                        continue;
+                    };
+                    turn.spent.push(Place::Device(to));
                     self.arrived(Some(copied), true, Effect::None);
                 }
                 Target::Reason { text, len } => {
@@ -251,10 +253,11 @@ impl Inbox {
                     self.arrived(None, false, Effect::Store(to, value));
                 }
                 Place::Device(to) => {
-                    let staging = staging(&mut self.staging, &self.context)?;
+                    let staging = &mut self.staging;
                     // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
                     staging.stream.write_value64(&to, value)?;
                     let copied = staging.event()?;
+                    turn.spent.push(Place::Device(to));
                     self.arrived(Some(copied), false, Effect::None);
                 }
                 Place::Elsewhere => return Err(self.nowhere()),
@@ -285,11 +288,9 @@ impl Inbox {
                 return Ok(());
             }
             let Some(Landing { copied, staged, effect }) = self.landings.pop_front() else { return Ok(()) };
-            if let Some(staging) = &mut self.staging {
-                copied.into_iter().for_each(|event| staging.recycle(event));
-                if staged {
-                    staging.free_oldest();
-                }
+            copied.into_iter().for_each(|event| self.staging.recycle(event));
+            if staged {
+                self.staging.free_oldest();
             }
             self.landed += 1;
             turn.progress = true;
@@ -297,7 +298,10 @@ impl Inbox {
                 Effect::None => {}
                 // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this
                 // inbox back through a lock.
-                Effect::Store(to, value) => to.memory().word64(0)?.store(value, Ordering::Release),
+                Effect::Store(to, value) => {
+                    to.memory().word64(0)?.store(value, Ordering::Release);
+                    turn.spent.push(Place::Host(to, None));
+                }
                 Effect::Acknowledge => turn.acknowledge = Some(self.landed),
             }
         }

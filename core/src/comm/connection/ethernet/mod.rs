@@ -67,7 +67,7 @@ impl Draft {
     /// Connects to the other end, or waits for it in the background.
     pub(super) fn finish(self, core: &Arc<Core>, detail: &[u8]) -> Result<Ethernet> {
         let (peer, reactor) = (self.key.peer, core.data_reactor()?);
-        let wire = Wire::new(core.context(), peer, core.regions().clone());
+        let wire = Wire::new(core.context(), peer, core.regions().clone(), core.control().clone())?;
         let mut ethernet = Ethernet { wire: wire.clone(), config: self.config, peer, listening: None };
         if let Some(listener) = self.listener {
             let (wire, serving): (Weak<Wire>, Weak<_>) = (Arc::downgrade(&wire), Arc::downgrade(&reactor));

@@ -8,7 +8,7 @@ use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
 use super::staging::Staging;
 use crate::comm::memory::{HostSlice, Place};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, DeviceSlice, Event};
+use crate::gpu::{DeviceSlice, Event};
 use crate::net::RawStream;
 
 /// How many frames are made ready at a time, and how many go into one system call.
@@ -16,10 +16,11 @@ const READY: usize = 32;
 
 /// What is to be sent, in order.
 pub(super) struct Outbox {
-    context: Context,
     operations: VecDeque<Operation>,
     pieces: VecDeque<Piece>,
-    staging: Option<Staging>,
+    staging: Staging,
+    /// What is on its way and need not be kept any more; to be dropped where waiting is allowed.
+    spent: Vec<Place>,
     /// Counted frames of all operations so far.
     count: u64,
     /// The count behind the latest request for an acknowledgement.
@@ -61,12 +62,12 @@ pub(super) enum Waits {
 }
 
 impl Outbox {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(staging: Staging) -> Self {
         Self {
-            context,
             operations: VecDeque::new(),
             pieces: VecDeque::new(),
-            staging: None,
+            staging,
+            spent: Vec::new(),
             count: 0,
             asked: 0,
         }
@@ -103,9 +104,8 @@ impl Outbox {
 
     /// Lets what comes later begin only once the work before `event` is done.
     pub(super) fn after(&mut self, event: &Event) -> Result<()> {
-        let staging = staging(&mut self.staging, &self.context)?;
-        staging.stream.wait_event(event)?;
-        let event = staging.event()?;
+        self.staging.stream.wait_event(event)?;
+        let event = self.staging.event()?;
         self.operations.push_back(Operation::After(event));
         Ok(())
     }
@@ -119,8 +119,21 @@ impl Outbox {
 
     /// Nothing more is sent.
     pub(super) fn clear(&mut self) {
-        self.operations.clear();
-        self.pieces.clear();
+        for operation in self.operations.drain(..) {
+            if let Operation::Write { source, .. } = operation {
+                self.spent.push(source);
+            }
+        }
+        for piece in self.pieces.drain(..) {
+            if let Payload::Host(host) = piece.payload {
+                self.spent.push(Place::Host(host, None));
+            }
+        }
+    }
+
+    /// What need not be kept any more.
+    pub(super) fn take_spent(&mut self) -> Vec<Place> {
+        std::mem::take(&mut self.spent)
     }
 
     /// Sends what can be sent now.
@@ -163,7 +176,7 @@ impl Outbox {
                     let (payload, filled) = match source {
                         Place::Host(host, _) => (Payload::Host(host.part(*done, size)), None),
                         Place::Device(slice) => {
-                            let staging = staging(&mut self.staging, &self.context)?;
+                            let staging = &mut self.staging;
                             let Some(at) = staging.take(size) else { return Ok(Waits::Device) };
                             (Payload::Staged { at, len: size }, Some(stage(staging, at, slice, *done, size)?))
                         }
@@ -185,7 +198,9 @@ impl Outbox {
                     (header, payload, filled)
                 }
             };
-            self.operations.pop_front();
+            if let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
+                self.spent.push(source);
+            }
             self.pieces.push_back(Piece { header: frame.encode(), payload, sent: 0, filled });
         }
         Ok(Waits::Nothing)
@@ -199,17 +214,14 @@ impl Outbox {
                 if !event.is_done()? {
                     break;
                 }
-                if let (Some(event), Some(staging)) = (piece.filled.take(), &mut self.staging) {
-                    staging.recycle(event);
+                if let Some(event) = piece.filled.take() {
+                    self.staging.recycle(event);
                 }
             }
             let (base, len) = match &piece.payload {
                 Payload::None => (ptr::null(), 0),
                 Payload::Host(host) => (host.memory().as_ptr().cast_const(), host.memory().len()),
-                Payload::Staged { at, len } => {
-                    let ring = self.staging.as_ref().expect("staged pieces are in the ring");
-                    (ring.host(*at).cast_const(), *len)
-                }
+                Payload::Staged { at, len } => (self.staging.host(*at).cast_const(), *len),
                 Payload::Text(text) => (text.as_ptr(), text.len()),
             };
             for (base, len, skip) in [
@@ -235,13 +247,13 @@ impl Outbox {
             let step = (piece.len() - piece.sent).min(sent);
             piece.sent += step;
             sent -= step;
-            if piece.sent == piece.len() {
-                if matches!(piece.payload, Payload::Staged { .. })
-                    && let Some(staging) = &mut self.staging
-                {
-                    staging.free_oldest();
-                }
-                self.pieces.pop_front();
+            if piece.sent < piece.len() {
+                continue;
+            }
+            match self.pieces.pop_front().map(|piece| piece.payload) {
+                Some(Payload::Staged { .. }) => self.staging.free_oldest(),
+                Some(Payload::Host(host)) => self.spent.push(Place::Host(host, None)),
+                Some(Payload::None | Payload::Text(_)) | None => {}
             }
         }
     }
@@ -260,14 +272,6 @@ impl Piece {
 }
 
 const NO_PART: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-
-/// The staging, made at the first use.
-pub(super) fn staging<'a>(staging: &'a mut Option<Staging>, context: &Context) -> Result<&'a mut Staging> {
-    if staging.is_none() {
-        *staging = Some(Staging::new(context)?);
-    }
-    Ok(staging.as_mut().expect("just made"))
-}
 
 /// Copies `size` bytes of `slice` from `done` into the ring; the event is behind that.
 fn stage(staging: &mut Staging, at: usize, slice: &DeviceSlice, done: usize, size: usize) -> Result<Event> {

@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::frame::MAX_PAYLOAD;
 use crate::error::Result;
 use crate::gpu::{Context, DeviceSlice, Event, PinnedBuffer, Stream};
 
 /// Bytes of pinned memory in each direction: enough frames that copying and sending overlap.
-const RING_BYTES: usize = 4 << 20;
+const RING_BYTES: usize = 4 * MAX_PAYLOAD;
 
 /// A ring of pieces that are freed in the order in which they were taken, and the stream that copies them.
+///
+/// Made in `setup()`, and dropped by no service thread: allocating and freeing pinned memory waits for the device, and
+/// the device may be waiting for what that thread brings.
 #[derive(Debug)]
 pub(super) struct Staging {
     buffer: Arc<PinnedBuffer>,

@@ -13,7 +13,9 @@ use super::completion::Completion;
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{Inbox, Turn};
 use super::outbox::{Outbox, Waits};
-use crate::comm::memory::Regions;
+use super::staging::Staging;
+use crate::comm::control::Control;
+use crate::comm::memory::{Place, Regions};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Event};
@@ -24,15 +26,19 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 const SLICE: Duration = Duration::from_millis(20);
 
 /// The socket and its two halves. Holds no communicator: the service thread holds it.
+///
+/// The service thread must not wait for the device, so it drops nothing whose drop may: what it has done with goes to
+/// the control state, and the next call of the user's drops it.
 pub(super) struct Wire {
     peer: u32,
     regions: Arc<Regions>,
+    control: Arc<Control>,
     attached: OnceLock<(Box<dyn RawStream>, Registration)>,
-    outbox: Mutex<Outbox>,
-    inbox: Mutex<Inbox>,
+    outbox: Arc<Mutex<Outbox>>,
+    inbox: Arc<Mutex<Inbox>>,
     /// So many of our counted frames have landed.
     acknowledged: AtomicU64,
-    completion: Completion,
+    completion: Arc<Completion>,
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     /// The owner has gone: what was taken is sent, and what the peer still sends is received, until its owner has gone.
@@ -44,22 +50,28 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(context: &Context, peer: u32, regions: Arc<Regions>) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(
+        context: &Context,
+        peer: u32,
+        regions: Arc<Regions>,
+        control: Arc<Control>,
+    ) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
             peer,
             regions,
+            control,
             attached: OnceLock::new(),
-            outbox: Mutex::new(Outbox::new(context.clone())),
-            inbox: Mutex::new(Inbox::new(context.clone(), peer)),
+            outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?))),
+            inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
             acknowledged: AtomicU64::new(0),
-            completion: Completion::new(context),
+            completion: Arc::new(Completion::new(context)?),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
             peer_said_bye: AtomicBool::new(false),
             assisted: AtomicBool::new(false),
-        })
+        }))
     }
 
     /// Takes the socket into use.
@@ -102,7 +114,11 @@ impl Wire {
     pub(super) fn kick(&self) -> Result<()> {
         self.check()?;
         let Some((socket, registration)) = self.attached.get() else { return Ok(()) };
-        let sent = lock(&self.outbox).progress(&**socket);
+        let (sent, spent) = {
+            let mut outbox = lock(&self.outbox);
+            (outbox.progress(&**socket), outbox.take_spent())
+        };
+        drop(spent);
         match sent {
             Ok(Waits::Nothing) => Ok(()),
             Ok(Waits::Socket) => {
@@ -140,7 +156,9 @@ impl Wire {
         registration.watch(socket.fd(), Interest::default());
         let until = deadline.min(Deadline::after(SLICE));
         let interest = loop {
-            match self.turn() {
+            let (next, progress, spent) = self.turn();
+            drop(spent);
+            match (next, progress) {
                 (Next::Wait(interest), false) if !until.expired() => wait(socket.fd(), interest, until),
                 (Next::Again, false) if !until.expired() => std::thread::yield_now(),
                 (Next::Wait(interest), _) => break Some(interest),
@@ -165,14 +183,21 @@ impl Wire {
         }
     }
 
-    /// One look at both halves: what to wait for, and whether anything was received.
-    fn turn(&self) -> (Next, bool) {
+    /// One look at both halves: what to wait for, whether anything was received, and what is to be dropped.
+    fn turn(&self) -> (Next, bool, Vec<Place>) {
+        let mut spent = Vec::new();
+        let (next, progress) = self.look(&mut spent);
+        spent.append(&mut lock(&self.outbox).take_spent());
+        (next, progress, spent)
+    }
+
+    fn look(&self, spent: &mut Vec<Place>) -> (Next, bool) {
         let Some((socket, _)) = self.attached.get() else { return (Next::Done, false) };
         if self.failed.load(Ordering::Acquire) {
             return (Next::Done, true);
         }
         let received = lock(&self.inbox).progress(&**socket, &self.regions);
-        let turn = match received {
+        let mut turn = match received {
             Ok(turn) => turn,
             Err(error) => {
                 // A peer that is told why can say so; one that has gone or given up need not be.
@@ -181,6 +206,7 @@ impl Wire {
             }
         };
         self.note(&turn);
+        spent.append(&mut turn.spent);
         let mut outbox = lock(&self.outbox);
         if let Some(count) = turn.acknowledge {
             outbox.interject(Frame::Ack { count }, Vec::new());
@@ -268,7 +294,11 @@ impl Pollable for Wire {
     }
 
     fn progress(&self) -> Next {
-        match self.turn().0 {
+        let (next, _, spent) = self.turn();
+        if !spent.is_empty() {
+            self.control.drop_elsewhere(Arc::new(spent));
+        }
+        match next {
             Next::Wait(Interest { write, .. }) => {
                 Next::Wait(Interest { read: !self.assisted.load(Ordering::Acquire), write })
             }
@@ -278,6 +308,13 @@ impl Pollable for Wire {
 
     fn unserved(&self, why: &Error) {
         self.fail(why, false);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
+        self.control.drop_elsewhere(Arc::new((outbox, inbox, completion)));
     }
 }
 
