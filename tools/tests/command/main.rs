@@ -8,3 +8,4 @@ mod information;
 mod launchers;
 mod launching;
 mod measuring;
+mod neighbours;
