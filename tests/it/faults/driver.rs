@@ -29,8 +29,7 @@ const RELEASES: [&str; 11] = [
 ];
 
 /// Ranks 0 and 1 as threads; rank 1's driver has `faults`.
-fn run(driver: &Driver, faults: &Arc<DriverFaults>) -> Vec<Result<Vec<f32>>> {
-    let drivers = [driver.clone(), driver.with_hooks(faults.clone())];
+fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
     std::thread::scope(|scope| {
         let ranks: Vec<_> = bootstrap::local(2)
             .into_iter()
@@ -38,19 +37,25 @@ fn run(driver: &Driver, faults: &Arc<DriverFaults>) -> Vec<Result<Vec<f32>>> {
             .zip(0..)
             .map(|((bootstrap, driver), ordinal)| {
                 scope.spawn(move || {
-                    let device = Device::new(&driver, ordinal)?;
+                    let device = Device::new(driver, ordinal)?;
                     let context = Context::new(&device)?;
                     let config = CommunicatorConfig::default()
                         .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
                         .with_semaphores(64);
-                    let end = job(&bootstrap, &context, config);
-                    context.reap();
-                    end
+                    job(&bootstrap, &context, config)
                 })
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("no fault makes a rank panic")).collect()
     })
+}
+
+/// Has work that had not ended when its owner was dropped be given back, as the next user of the device would.
+fn reap(drivers: &[Driver; 2]) {
+    for (driver, ordinal) in drivers.iter().zip(0..) {
+        // The context that is still held by such work, if there is any.
+        drop(Device::new(driver, ordinal).and_then(|device| Context::new(&device)));
+    }
 }
 
 /// How much device memory is in use.
@@ -70,7 +75,8 @@ fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> b
     let rule = DriverFault::nth(Calls::Function(function.to_owned()), nth, result);
     let faults = Arc::new(DriverFaults::new([rule]));
     let since = Instant::now();
-    let ends = run(driver, &faults);
+    let drivers = [driver.clone(), driver.with_hooks(faults.clone())];
+    let ends = run(&drivers);
     judge(&name, since, &ends);
     eprintln!(
         "{name}: {:?}: {:?}",
@@ -83,9 +89,15 @@ fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> b
     if let Err(error) = &ends[1] {
         assert!(error.to_string().contains(function), "{name}: the error does not say so: {error}");
     }
-    settles(&name, "descriptors", open, descriptors);
     if !RELEASES.contains(&function) {
-        settles(&name, "bytes of device memory", memory, || used(watch));
+        settles(&name, "descriptors", open, || {
+            reap(&drivers);
+            descriptors()
+        });
+        settles(&name, "bytes of device memory", memory, || {
+            reap(&drivers);
+            used(watch)
+        });
     }
     true
 }
@@ -98,7 +110,7 @@ fn sweep(test: &str, most: u64) {
     let driver = Machine::Software.driver();
     let watch = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let none = Arc::new(DriverFaults::default());
-    let ends = run(&driver, &none);
+    let ends = run(&[driver.clone(), driver.with_hooks(none.clone())]);
     judge("without a fault", Instant::now(), &ends);
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     let calls: BTreeMap<&'static str, u64> = none.calls();
@@ -130,7 +142,8 @@ fn each_call_of_each_function() {
 /// The example of docs/faults.md.
 fn the_second_allocation_fails(driver: &Driver) -> Result<()> {
     let out_of_memory = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-    let faults = Arc::new(DriverFaults::new([DriverFault::nth(Calls::Allocations, 2, out_of_memory)]));
+    let calls = Calls::Function("cuMemCreate".into());
+    let faults = Arc::new(DriverFaults::new([DriverFault::nth(calls, 2, out_of_memory)]));
     let context = Context::new(&Device::new(&driver.with_hooks(faults.clone()), 0)?)?;
     let _first = GpuBuffer::new(&context, 4096)?;
     let error = GpuBuffer::new(&context, 4096).unwrap_err();
