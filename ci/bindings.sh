@@ -6,7 +6,7 @@
 #   ci/bindings.sh          compare; exit 1 on a difference
 #   ci/bindings.sh --bless  write the new text
 #
-# Needs: python3, libclang, cc, and bindgen 0.72 on PATH (cargo install bindgen-cli --version 0.72.1 --locked).
+# Needs: python3, libclang, cc, cargo, and bindgen 0.72 on PATH (cargo install bindgen-cli --version 0.72.1 --locked).
 # CUDA_INCLUDE may name a folder with cuda.h; otherwise the pinned wheel is unpacked into .cache/.
 # VERBS_INCLUDE may name a folder with infiniband/verbs.h of rdma-core 44; otherwise the installed one is used.
 set -euo pipefail
@@ -78,6 +78,14 @@ generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send
     -- -I"$VERBS_INCLUDE"
 python3 ci/bindings.py verbs $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs" "$out/layout.rs"
 compare $crate "rdma-core $rdma_core" bindings table layout
+
+# What libclang found must be what the C compiler sees; and a program with all of it linked statically must start.
+VERBS_INCLUDE=$VERBS_INCLUDE timeout 300 cargo test --quiet -p aqueduct-rdma-core-sys --test layout -- --ignored
+archives='-l:libibverbs.a -l:librxe-rdmav34.a'
+linker='-C link-arg=-Wl,--start-group'
+for argument in $archives -Wl,--end-group -lnl-route-3 -lnl-3; do linker+=" -C link-arg=$argument"; done
+RUSTFLAGS=$linker CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/linked timeout 300 cargo run --quiet \
+    -p aqueduct-rdma-core-sys --features linked --example linked
 
 [ $status = 0 ] && echo "bindings: up to date with $pin and rdma-core $rdma_core"
 exit $status
