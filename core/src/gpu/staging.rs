@@ -6,13 +6,14 @@
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use cuda_driver_sys::{CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr, CUstream, CUstream_flags};
 
 use super::context::Context;
 use super::driver::{Driver, call};
 use super::reaper::{Retired, is_idle};
-use super::stream::poll_until;
+use super::stream::{KeepAlive, poll_until};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::sync::{MutexGuard, lock_until};
@@ -61,6 +62,23 @@ impl Staging {
 
     fn finish(&self, driver: &Driver, op: &'static str, deadline: Deadline) -> Result<()> {
         poll_until(op, "a copy", deadline, || is_idle(driver, self.stream))
+    }
+}
+
+/// The block, given by its address, of a stream that did not finish; dropped once it has.
+#[derive(Debug)]
+struct Abandoned {
+    context: Context,
+    block: usize,
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        let block = self.block;
+        self.context.dispose(Box::new(move |driver| {
+            // SAFETY: allocated by `Staging::new`, whose stream is idle and has left it to us; freed once.
+            unsafe { call!(driver, cuMemFreeHost(ptr::with_exposed_provenance_mut(block))) }
+        }));
     }
 }
 
@@ -129,12 +147,13 @@ impl Context {
         self.noted(result)
     }
 
-    /// Leaves a stream that did not finish to the reaper. The pinned block leaks: the device may still use it.
+    /// Leaves a stream that did not finish to the reaper, with the block, which the device may still use.
     fn abandon(&self, staging: Staging, op: &str, slot: MutexGuard<'_, Option<Staging>>) {
         drop(slot);
-        log::warn!("{op} did not finish; leaking its staging block of {BLOCK} bytes");
-        let context = self.clone();
-        let retired = Retired { context, stream: staging.stream, owned: true, event: None, kept: Vec::new() };
+        log::warn!("{op} did not finish; its staging block of {BLOCK} bytes is freed when it has");
+        let block = Abandoned { context: self.clone(), block: staging.block.expose_provenance().get() };
+        let (context, kept): (_, Vec<KeepAlive>) = (self.clone(), vec![Arc::new(block)]);
+        let retired = Retired { context, stream: staging.stream, owned: true, event: None, kept };
         self.retire(retired);
     }
 }
