@@ -5,7 +5,12 @@
 //! Multiport Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for
 //! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose
 //! edges are among those of the rounds. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
+//!
+//! A rank that cannot go on says why to those it would have sent to later, and they do the same: so each hears of the
+//! rank that was lost, and not only that the one it waits for has given up.
 #![forbid(unsafe_code)]
+
+use std::time::Duration;
 
 use super::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
 use crate::deadline::Deadline;
@@ -15,6 +20,13 @@ use crate::wire::{Reader, WireError, Writer};
 const GATHER: u64 = RESERVED_TAGS;
 const BARRIER: u64 = RESERVED_TAGS | 1 << 32;
 const BROADCAST: u64 = RESERVED_TAGS | 2 << 32;
+
+/// How a message begins.
+const FINE: u8 = 0;
+const FAILED: u8 = 1;
+const MAX_TEXT: usize = 1024;
+/// How long a rank that gives up may take to say so.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The ranks that `rank` sends to, then the ranks it receives from, for every round.
 pub(super) fn rounds(rank: u32, size: u32) -> impl Iterator<Item = (u32, u32, u32)> {
@@ -31,20 +43,20 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     mine: &[u8],
     deadline: Deadline,
 ) -> Result<Vec<Vec<u8>>> {
-    let size = b.size() as usize;
     // Block i belongs to rank (rank + i) mod size.
     let mut blocks: Vec<Vec<u8>> = vec![mine.to_vec()];
-    for (to, from, step) in rounds(b.rank(), b.size()) {
-        let count = (step as usize).min(size - step as usize);
+    in_rounds(b, GATHER, deadline, |to, from, step| {
+        let tag = GATHER | u64::from(step);
+        let count = (step as usize).min(b.size() as usize - step as usize);
         let mut message = Writer::new();
-        message.count(count);
+        message.u8(FINE).count(count);
         blocks[..count].iter().for_each(|block| {
             message.bytes(block);
         });
-        send_long(b, to, GATHER | u64::from(step), message.as_bytes(), deadline)?;
-        let reply = recv_long(b, from, GATHER | u64::from(step), deadline)?;
-        let mut reader = Reader::new(&reply);
-        let received = reader.count(size, 4)?;
+        send_long(b, to, tag, message.as_bytes(), deadline)?;
+        let reply = recv_long(b, from, tag, deadline)?;
+        let mut reader = open("all_gather", from, &reply)?;
+        let received = reader.count(b.size() as usize, 4)?;
         if received != count {
             return Err(Error::new(
                 ErrorKind::Remote,
@@ -56,10 +68,53 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
         for _ in 0..received {
             blocks.push(reader.bytes(MAX_MESSAGE)?.to_vec());
         }
-        reader.finish()?;
-    }
+        Ok(reader.finish()?)
+    })?;
     blocks.rotate_right(b.rank() as usize);
     Ok(blocks)
+}
+
+/// Runs `round` for every round; an error goes to those who wait for this rank in later ones.
+fn in_rounds<B: Bootstrap + ?Sized>(
+    b: &B,
+    base: u64,
+    deadline: Deadline,
+    mut round: impl FnMut(u32, u32, u32) -> Result<()>,
+) -> Result<()> {
+    let mut rounds = rounds(b.rank(), b.size());
+    while let Some((to, from, step)) = rounds.next() {
+        let Err(error) = round(to, from, step) else { continue };
+        let deadline = deadline.min(Deadline::after(FAREWELL));
+        for (to, _, step) in rounds.filter(|(to, ..)| Some(*to) != error.peer()) {
+            // Who cannot be told is lost itself, or will find out.
+            let _ = send_long(b, to, base | u64::from(step), &failure(&error), deadline);
+        }
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn failure(error: &Error) -> Vec<u8> {
+    let text = error.message();
+    let mut w = Writer::new();
+    w.u8(FAILED).u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
+    w.str(&text[..text.floor_char_boundary(MAX_TEXT)]);
+    w.finish()
+}
+
+/// The rest of a message from rank `from`; an error if it is why that rank gave up.
+fn open<'a>(op: &'static str, from: u32, message: &'a [u8]) -> Result<Reader<'a>> {
+    let mut r = Reader::new(message);
+    if r.u8()? == FINE {
+        return Ok(r);
+    }
+    let (lost, peer, text) = (r.bool()?, r.u32()?, r.str(MAX_TEXT)?);
+    r.finish()?;
+    let kind = if lost { ErrorKind::PeerLost } else { ErrorKind::Remote };
+    let heard = " (heard from rank ";
+    let text = text.split(heard).next().unwrap_or(text);
+    let error = Error::new(kind, op, format!("{text}{heard}{from})"));
+    Err(error.with_peer(if peer == u32::MAX { from } else { peer }))
 }
 
 /// Rank 0's `mine`, on every rank. The parent of a rank is the one without its lowest set bit, so that rank 0 sends
@@ -67,16 +122,26 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
 pub(crate) fn broadcast<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
     let (rank, size) = (b.rank(), b.size());
     let (bytes, below) = match rank {
-        0 => (mine.to_vec(), u32::BITS),
-        _ => (recv_long(b, rank & (rank - 1), BROADCAST, deadline)?, rank.trailing_zeros()),
+        0 => (Ok(mine.to_vec()), u32::BITS),
+        _ => (receive(b, rank & (rank - 1), deadline), rank.trailing_zeros()),
+    };
+    let (message, until) = match &bytes {
+        Ok(bytes) => ([&[FINE], &bytes[..]].concat(), deadline),
+        Err(error) => (failure(error), deadline.min(Deadline::after(FAREWELL))),
     };
     // The largest subtree first: it has the longest way to go.
-    for child in (0..below).rev().filter_map(|bit| rank.checked_add(1 << bit)) {
-        if child < size {
-            send_long(b, child, BROADCAST, &bytes, deadline)?;
-        }
-    }
-    Ok(bytes)
+    let children =
+        (0..below).rev().filter_map(|bit| rank.checked_add(1 << bit)).filter(|child| *child < size);
+    let sent =
+        children.map(|child| send_long(b, child, BROADCAST, &message, until)).fold(Ok(()), Result::and);
+    let bytes = bytes?;
+    sent.map(|()| bytes)
+}
+
+fn receive<B: Bootstrap + ?Sized>(b: &B, parent: u32, deadline: Deadline) -> Result<Vec<u8>> {
+    let message = recv_long(b, parent, BROADCAST, deadline)?;
+    let mut reader = open("broadcast", parent, &message)?;
+    Ok(reader.raw(reader.remaining())?.to_vec())
 }
 
 /// A round's blocks together can be longer than one message: the length first, then as many parts as it takes.
@@ -109,9 +174,10 @@ fn recv_long<B: Bootstrap + ?Sized>(b: &B, from: u32, tag: u64, deadline: Deadli
 }
 
 pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
-    for (to, from, step) in rounds(b.rank(), b.size()) {
-        b.send(to, BARRIER | u64::from(step), &[], deadline)?;
-        b.recv(from, BARRIER | u64::from(step), deadline)?;
-    }
-    Ok(())
+    in_rounds(b, BARRIER, deadline, |to, from, step| {
+        let tag = BARRIER | u64::from(step);
+        send_long(b, to, tag, &[FINE], deadline)?;
+        open("barrier", from, &recv_long(b, from, tag, deadline)?)?;
+        Ok(())
+    })
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
@@ -13,6 +14,7 @@ use super::{Bootstrap, MAX_MESSAGE, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::net::pulse::{Line, TICK, Watch};
 use crate::net::{
     Address, Claims, Frame, Handler, Layer, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
 };
@@ -20,11 +22,14 @@ use crate::sync::{Mutex, lock, lock_until};
 use crate::wire::{Reader, WireError, Writer};
 
 const MESSAGE: u16 = 1;
+/// Nothing but a sign of life.
+const ALIVE: u16 = 2;
 
 /// A rank's bootstrap over TCP.
 ///
 /// Every connection proves the unique id's secret. Connections to other ranks are made at the first message to
-/// them; each rank has one service thread.
+/// them; each rank has one service thread, which also gives signs of life: a rank that is stopped, or cannot be reached any
+/// more, counts as lost after `AQUEDUCT_PEER_TIMEOUT`.
 #[derive(Debug)]
 pub struct TcpBootstrap {
     rank: u32,
@@ -33,6 +38,7 @@ pub struct TcpBootstrap {
     ip: IpAddr,
     secret: Secret,
     network: Network,
+    peer_timeout: Option<Duration>,
     addresses: Vec<Option<SocketAddr>>,
     /// The link that this rank sends on, per peer: one and the same for good, so that messages stay in order.
     outgoing: Mutex<HashMap<u32, Arc<Mutex<Option<Link>>>>>,
@@ -86,7 +92,7 @@ impl TcpBootstrap {
     pub fn traffic(&self) -> (usize, u64) {
         let links = lock(&self.peers.links);
         let links = links.values().flat_map(|peer| &peer.open);
-        links.fold((0, 0), |(count, bytes), link| (count + 1, bytes + link.sent()))
+        links.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
     }
 
     fn join(network: Network, rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
@@ -105,7 +111,8 @@ impl TcpBootstrap {
             (None, Some(ip)) => ip,
             _ => wanted_interfaces()?[0].ip,
         };
-        let peers = Arc::new(Peers::default());
+        let peer_timeout = Env::get()?.peer_timeout;
+        let peers = Arc::new(Peers::new(peer_timeout));
         let listener = network
             .listen_tcp(ip, Claims { purpose: purpose::BOOTSTRAP, scope, from: rank, to: Claims::ANY })?;
         let Address::Tcp(address) = *listener.address() else {
@@ -115,8 +122,11 @@ impl TcpBootstrap {
                 "a TCP listener without an IP address",
             ));
         };
-        let reactor =
-            Reactor::start("aq-bootstrap", ReactorConfig::default(), Box::new(Receiver(peers.clone())))?;
+        let reactor = Reactor::start(
+            "aq-bootstrap",
+            ReactorConfig { tick: Some(TICK) },
+            Box::new(Receiver(peers.clone())),
+        )?;
         reactor.listen(listener);
 
         let hello = Hello { rank, size, patience: deadline.remaining(), address };
@@ -132,7 +142,19 @@ impl TcpBootstrap {
         }
         let outgoing = Mutex::default();
         let secret = id.secret().derive("communicators");
-        let mut this = Self { rank, size, scope, ip, secret, network, addresses, outgoing, peers, reactor };
+        let mut this = Self {
+            rank,
+            size,
+            scope,
+            ip,
+            secret,
+            network,
+            peer_timeout,
+            addresses,
+            outgoing,
+            peers,
+            reactor,
+        };
         this.addresses = this.learn_addresses(address, deadline)?;
         Ok(this)
     }
@@ -177,7 +199,9 @@ impl TcpBootstrap {
             Error::new(crate::ErrorKind::Internal, "send", format!("the address of rank {peer} is not known"))
         })?;
         let me = Claims { purpose: purpose::BOOTSTRAP, scope: self.scope, from: self.rank, to: peer };
-        let stream = self.network.connect_tcp(&[address], me, deadline);
+        // A rank that is there answers at once: its service thread does.
+        let answer = self.peer_timeout.map_or(deadline, |timeout| deadline.min(Deadline::after(timeout)));
+        let stream = self.network.connect_tcp(&[address], me, answer);
         stream.map_err(|error| Error::peer_lost("send", peer, "it cannot be reached").with_source(error))
     }
 }
@@ -227,17 +251,18 @@ impl Bootstrap for TcpBootstrap {
 }
 
 /// What the service thread and the callers share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peers {
     mailbox: Mailbox,
     links: Mutex<HashMap<u32, PeerLinks>>,
+    watch: Mutex<Watch>,
 }
 
 /// The connections with one peer.
 #[derive(Debug, Default)]
 struct PeerLinks {
     /// Two if both sides connected at the same time.
-    open: Vec<Link>,
+    open: Vec<Line>,
     /// Set while this side connects: the peer may have sent on that connection and closed all others already.
     connecting: bool,
     /// Why the last link closed, while it is not known yet whether there will be another.
@@ -245,8 +270,46 @@ struct PeerLinks {
 }
 
 impl Peers {
+    fn new(patience: Option<Duration>) -> Self {
+        let (mailbox, links) = (Mailbox::default(), Mutex::default());
+        Self { mailbox, links, watch: Mutex::new(Watch::new(patience)) }
+    }
+
     fn accepted(&self, peer: u32, link: &Link) {
-        lock(&self.links).entry(peer).or_default().open.push(link.clone());
+        lock(&self.links).entry(peer).or_default().open.push(Line::new(link.clone()));
+    }
+
+    fn heard(&self, link: &Link) {
+        let mut links = lock(&self.links);
+        let mut lines = links.entry(link.peer().from).or_default().open.iter_mut();
+        if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
+            line.hear(Instant::now());
+        }
+    }
+
+    /// Gives signs of life, and gives up those who have given none for too long.
+    fn keep_watch(&self) {
+        let (now, mut quiet, mut silent) = (Instant::now(), Vec::new(), Vec::new());
+        {
+            let (mut links, mut watch) = (lock(&self.links), lock(&self.watch));
+            watch.look(now, links.values_mut().flat_map(|links| &mut links.open));
+            for line in links.values_mut().flat_map(|links| &mut links.open) {
+                match watch.silence(line, now) {
+                    Some(why) => silent.push((line.link.clone(), why)),
+                    None if line.beat(now) => quiet.push(line.link.clone()),
+                    None => {}
+                }
+            }
+        }
+        for link in quiet {
+            // An error is found by the service thread, too.
+            let _ = link.post(ALIVE, &[]);
+        }
+        for (link, why) in silent {
+            let peer = link.peer().from;
+            link.close();
+            self.closed(peer, &link, &Error::peer_lost("recv", peer, why));
+        }
     }
 
     /// A link that the peer has opened; `None` marks the start of a connection, which [`Self::connected`] ends.
@@ -254,7 +317,7 @@ impl Peers {
         let mut links = lock(&self.links);
         let links = links.entry(peer).or_default();
         links.connecting = links.open.is_empty();
-        links.open.first().cloned()
+        links.open.first().map(|line| line.link.clone())
     }
 
     fn connected(&self, peer: u32, stream: Result<Stream>, reactor: &Reactor) -> Result<Link> {
@@ -266,7 +329,7 @@ impl Peers {
             Ok(stream) => {
                 // Under the lock: the service thread cannot close the link before it is in the list.
                 let link = reactor.add(stream);
-                links.open.push(link.clone());
+                links.open.push(Line::new(link.clone()));
                 Ok(link)
             }
             Err(error) => {
@@ -281,7 +344,7 @@ impl Peers {
     fn closed(&self, peer: u32, link: &Link, why: &Error) {
         let mut links = lock(&self.links);
         let links = links.entry(peer).or_default();
-        links.open.retain(|known| known.id() != link.id());
+        links.open.retain(|known| known.link.id() != link.id());
         // The last link: what came over the others has been delivered before, and a connection that the peer made
         // before it closed this one is in the list, because it does not count as made before we have taken it.
         if links.open.is_empty() {
@@ -303,8 +366,11 @@ impl Handler for Receiver {
     }
 
     fn frame(&mut self, link: &Link, mut frame: Frame) -> Result<()> {
-        if frame.kind != MESSAGE {
-            return Err(WireError::Invalid { what: "kind of a bootstrap message" }.into());
+        self.0.heard(link);
+        match frame.kind {
+            MESSAGE => {}
+            ALIVE => return Ok(()),
+            _ => return Err(WireError::Invalid { what: "kind of a bootstrap message" }.into()),
         }
         let mut r = Reader::new(&frame.payload);
         let tag = r.u64()?;
@@ -317,5 +383,9 @@ impl Handler for Receiver {
 
     fn closed(&mut self, link: &Link, why: &Error) {
         self.0.closed(link.peer().from, link, why);
+    }
+
+    fn tick(&mut self) {
+        self.0.keep_watch();
     }
 }

@@ -87,9 +87,10 @@ impl Communicator {
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
-        let met = Introduction::new(bootstrap, identify(context.device())?, &config, deadline)?;
+        let device = identify(context.device())?;
+        let met = Introduction::with(bootstrap, device, &config, abort, abort_memory.clone(), deadline)?;
         let peers = met.peers().clone();
-        let links = met.open(abort, abort_memory.clone(), deadline)?;
+        let links = met.open(deadline)?;
         let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
         log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
         Ok(Self { setup: Arc::default(), core })

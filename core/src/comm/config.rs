@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::SHORTEST;
 use crate::error::{Error, Result};
 use crate::net::Layer;
+use crate::net::pulse::SHORTEST;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
-//! ([`pulse`]). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`pulse`](crate::net::pulse)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
 //! ([`failure`]).
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
@@ -20,7 +20,6 @@ mod failure;
 mod letters;
 #[cfg(all(test, loom))]
 mod models;
-mod pulse;
 mod service;
 
 use std::os::fd::OwnedFd;
@@ -28,11 +27,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(super) use letters::Address;
-pub(super) use pulse::SHORTEST;
 pub(super) use service::Service;
 
 use self::letters::Letters;
-use self::pulse::{Line, Watch};
 use super::frames::{self, Release, Setup};
 use super::holds::{HoldId, Holds};
 use super::key::Key;
@@ -42,6 +39,7 @@ use crate::abort::{Abort, AbortCause, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::KeepAlive;
+use crate::net::pulse::{Line, Watch};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
@@ -118,13 +116,20 @@ impl Control {
         if state.leaving {
             return Err(Error::usage(op, "the communicator is closed"));
         }
-        state.check(op, peer)
+        state.check(op, peer).map_err(|error| self.first_cause(op, error))
     }
 
     /// `Ok` while all ranks can be talked to.
     pub(super) fn check_all(&self, op: &'static str) -> Result<()> {
         let state = lock(&self.state);
-        (0..state.size()).try_for_each(|peer| state.check(op, peer))
+        (0..state.size())
+            .try_for_each(|peer| state.check(op, peer))
+            .map_err(|error| self.first_cause(op, error))
+    }
+
+    /// Who left after a failure left because of it.
+    fn first_cause(&self, op: &'static str, error: Error) -> Error {
+        self.abort.cause().map_or(error, |cause| cause.to_error(op))
     }
 
     /// The ranks that are lost, as far as is known here.
@@ -209,12 +214,7 @@ impl Control {
                 log::debug!("cannot give rank {} a sign of life: {error}", link.peer().from);
             }
         }
-        for (peer, silence) in silent {
-            let silence = silence.as_secs_f64();
-            let why = format!(
-                "it has been silent for {silence:.1} s: its process is stopped, its host is down or overloaded, or the \
-                 network to it is broken"
-            );
+        for (peer, why) in silent {
             self.lose(peer, why);
         }
         for rank in departed {
@@ -252,6 +252,11 @@ impl Control {
         }
         state.lines[peer as usize].push(Line::new(link.clone()));
         self.wake(&mut state);
+        drop(state);
+        // After the link is in the list: either the abort finds it there, or it is found here.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(std::slice::from_ref(link), cause);
+        }
         true
     }
 
@@ -325,19 +330,22 @@ impl Control {
     /// Waits until each of `peers` is linked to us, has left, or the communicator has failed.
     pub(super) fn wait_linked(&self, peers: &[u32], deadline: Deadline) -> Result<()> {
         const OP: &str = "Communicator::new";
-        let missing = |state: &State| {
-            let there = |p: u32| !state.lines[p as usize].is_empty() || state.standing[p as usize].is_gone();
-            peers.iter().copied().find(|p| !there(*p))
-        };
-        let in_time = self.wait_until(deadline, |state| self.abort.is_aborted() || missing(state).is_none());
+        let in_time =
+            self.wait_until(deadline, |state| self.abort.is_aborted() || state.unlinked(peers).is_none());
         self.abort.check(OP)?;
-        match missing(&lock(&self.state)) {
+        let missing = lock(&self.state).unlinked(peers);
+        match missing {
             Some(peer) if !in_time => {
                 let message = format!("rank {peer} did not open its control link before the deadline");
                 Err(Error::timeout(OP, message).with_peer(peer))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Waits until each of `peers` is linked to us or gone, for all that has failed.
+    pub(super) fn linger(&self, peers: &[u32], deadline: Deadline) {
+        self.wait_until(deadline, |state| state.unlinked(peers).is_none());
     }
 
     /// Says BYE on every link, once. The links it was said on.
@@ -351,6 +359,10 @@ impl Control {
         }
         let links = state.all_links();
         drop(state);
+        // Whoever leaves because of a failure must not seem to leave in good order.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(&links, cause);
+        }
         for link in &links {
             if let Err(error) = link.post(frames::BYE, &[]) {
                 log::debug!("cannot say BYE to rank {}: {error}", link.peer().from);
@@ -448,6 +460,12 @@ impl State {
         if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
             line.hear(Instant::now());
         }
+    }
+
+    /// The first of `peers` that is there and has no link to us.
+    fn unlinked(&self, peers: &[u32]) -> Option<u32> {
+        let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_gone();
+        peers.iter().copied().find(|p| !there(*p))
     }
 
     fn all_links(&self) -> Vec<Link> {

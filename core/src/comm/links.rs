@@ -10,10 +10,10 @@ use super::config::{CommunicatorConfig, NetLayer};
 use super::control::{Control, Service};
 use super::neighbours::{eager_openers, eager_peers};
 use super::peer::PeerInfo;
-use super::standing::TICK;
 use crate::abort::AbortCause;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::pulse::TICK;
 use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
 
 /// The purpose of control links in [`Claims`].
@@ -42,10 +42,6 @@ impl Identity {
         let secret = secret.unwrap_or(seed);
         let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10);
         Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
-    }
-
-    pub(super) fn rank(&self) -> u32 {
-        self.rank
     }
 
     /// The same with what `config` puts between the links and their sockets.
@@ -119,6 +115,9 @@ pub(super) fn default_ip() -> Result<IpAddr> {
     })
 }
 
+/// How long a rank that cannot join stays to tell the others why.
+const LINGER: Duration = Duration::from_millis(800);
+
 /// The links of one communicator and the thread that serves them. Dropping it says BYE.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -130,46 +129,67 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Starts the service thread and opens the links that every communicator has; returns when those that others
-    /// open to this rank are there too. A peer that does neither answer nor open its link counts as lost after
-    /// `peer_timeout`, of which the others hear.
-    pub(super) fn open(
+    /// Starts the service thread, which answers those who open links to this rank, before this one knows them.
+    pub(super) fn serve(
         control: Arc<Control>,
         identity: Identity,
         listeners: Listeners,
-        peers: Arc<[PeerInfo]>,
         peer_timeout: Option<Duration>,
-        deadline: Deadline,
     ) -> Result<Self> {
-        let (rank, size) = (identity.rank, identity.size);
-        let mine = &peers[rank as usize];
         let reactor = Reactor::start(
             "aqueduct-ctl",
             ReactorConfig { tick: Some(TICK) },
             Box::new(Service(control.clone())),
         )?;
-        // Nobody is served a door that nobody needs.
-        if peers.iter().any(|peer| !peer.same_host(mine)) {
-            listeners.tcp.into_iter().for_each(|listener| reactor.listen(listener));
-        }
-        if let Some(unix) = listeners.unix {
-            reactor.listen(unix);
+        listeners.tcp.into_iter().chain(listeners.unix).for_each(|listener| reactor.listen(listener));
+        Ok(Self { control, reactor, identity, peers: Arc::default(), peer_timeout })
+    }
+
+    /// Opens the links that every communicator has; returns when those that others open to this rank are there too. A
+    /// peer that does neither answer nor open its link counts as lost after the peer timeout, of which the others hear.
+    pub(super) fn meet(mut self, peers: Arc<[PeerInfo]>, deadline: Deadline) -> Result<Self> {
+        let (rank, size) = (self.identity.rank, self.identity.size);
+        self.peers = peers;
+        let mine = &self.peers[rank as usize];
+        if self.peers.iter().all(|peer| peer.same_host(mine)) {
+            self.reactor.stop_listening_tcp();
         }
         let (to, from) = (eager_peers(rank, size), eager_openers(rank, size));
-        let links = Self { control, reactor, identity, peers, peer_timeout };
-        let opened = to.iter().try_for_each(|peer| links.ensure(*peer, deadline));
+        let opened = to.iter().try_for_each(|peer| self.ensure(*peer, deadline));
         // Half as long again: a peer may have spent that time on one that is lost, which it will tell.
-        let limit = peer_timeout.map(|timeout| timeout * 3 / 2);
-        if let Err(error) = opened.and_then(|()| links.wait_linked(&from, limit, deadline)) {
-            let reason = format!("it could not join: {}", error.message());
-            links.control.abort().abort(AbortCause::requested(rank, reason));
-            return Err(error);
-        }
+        let limit = self.peer_timeout.map(|timeout| timeout * 3 / 2);
+        opened
+            .and_then(|()| self.wait_linked(&from, limit, deadline))
+            .map_err(|error| self.give_up(error))?;
         if to.len() + from.len() + 1 == size as usize {
             // Everyone is linked: close the doors, and leave no path behind if this process is killed.
-            links.reactor.stop_listening();
+            self.reactor.stop_listening();
         }
-        Ok(links)
+        Ok(self)
+    }
+
+    /// This rank cannot join, for the reason `error`: sees to it that the others hear why, and not only that it has gone.
+    pub(super) fn give_up(&self, error: Error) -> Error {
+        let (rank, size) = (self.identity.rank, self.identity.size);
+        match (error.kind(), error.peer()) {
+            (ErrorKind::PeerLost, Some(peer)) if peer < size && peer != rank => {
+                self.control.lose(peer, error.message());
+            }
+            _ => {
+                let reason = format!("it could not join: {}", error.message());
+                self.control.abort().abort(AbortCause::requested(rank, reason));
+            }
+        }
+        // Those who are told pass it on. A new link hears of it first of all.
+        let until = Deadline::after(LINGER);
+        for peer in eager_peers(rank, size) {
+            if !self.peers.is_empty() && self.control.check_peer("connect", peer).is_ok() {
+                // Who cannot be reached is lost itself.
+                let _ = self.ensure(peer, until);
+            }
+        }
+        self.control.linger(&eager_openers(rank, size), until);
+        error
     }
 
     pub(super) fn control(&self) -> &Arc<Control> {

@@ -6,6 +6,8 @@
 //! do when they learn of it.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 use sha2::{Digest as _, Sha256};
 
 use super::communicator::Communicator;
@@ -13,10 +15,12 @@ use super::control::Address;
 use super::links::Links;
 use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::net::Secret;
 
 const OP: &str = "shrink";
+/// How long the news of a loss may take on another way.
+const NEWS: Duration = Duration::from_millis(500);
 
 /// Makes the communicator of all ranks of `old` that are neither in `without` nor gone.
 pub(super) fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Communicator> {
@@ -30,10 +34,25 @@ pub(super) fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) ->
         let made = Communicator::new(&survivors, old.context(), old.config().clone(), deadline);
         control.end_group(group);
         match made {
-            Err(error) if self::gone(old, without)? != gone && !deadline.expired() => {
+            Err(error) if !deadline.expired() && fewer(old, without, &gone, &error)? => {
                 log::info!("another rank is gone: {error}");
             }
             made => return made,
+        }
+    }
+}
+
+/// Whether `error` comes from another rank being gone. The news of that may be behind the error.
+fn fewer(old: &Communicator, without: &[u32], gone: &[u32], error: &Error) -> Result<bool> {
+    let patience = if error.kind() == ErrorKind::PeerLost { NEWS } else { Duration::ZERO };
+    let patience = Deadline::after(patience);
+    loop {
+        let seen = old.core().control().version();
+        if self::gone(old, without)? != gone {
+            return Ok(true);
+        }
+        if !old.core().control().wait(seen, patience) {
+            return Ok(false);
         }
     }
 }
@@ -52,7 +71,7 @@ fn gone(old: &Communicator, without: &[u32]) -> Result<Vec<u32>> {
     }
     // The others gave this rank up and go on without it.
     match old.abort_switch().cause() {
-        Some(cause) if cause.kind == crate::ErrorKind::PeerLost && cause.rank == Some(old.rank()) => {
+        Some(cause) if cause.kind == ErrorKind::PeerLost && cause.rank == Some(old.rank()) => {
             Err(cause.to_error(OP))
         }
         _ => Ok(gone),

@@ -8,8 +8,6 @@ use crate::error::{Error, Result};
 /// How long a kernel may go on waiting for a rank that has left. Between its last look at the data and its look at the
 /// abort word no time passes on a GPU, and a moment on a busy software device.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
-/// How often the service thread looks whether that time is over.
-pub(super) const TICK: Duration = Duration::from_millis(250);
 
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use aqueduct_ptx::abi::ABI_VERSION;
 
@@ -25,10 +24,8 @@ const OP: &str = "Communicator::new";
 /// Ranks that know each other and are not linked yet.
 #[derive(Debug)]
 pub struct Introduction {
-    identity: Identity,
-    listeners: Listeners,
+    links: Links,
     peers: Arc<[PeerInfo]>,
-    peer_timeout: Option<Duration>,
 }
 
 impl Introduction {
@@ -41,6 +38,18 @@ impl Introduction {
         bootstrap: &dyn Bootstrap,
         device: DeviceIdentity,
         config: &CommunicatorConfig,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        Self::with(bootstrap, device, config, Abort::new(), Arc::new(NoKernels), deadline)
+    }
+
+    /// The same for a rank whose kernels `abort` ends.
+    pub(super) fn with(
+        bootstrap: &dyn Bootstrap,
+        device: DeviceIdentity,
+        config: &CommunicatorConfig,
+        abort: Abort,
+        waiters: Arc<dyn Waiters>,
         deadline: Deadline,
     ) -> Result<Self> {
         check(bootstrap, config)?;
@@ -66,12 +75,16 @@ impl Introduction {
             tcp: listeners.tcp(),
             unix: listeners.unix(),
         };
-        let gathered = bootstrap.all_gather(&mine.encode(), deadline).inspect_err(|_| {
+        // From here on others may open links to this rank; an answer must not wait for what this rank waits for.
+        let control = Control::new(rank, size, abort, waiters, config.peer_timeout);
+        let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
+        let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
+        if gathered.is_err() {
             // Who was killed could not remove its socket.
             crate::net::sweep_sockets();
-        })?;
-        let peers = peer::check_all(&mine, &gathered)?.into();
-        Ok(Self { identity, listeners, peers, peer_timeout: config.peer_timeout })
+        }
+        let peers = peer::check_all(&mine, &gathered?)?.into();
+        Ok(Self { links, peers })
     }
 
     pub(super) fn peers(&self) -> &Arc<[PeerInfo]> {
@@ -79,10 +92,8 @@ impl Introduction {
     }
 
     /// Opens the links that every communicator has.
-    pub(super) fn open(self, abort: Abort, waiters: Arc<dyn Waiters>, deadline: Deadline) -> Result<Links> {
-        let size = u32::try_from(self.peers.len()).unwrap_or(u32::MAX);
-        let control = Control::new(self.identity.rank(), size, abort, waiters, self.peer_timeout);
-        Links::open(control, self.identity, self.listeners, self.peers, self.peer_timeout, deadline)
+    pub(super) fn open(self, deadline: Deadline) -> Result<Links> {
+        self.links.meet(self.peers, deadline)
     }
 
     /// Opens the control links of a communicator whose ranks have no devices. Collective.
@@ -90,7 +101,7 @@ impl Introduction {
     /// # Errors
     /// As for [`Communicator::new`](super::Communicator::new).
     pub fn link(self, deadline: Deadline) -> Result<ControlLinks> {
-        Ok(ControlLinks(self.open(Abort::new(), Arc::new(NoKernels), deadline)?))
+        Ok(ControlLinks(self.open(deadline)?))
     }
 }
 

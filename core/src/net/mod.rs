@@ -14,6 +14,7 @@ mod interface;
 mod link;
 mod listener;
 mod pollable;
+pub(crate) mod pulse;
 mod raw;
 mod reactor;
 mod secret;

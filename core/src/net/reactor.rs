@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::Address;
 use super::frame::{Decoder, Frame};
 use super::link::Link;
 use super::listener::Listener;
@@ -146,7 +147,12 @@ impl Reactor {
 
     /// Closes all listeners: nobody new can connect, and the paths of unix sockets are removed.
     pub fn stop_listening(&self) {
-        self.bell.ring(Command::StopListening);
+        self.bell.ring(Command::StopListening { unix: true });
+    }
+
+    /// Closes the listeners that other hosts can reach.
+    pub fn stop_listening_tcp(&self) {
+        self.bell.ring(Command::StopListening { unix: false });
     }
 }
 
@@ -178,7 +184,7 @@ enum Command {
     Serve(u64, Arc<dyn Pollable>),
     Nudge(u64),
     Forget(u64),
-    StopListening,
+    StopListening { unix: bool },
     Close(u64),
     Failed(u64),
     Stop,
@@ -333,7 +339,9 @@ impl Service {
                 self.listeners.remove(&id);
                 self.acceptors.remove(&id);
             }
-            Command::StopListening => self.listeners.clear(),
+            Command::StopListening { unix } => {
+                self.listeners.retain(|_, listener| !unix && matches!(listener.address(), Address::Unix(_)));
+            }
             Command::Close(id) => self.close_when_sent(id, LINGER),
             Command::Failed(id) => {
                 if let Some(why) = self.links.get(&id).and_then(|served| served.link.inner.failure()) {

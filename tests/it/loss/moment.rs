@@ -70,12 +70,12 @@ struct Line {
 impl Moment {
     pub(super) fn choose(number: u64, ranks: u32, random: &mut Random) -> Self {
         // Phases and signals take turns, so that a few moments see all; the rest is chance.
-        let phase = 1 + number as usize % (PHASES.len() - 1);
+        let phase = number as usize % PHASES.len();
         let longest = [20_000, 200_000, 250_000, 30_000, 10_000, 1_000][phase];
         Self {
             ranks,
             victim: random.below(ranks as usize) as u32,
-            signal: if (number + number / (PHASES.len() as u64 - 1)) % 2 == 0 {
+            signal: if (number + number / PHASES.len() as u64) % 2 == 0 {
                 libc::SIGKILL
             } else {
                 libc::SIGSTOP

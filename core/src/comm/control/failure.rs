@@ -12,14 +12,14 @@ use crate::net::Link;
 use crate::sync::lock;
 
 impl Control {
-    /// The peer is lost: remembers why, cuts it off, and aborts.
+    /// The peer is lost: aborts, remembers why, and cuts it off.
     pub(in super::super) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
-        let (links, cause) = {
-            let mut state = lock(&self.state);
+        let mut why = format!("{why} (noticed by rank {})", self.rank);
+        {
+            let state = lock(&self.state);
             if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
-            let mut why = format!("{why} (noticed by rank {})", self.rank);
             // A stopped process finds its links closed, and whoever it reads of first would get the blame.
             if let Some(gap) = state.watch.gap(Instant::now()) {
                 why += &format!(
@@ -28,13 +28,28 @@ impl Control {
                     gap.as_secs_f64()
                 );
             }
-            let cause = AbortCause::peer_lost(peer, why);
-            let links = state.lose(peer, &cause);
+        }
+        self.part_with(peer, &AbortCause::peer_lost(peer, why));
+    }
+
+    /// Ends everything because `peer` is lost, and tells everyone.
+    fn part_with(&self, peer: u32, cause: &AbortCause) {
+        // Before it counts as gone here: who finds it gone must find the reason, too.
+        let told = self.abort.abort(cause.clone());
+        let links = {
+            let mut state = lock(&self.state);
+            if state.leaving || state.standing[peer as usize].is_gone() {
+                return;
+            }
+            let links = state.lose(peer, cause);
             self.wake(&mut state);
-            (links, cause)
+            links
         };
-        cut(&links, &cause);
-        self.spread(cause);
+        cut(&links, cause);
+        if !told {
+            // The abort had another cause, and told that.
+            self.tell_all(cause);
+        }
     }
 
     /// A rank says that it, or another one, has failed.
@@ -49,24 +64,7 @@ impl Control {
                 self.abort.abort(AbortCause::peer_lost(rank, reason));
             }
             (ErrorKind::PeerLost, Some(rank)) => {
-                let links = {
-                    let mut state = lock(&self.state);
-                    if state.leaving || state.standing[rank as usize].is_gone() {
-                        state.release_all(rank);
-                        None
-                    } else {
-                        let links = state.lose(rank, &cause);
-                        self.wake(&mut state);
-                        Some(links)
-                    }
-                };
-                match links {
-                    Some(links) => {
-                        cut(&links, &cause);
-                        self.spread(cause);
-                    }
-                    None => drop(self.abort.abort(cause)),
-                }
+                self.part_with(rank, &cause);
             }
             _ => drop(self.abort.abort(cause)),
         }
@@ -96,20 +94,16 @@ impl Control {
         self.wake(&mut state);
     }
 
-    /// Aborts, which tells everyone; if that has happened already, tells them of this loss, too.
-    fn spread(&self, cause: AbortCause) {
-        if !self.abort.abort(cause.clone()) {
-            self.tell(&cause);
-        }
+    fn tell_all(&self, cause: &AbortCause) {
+        let links = lock(&self.state).all_links();
+        self.tell(&links, cause);
     }
 
-    fn tell(&self, cause: &AbortCause) {
-        let links = lock(&self.state).all_links();
-        let payload = frames::encode_failure(cause);
-        for link in links {
-            if let Err(error) = link.post(frames::FAILURE, &payload) {
-                log::debug!("cannot tell rank {} of the failure: {error}", link.peer().from);
-            }
+    /// Tells those at the other ends of `links` of a failure.
+    pub(super) fn tell(&self, links: &[Link], cause: &AbortCause) {
+        // Who gave this rank up tells the others itself.
+        if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
+            say(links, cause);
         }
     }
 }
@@ -125,11 +119,16 @@ impl State {
 
 /// Tells a rank that was given up, should it still be there, and says no more to it.
 fn cut(links: &[Link], cause: &AbortCause) {
+    say(links, cause);
+    links.iter().for_each(Link::close);
+}
+
+fn say(links: &[Link], cause: &AbortCause) {
     let payload = frames::encode_failure(cause);
     for link in links {
-        // An error says that it cannot hear it any more.
-        let _ = link.post(frames::FAILURE, &payload);
-        link.close();
+        if let Err(error) = link.post(frames::FAILURE, &payload) {
+            log::debug!("cannot tell rank {} of the failure: {error}", link.peer().from);
+        }
     }
 }
 
@@ -137,9 +136,6 @@ impl AbortListener for Control {
     /// Tells everyone we have a link to, and wakes who waits here.
     fn aborted(&self, cause: &AbortCause) {
         self.wake(&mut lock(&self.state));
-        // Who gave this rank up tells the others itself.
-        if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
-            self.tell(cause);
-        }
+        self.tell_all(cause);
     }
 }

@@ -65,7 +65,10 @@ fn group_with(
                 let control =
                     Control::new(identity.rank, size, Abort::new(), Arc::new(Nobody), config.peer_timeout);
                 let timeout = config.peer_timeout;
-                s.spawn(move || Links::open(control, identity, listeners, peers, timeout, soon()).unwrap())
+                s.spawn(move || {
+                    let links = Links::serve(control, identity, listeners, timeout).unwrap();
+                    links.meet(peers, soon()).unwrap()
+                })
             })
             .collect();
         opening.into_iter().map(|thread| thread.join().unwrap()).collect()
