@@ -101,12 +101,16 @@ scale() {
     timeout 900 cargo test --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
 }
 
+# Every driver call of a job fails once, and every kind of network fault happens at many places.
+faults() { timeout 1800 cargo test --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
+
 lane bindings bindings
 lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread
 lane launchers launchers
+lane faults faults
 lane scale scale
 lane soak soak
 lane again again

@@ -86,6 +86,10 @@ impl Error {
     /// Shorthand for [`ErrorKind::System`] from an operating-system error.
     pub fn system(op: &'static str, message: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
         let code = source.raw_os_error().unwrap_or(0);
+        let message = match remedy(code) {
+            Some(remedy) => Cow::Owned(format!("{} ({remedy})", message.into())),
+            None => message.into(),
+        };
         Self::new(ErrorKind::System, op, message).with_code(code).with_source(source)
     }
 
@@ -154,6 +158,19 @@ impl Error {
         };
         Self { kind: self.kind, op: self.op, message, peer: self.peer, code: self.code, source: None }
     }
+}
+
+/// What to do about an operating-system error whose own text does not say it.
+fn remedy(code: i32) -> Option<&'static str> {
+    Some(match code {
+        libc::EMFILE => {
+            "too few file descriptors: raise the limit with ulimit -n, or LimitNOFILE= of the service"
+        }
+        libc::ENFILE => "the host has no file descriptors left: raise the sysctl fs.file-max",
+        libc::ENOSPC => "free space there",
+        libc::EROFS => "it is read-only",
+        _ => return None,
+    })
 }
 
 impl fmt::Display for Error {

@@ -188,7 +188,10 @@ impl Listener {
                 Ok(socket) => self.begin(socket),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        log::warn!("cannot accept a connection on {}: {error}", self.address);
+                        log::warn!(
+                            "{}",
+                            Error::system("accept", format!("cannot accept on {}", self.address), error)
+                        );
                         // The socket stays readable: without a rest this would be a busy loop.
                         self.pending.pop_front();
                         let _ = self.epoll.remove(self.socket.fd());

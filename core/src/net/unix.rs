@@ -46,7 +46,11 @@ impl SocketDir {
         let directory = PathBuf::from(OsStr::from_bytes(template.as_bytes()));
         made.map_err(|error| {
             let parent = parent.display();
-            Error::system("mkdtemp", format!("cannot create a directory for sockets in {parent}"), error)
+            let text = format!(
+                "cannot create a directory for sockets in {parent}; set XDG_RUNTIME_DIR to a directory of this user's \
+                 with mode 0700"
+            );
+            Error::system("mkdtemp", text, error)
         })?;
         // Before the socket is there: a directory without one is left alone.
         let lock = File::open(&directory)

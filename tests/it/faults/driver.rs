@@ -14,7 +14,8 @@ use super::{descriptors, job, judge, settles};
 use crate::group::Machine;
 
 /// Functions that give something back. The driver never sees the call that is made to fail, so what it would have freed stays.
-const RELEASES: [&str; 11] = [
+/// The last three are needed to free anything.
+const RELEASES: [&str; 14] = [
     "cuMemFree_v2",
     "cuMemFreeHost",
     "cuMemRelease",
@@ -26,6 +27,9 @@ const RELEASES: [&str; 11] = [
     "cuLinkDestroy",
     "cuIpcCloseMemHandle",
     "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// Ranks 0 and 1 as threads; rank 1's driver has `faults`.

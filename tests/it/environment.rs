@@ -1,0 +1,109 @@
+//! Surroundings that do not serve: each gives an error that names the setting to change.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct::bootstrap::TcpBootstrap;
+use aqueduct::comm::{Communicator, CommunicatorConfig};
+use aqueduct::fault::{Calls, DriverFault, DriverFaults};
+use aqueduct::gpu::{BufferOptions, CUresult, Context, Device, Driver, GpuBuffer, HandlePolicy};
+use aqueduct::{Deadline, Error, ErrorKind, Result, bootstrap};
+use aqueduct_tests::ranks;
+
+use crate::group::{Machine, meet};
+
+#[track_caller]
+fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
+    let Err(error) = result else { panic!("accepted, where {words:?} was expected") };
+    let text = error.to_string();
+    assert_eq!(error.kind(), kind, "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "`{word}` is not in: {text}"));
+    error
+}
+
+#[test]
+fn a_gpu_in_exclusive_or_prohibited_mode() {
+    let retain = Calls::Function("cuDevicePrimaryCtxRetain".into());
+    let rule = DriverFault::nth(retain, 1, CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);
+    let driver = Machine::Software.driver().with_hooks(Arc::new(DriverFaults::new([rule])));
+    let device = Device::new(&driver, 0).unwrap();
+    let words = ["cuDevicePrimaryCtxRetain", "exclusive or prohibited compute mode", "nvidia-smi -c DEFAULT"];
+    refused(Context::new(&device), ErrorKind::Cuda, &words);
+    Context::new(&device).expect("once the mode is changed, it works");
+}
+
+#[test]
+fn a_driver_too_old_for_vmm() {
+    let mut table = cuda_soft::driver_table();
+    table.cuMemAddressReserve = None;
+    table.cuMemCreate = None;
+    table.cuMemMap = None;
+    table.cuMemSetAccess = None;
+    table.cuMemExportToShareableHandle = None;
+    let driver = Driver::from_table(table, "an old driver").unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let fd = BufferOptions { zeroed: false, handles: HandlePolicy::Fd };
+    let error = refused(GpuBuffer::with_options(&context, 64, fd), ErrorKind::Unsupported, &[]);
+    assert!(error.to_string().contains("HandlePolicy::") || error.to_string().contains("update"), "{error}");
+    GpuBuffer::new(&context, 64).expect("a plain allocation takes its place");
+}
+
+#[test]
+fn a_rendezvous_that_nobody_serves() {
+    let meeting = meet(Some(2));
+    let id = meeting.unique_id().clone();
+    drop(meeting);
+    let since = Instant::now();
+    let joined = TcpBootstrap::new(0, 2, &id, Deadline::after(Duration::from_secs(5)));
+    let words = ["rank 0 cannot join at the rendezvous", "still runs", "firewall"];
+    refused(joined, ErrorKind::System, &words);
+    assert!(since.elapsed() < Duration::from_secs(6));
+}
+
+/// At every limit from none left to enough: an error and no hang. It names the setting, except where a rank has room for
+/// everything but the connections it accepts: that rank logs why, and the call ends at its deadline.
+#[test]
+fn too_few_file_descriptors() {
+    if ranks::start(1, "environment::too_few_file_descriptors").is_none() {
+        return;
+    }
+    let driver = Machine::Software.driver();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let mut named = 0;
+    // The limit is on the highest number, and numbers below it may be free.
+    for more in 4..100 {
+        let limit = libc::rlimit { rlim_cur: more, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: `limit` is live; only this process, which is this test's own, is concerned.
+        let set = unsafe {
+            let mut now = limit;
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_max: now.rlim_max, ..limit })
+        };
+        assert_eq!(set, 0);
+        let (since, patience) = (Instant::now(), Deadline::after(Duration::from_secs(2)));
+        let outcomes: Vec<Result<()>> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = bootstrap::local(2)
+                .into_iter()
+                .map(|bootstrap| {
+                    let context = &context;
+                    let config =
+                        CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into());
+                    scope.spawn(move || Communicator::new(&bootstrap, context, config, patience).map(drop))
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+        });
+        assert!(since.elapsed() < Duration::from_secs(10), "at most {more}: {outcomes:?}");
+        if outcomes.iter().all(Result::is_ok) {
+            assert!(named > 3, "only {named} limits were too low");
+            return;
+        }
+        let says =
+            |word: &str| outcomes.iter().any(|o| o.as_ref().is_err_and(|e| e.to_string().contains(word)));
+        // The software device keeps memory behind descriptors, and has one error for all that it cannot get.
+        let known = ["ulimit -n", "did not answer in time", "CUDA_ERROR_OUT_OF_MEMORY"];
+        assert!(known.into_iter().any(says), "at most {more}: {outcomes:?}");
+        named += usize::from(says("ulimit -n"));
+    }
+    panic!("100 descriptors are not enough for a communicator of two");
+}
