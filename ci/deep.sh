@@ -101,7 +101,7 @@ scale() {
     timeout 900 cargo test --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
 }
 
-# Every driver call of a job fails once, and every kind of network fault happens at many places.
+# The first driver calls of a job fail, each once, and every kind of network fault happens at many places.
 faults() { timeout 1800 cargo test --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
 
 lane bindings bindings

@@ -139,8 +139,8 @@ fn the_first_call_of_each_function() {
 
 #[test]
 #[ignore = "minutes long; ci/deep.sh faults"]
-fn each_call_of_each_function() {
-    sweep("faults::driver::each_call_of_each_function", 60);
+fn the_first_calls_of_each_function() {
+    sweep("faults::driver::the_first_calls_of_each_function", 12);
 }
 
 /// The example of docs/faults.md.

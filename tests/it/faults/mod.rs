@@ -14,7 +14,7 @@ use aqueduct::gpu::{Context, GpuBuffer, Stream};
 use aqueduct::{Deadline, Result};
 
 /// Every rank's own deadline, and what all of a case may take.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(4);
 const LIMIT: Duration = Duration::from_secs(10);
 const COUNT: usize = 64;
 

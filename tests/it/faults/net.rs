@@ -46,7 +46,7 @@ fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
     })
 }
 
-fn sweep(test: &str, actions: &[NetAction], places: &[u64]) {
+fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) {
     if ranks::start(1, test).is_none() {
         return;
     }
@@ -55,7 +55,7 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64]) {
         (0..2).map(|rank| Context::new(&Device::new(&driver, rank).unwrap()).unwrap()).collect();
     let ends = run(&driver, &Arc::default());
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
-    for kind in [LinkKind::Rendezvous, LinkKind::Bootstrap, LinkKind::Control] {
+    for &kind in kinds {
         let mut fired = 0;
         for (action, place) in
             actions.iter().flat_map(|action| places.iter().map(move |place| (*action, *place)))
@@ -76,15 +76,30 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64]) {
     }
 }
 
+const KINDS: [LinkKind; 3] = [LinkKind::Rendezvous, LinkKind::Bootstrap, LinkKind::Control];
+/// In the header of the first message, in its payload, and behind.
+const PLACES: [u64; 6] = [0, 7, 15, 21, 60, 200];
+
 #[test]
 fn some_places_of_each_link() {
-    let quick = ACTIONS.map(|action| if action == NetAction::Stall { NetAction::Drop } else { action });
-    sweep("faults::net::some_places_of_each_link", &quick[..2], &[0, 21]);
+    let actions = [NetAction::Drop, NetAction::Truncate];
+    sweep("faults::net::some_places_of_each_link", &actions, &[0, 21], &KINDS);
 }
 
 #[test]
 #[ignore = "minutes long; ci/deep.sh faults"]
-fn many_places_of_each_link() {
-    let places: Vec<u64> = (0..48).step_by(5).chain((50..1000).step_by(97)).collect();
-    sweep("faults::net::many_places_of_each_link", &ACTIONS, &places);
+fn many_places_of_the_rendezvous() {
+    sweep("faults::net::many_places_of_the_rendezvous", &ACTIONS, &PLACES, &KINDS[..1]);
+}
+
+#[test]
+#[ignore = "minutes long; ci/deep.sh faults"]
+fn many_places_of_the_bootstrap() {
+    sweep("faults::net::many_places_of_the_bootstrap", &ACTIONS, &PLACES, &KINDS[1..2]);
+}
+
+#[test]
+#[ignore = "minutes long; ci/deep.sh faults"]
+fn many_places_of_control_links() {
+    sweep("faults::net::many_places_of_control_links", &ACTIONS, &PLACES, &KINDS[2..]);
 }
