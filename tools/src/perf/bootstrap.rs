@@ -124,6 +124,8 @@ impl Process {
             .args(["--timeout", &timeout.as_secs().to_string()])
             .args(["--part", &first.to_string(), &count.to_string()])
             .env("AQUEDUCT_UNIQUE_ID", id)
+            // A thousand ranks on a few cores are slow to give a sign of life, and nobody is to be taken for dead.
+            .env("AQUEDUCT_PEER_TIMEOUT", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

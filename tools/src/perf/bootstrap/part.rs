@@ -113,7 +113,7 @@ impl Part {
         let mut clock = Clock { sample: Sample::default(), since: Instant::now(), phase: 0, sent: 0 };
         let bootstrap = TcpBootstrap::new(rank, self.size, id, deadline)?;
         clock.lap(bootstrap.traffic().1);
-        // A thousand ranks on a few cores are slow to answer, and nobody is to be taken for dead.
+        // As the environment says for the bootstrap.
         let config =
             CommunicatorConfig::default().with_interface(bootstrap.local_ip()).with_peer_timeout(None);
         let met = Introduction::new(&bootstrap, no_device(), &config, deadline)?;
