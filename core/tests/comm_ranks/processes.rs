@@ -146,9 +146,15 @@ fn a_rank_killed_in_setup_is_named_to_all_others_in_time() {
     );
 }
 
+/// Pieces of the software device's memory that this process maps, in its address space.
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:aqueduct-soft")).count()
+}
+
 #[test]
-fn memory_by_descriptor_outlives_its_process() {
-    const NAME: &str = "processes::memory_by_descriptor_outlives_its_process";
+fn memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user() {
+    const NAME: &str = "processes::memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user";
     processes(
         2,
         NAME,
@@ -160,20 +166,37 @@ fn memory_by_descriptor_outlives_its_process() {
                     .register_memory(&rank.buffer(LEN, HandlePolicy::Fd), Transport::CudaIpc)
                     .unwrap();
                 rank.comm.send_memory(&memory, 1, 0).unwrap();
+                let window = rank.comm.recv_memory(1, 1).unwrap();
                 rank.comm.setup(soon()).unwrap();
+                assert_eq!(bytes(&window.get().unwrap()), paint(LEN, 1));
                 // SAFETY: ends this process, which is the point.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
+            let context = rank.comm.context().clone();
+            // What a first copy needs stays for the next one.
+            bytes(&rank.registered(LEN));
+            context.reap();
+            let (free, maps) = (context.memory_info().unwrap().0, mapped());
+            let mine = rank.registered(LEN);
             let memory = rank.comm.recv_memory(0, 0).unwrap();
+            rank.comm.send_memory(&mine, 0, 1).unwrap();
             // The peer may be gone before it is known here that its end was made.
             let result = rank.comm.setup(soon());
             while rank.comm.check().is_ok() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             assert_eq!(rank.comm.check().unwrap_err().peer(), Some(0));
-            if result.is_ok() {
-                assert_eq!(bytes(&memory.get().unwrap()), paint(LEN, 0));
+            if let (Ok(()), Ok(memory)) = (result, memory.get()) {
+                assert_eq!(bytes(&memory), paint(LEN, 0));
+                assert!(mapped() >= maps + 2, "the dead rank's memory and this rank's are mapped");
             }
+            // Dropped after the abort: at once, and to the last byte.
+            let began = std::time::Instant::now();
+            drop((memory, mine));
+            context.reap();
+            assert_eq!((context.memory_info().unwrap().0, mapped()), (free, maps));
+            drop(rank);
+            assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
         },
     );
 }

@@ -17,8 +17,10 @@ use remains::Ground;
 
 /// How many ranks a job has; fewer on a machine with fewer GPUs.
 const RANKS: u32 = 4;
-/// How soon after the loss every other rank must have ended.
+/// How soon after the loss every other rank must know of it, and have ended if it is to.
 const IN_TIME: Duration = Duration::from_secs(5);
+/// How much longer those may take who go on: they compile their kernels anew.
+const MORE_TIME: Duration = Duration::from_secs(5);
 
 /// A random number generator: splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 struct Random(u64);

@@ -12,7 +12,7 @@ use aqueduct_tests::ranks;
 
 use super::job::{GO_ON, LAST, MARK, PHASES};
 use super::remains::Ground;
-use super::{IN_TIME, Random};
+use super::{IN_TIME, MORE_TIME, Random};
 use crate::group::meet;
 
 /// How long a job may take to come to its phase.
@@ -49,6 +49,8 @@ struct Rank {
     /// How and when it ended, by its own words.
     end: Option<(String, Instant)>,
     memory: Option<String>,
+    /// When it knew of the loss, if it was to go on.
+    lost: Option<Instant>,
     /// How many of its outputs have not ended.
     open: u32,
     log: VecDeque<String>,
@@ -110,7 +112,7 @@ impl Moment {
             let mut child = command.spawn().expect("a rank can be started");
             listen(rank as usize, child.stdout.take(), &sender);
             listen(rank as usize, child.stderr.take(), &sender);
-            Rank { child, phase: None, end: None, memory: None, open: 2, log: VecDeque::new() }
+            Rank { child, phase: None, end: None, memory: None, lost: None, open: 2, log: VecDeque::new() }
         });
         let mut job = Job { ranks: ranks.collect(), lines };
         let mut outcome = Outcome::default();
@@ -143,19 +145,23 @@ impl Moment {
         job.signal(victim, self.signal);
         let others = || (0..self.ranks as usize).filter(|rank| *rank != victim);
         let ended = |job: &Job| others().all(|rank| job.ranks[rank].is_gone());
-        job.listen_until(struck + IN_TIME, ended);
+        let patience = if self.go_on { IN_TIME + MORE_TIME } else { IN_TIME };
+        job.listen_until(struck + patience, ended);
         outcome.finished_before = job.ranks[victim].end.as_ref().is_some_and(|(_, at)| *at <= struck);
-        // Whether the others may have had all they needed from it.
-        let late = job.ranks[victim].phase >= Some(LAST);
+        let phase = job.ranks[victim].phase;
         for rank in others() {
             match &job.ranks[rank].end {
                 None if job.ranks[rank].is_gone() => {
                     outcome.failures.push(format!("rank {rank} ended without a word"));
                 }
-                None => outcome.failures.push(format!("rank {rank} had not ended after {IN_TIME:?}")),
+                None => outcome.failures.push(format!("rank {rank} had not ended after {patience:?}")),
                 Some((end, at)) => {
-                    outcome.noticed.push(at.saturating_duration_since(struck));
-                    if !self.is_right(end, late) {
+                    let noticed = job.ranks[rank].lost.unwrap_or(*at).saturating_duration_since(struck);
+                    outcome.noticed.push(noticed);
+                    if noticed > IN_TIME {
+                        outcome.failures.push(format!("rank {rank} knew of it after {noticed:?}"));
+                    }
+                    if !self.is_right(end, phase) {
                         outcome.failures.push(format!("rank {rank} ended with: {end}"));
                     }
                     self.check_memory(rank, job, outcome);
@@ -167,7 +173,7 @@ impl Moment {
             job.listen_until(Instant::now() + IN_TIME, |job| job.ranks[victim].is_gone());
             match &job.ranks[victim].end {
                 None => outcome.failures.push("the victim went on and never ended".into()),
-                Some((end, _)) if end == "ok" && !late => {
+                Some((end, _)) if end == "ok" && phase < Some(LAST) => {
                     outcome.failures.push("the victim went on as if nothing had happened".into());
                 }
                 Some(_) => self.check_memory(victim, job, outcome),
@@ -175,11 +181,15 @@ impl Moment {
         }
     }
 
-    fn is_right(&self, end: &str, late: bool) -> bool {
+    /// `phase`: where the victim was.
+    fn is_right(&self, end: &str, phase: Option<usize>) -> bool {
+        let late = phase >= Some(LAST);
         let lost = format!("PeerLost {} ", self.victim);
         // A reason of some words, whatever it is.
-        (end.starts_with(&lost) && end.len() > lost.len() + 20 && !self.go_on)
-            || (end == "ok" && (late || self.go_on))
+        let named = end.starts_with(&lost) && end.len() > lost.len() + 20;
+        // Without a communicator there is nothing to go on with.
+        let goes_on = self.go_on && phase > Some(0);
+        (named && (late || !goes_on)) || (end == "ok" && (late || goes_on))
     }
 
     fn check_memory(&self, rank: usize, job: &Job, outcome: &mut Outcome) {
@@ -223,6 +233,7 @@ impl Job {
             match said.split_once(' ') {
                 Some(("phase", name)) => rank.phase = PHASES.iter().position(|phase| *phase == name),
                 Some(("end", how)) => rank.end = Some((how.to_owned(), at)),
+                Some(("lost", _)) => rank.lost = Some(at),
                 Some(("memory", bytes)) => rank.memory = Some(bytes.to_owned()),
                 _ => {}
             }
@@ -284,8 +295,8 @@ impl fmt::Display for Outcome {
             write!(f, "(it had ended before) ")?;
         }
         match self.noticed.iter().max() {
-            Some(longest) => write!(f, "all ended within {longest:?}")?,
-            None => write!(f, "nobody ended")?,
+            Some(longest) => write!(f, "all knew within {longest:?}")?,
+            None => write!(f, "nobody knew")?,
         }
         self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
     }

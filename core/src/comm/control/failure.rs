@@ -14,6 +14,9 @@ use crate::sync::lock;
 impl Control {
     /// The peer is lost: aborts, remembers why, and cuts it off.
     pub(in super::super) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
+        let why = why.to_string();
+        // An error about the peer says that itself.
+        let why = why.strip_prefix(&format!("rank {peer} was lost: ")).unwrap_or(&why);
         let mut why = format!("{why} (noticed by rank {})", self.rank);
         {
             let state = lock(&self.state);
