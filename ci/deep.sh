@@ -54,7 +54,7 @@ thread() {
     fi
     TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
         --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
-        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: abort
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: abort
 }
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
@@ -74,6 +74,10 @@ soak() {
         repeat aqueduct run --no-prefix -n 2 -- aqueduct perf all-reduce -b 4 -e 4K -n 2000 &&
         repeat aqueduct run --no-prefix -n 3 -- aqueduct perf all-reduce -b 1M -e 1M -d half -n 5 &&
         repeat aqueduct run --no-prefix -n 16 -- aqueduct perf all-reduce -b 64K -e 64K -n 3
+}
+# Ranks killed and stopped at 200 random moments; the output says which, and how soon the others knew.
+loss() {
+    AQUEDUCT_TEST_MOMENTS=200 timeout 1800 cargo test -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
 }
 # Every test again and again, more at a time than there are cores: what only fails when threads meet badly.
 again() {
@@ -113,5 +117,6 @@ lane launchers launchers
 lane faults faults
 lane scale scale
 lane soak soak
+lane loss loss
 lane again again
 finish

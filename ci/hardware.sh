@@ -32,7 +32,8 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 [ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
 
 step info 60 "$BIN/aqueduct" info
-step tests 240 "$BIN/it" hardware --ignored --test-threads=1
+step tests 240 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
+step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --nocapture --test-threads=1
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
 if [ "$gpus" -gt 1 ]; then
