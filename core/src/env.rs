@@ -65,6 +65,22 @@ pub const VARIABLES: &[Variable] = &[
         "network interfaces: name prefixes with commas; =name exactly, ^ excludes",
     ),
     variable("AQUEDUCT_SOCKET_FAMILY", "any", "address family: any, 4 or 6"),
+    variable(
+        "AQUEDUCT_IB_DEVICES",
+        "(all)",
+        "RDMA NICs by name with commas, as ibv_devices lists them: the first is Ib0, the second Ib1",
+    ),
+    variable("AQUEDUCT_IB_PORT", "(first active)", "port of the NIC, from 1"),
+    variable(
+        "AQUEDUCT_IB_GID_INDEX",
+        "(best)",
+        "entry of the port's GID table; by default RoCE v2 over IPv4 if there is one",
+    ),
+    variable("AQUEDUCT_IB_PKEY", "0", "index into the port's partition key table"),
+    variable("AQUEDUCT_IB_SL", "0", "service level, 0 to 15"),
+    variable("AQUEDUCT_IB_TC", "0", "traffic class, 0 to 255: DSCP and ECN bits on RoCE"),
+    variable("AQUEDUCT_IB_TIMEOUT", "18", "acknowledgement timeout: 4.096 us * 2^n; 1 to 31"),
+    variable("AQUEDUCT_IB_RETRY_CNT", "6", "retransmissions before the peer counts as unreachable, 0 to 7"),
     variable("AQUEDUCT_RANK", "(none)", "this process's rank; set by aqueduct run"),
     variable("AQUEDUCT_WORLD_SIZE", "(none)", "number of ranks; set by aqueduct run"),
     variable("AQUEDUCT_LOCAL_RANK", "(none)", "rank among those on this host; set by aqueduct run"),
@@ -131,6 +147,27 @@ pub enum SocketFamily {
     V6,
 }
 
+/// What `AQUEDUCT_IB_*` says; none where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IbEnv {
+    /// `AQUEDUCT_IB_DEVICES`.
+    pub devices: Option<String>,
+    /// `AQUEDUCT_IB_PORT`.
+    pub port: Option<u32>,
+    /// `AQUEDUCT_IB_GID_INDEX`.
+    pub gid_index: Option<u32>,
+    /// `AQUEDUCT_IB_PKEY`.
+    pub pkey: Option<u32>,
+    /// `AQUEDUCT_IB_SL`.
+    pub service_level: Option<u32>,
+    /// `AQUEDUCT_IB_TC`.
+    pub traffic_class: Option<u32>,
+    /// `AQUEDUCT_IB_TIMEOUT`.
+    pub timeout: Option<u32>,
+    /// `AQUEDUCT_IB_RETRY_CNT`.
+    pub retry_count: Option<u32>,
+}
+
 /// Which network interfaces the user wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -166,6 +203,8 @@ pub struct Env {
     pub timeout: Duration,
     /// `AQUEDUCT_PEER_TIMEOUT`; `None` for never.
     pub peer_timeout: Option<Duration>,
+    /// `AQUEDUCT_IB_*`.
+    pub ib: IbEnv,
     /// `AQUEDUCT_SOCKET_IFNAME`, if set.
     pub socket_ifname: Option<String>,
     /// `AQUEDUCT_SOCKET_FAMILY`.
@@ -258,6 +297,16 @@ impl Env {
                 Some(v) => Some(seconds(&v).ok_or_else(|| {
                     invalid("PEER_TIMEOUT", &v, "a positive number of seconds, or 0 for never")
                 })?),
+            },
+            ib: IbEnv {
+                devices: text("IB_DEVICES"),
+                port: number("IB_PORT", 1)?,
+                gid_index: number("IB_GID_INDEX", 0)?,
+                pkey: number("IB_PKEY", 0)?,
+                service_level: number("IB_SL", 0)?,
+                traffic_class: number("IB_TC", 0)?,
+                timeout: number("IB_TIMEOUT", 1)?,
+                retry_count: number("IB_RETRY_CNT", 0)?,
             },
             socket_ifname: text("SOCKET_IFNAME"),
             socket_family: choice(

@@ -188,7 +188,7 @@ impl Communicator {
             );
             return Err(Error::usage(OP, message));
         }
-        memory::register_buffer(buffer, offset, len, transports.into())
+        self.core.on_nics(memory::register_buffer(buffer, offset, len, transports.into())?)
     }
 
     /// Registers all of `buffer`, host memory, for `transports`. For CudaIpc it is page-locked and opened to devices.
@@ -220,7 +220,7 @@ impl Communicator {
             let message = "the buffer is of another context; make it in Communicator::context()";
             return Err(Error::usage(OP, message));
         }
-        memory::register_host(buffer, offset, len, transports.into())
+        self.core.on_nics(memory::register_host(buffer, offset, len, transports.into())?)
     }
 
     /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
@@ -240,7 +240,8 @@ impl Communicator {
     ) -> Result<RegisteredMemory> {
         self.core.check("register_memory")?;
         // SAFETY: the caller's promise is the same.
-        unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }
+        let memory = unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }?;
+        self.core.on_nics(memory)
     }
 
     /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.

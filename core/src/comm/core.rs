@@ -6,17 +6,21 @@ use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord, NO_PEER
 
 use super::config::CommunicatorConfig;
 use super::control::Control;
+use super::endpoint::Transport;
 use super::links::Links;
-use super::memory::{Imports, Regions};
+use super::memory::{Imports, Regions, RegisteredMemory};
+use super::nics::{Nic, Nics};
 use super::peer::PeerInfo;
 use super::standing::Waiters;
 use super::tokens::{Side, TokenPool};
 use super::topology::Topology;
 use crate::abort::{Abort, AbortRecordCell, AbortWord};
 use crate::deadline::Deadline;
+use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
 use crate::net::{Frame, Handler, Link, Reactor, ReactorConfig};
+use crate::rdma::Access;
 use crate::sync::{Mutex, lock};
 
 /// The shared part of a communicator. Its service thread does not hold it.
@@ -31,6 +35,8 @@ pub(super) struct Core {
     tokens: Mutex<Tokens>,
     /// Serves the data of connections; started by the first that needs it.
     data: Mutex<Option<Arc<Reactor>>>,
+    /// Found when the first is named.
+    nics: Mutex<Option<Arc<Nics>>>,
     abort: Arc<AbortMemory>,
     links: Links,
     context: Context,
@@ -47,8 +53,8 @@ impl Core {
         let topology = Topology::discover(context.device(), &peers[abort.rank as usize], &peers);
         let rank = abort.rank;
         let (imports, regions) = (Imports::default(), Arc::default());
-        let (tokens, data) = (Mutex::default(), Mutex::default());
-        Self { rank, peers, topology, config, imports, regions, tokens, data, abort, links, context }
+        let (tokens, data, nics) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { rank, peers, topology, config, imports, regions, tokens, data, nics, abort, links, context }
     }
 
     pub(super) fn rank(&self) -> u32 {
@@ -99,6 +105,32 @@ impl Core {
         }
         let reactor = Reactor::start("aqueduct-data", ReactorConfig::default(), Box::new(NoLinks))?;
         Ok(data.insert(Arc::new(reactor)).clone())
+    }
+
+    /// The NICs of this host.
+    pub(super) fn nics(&self) -> Result<Arc<Nics>> {
+        let mut nics = lock(&self.nics);
+        if let Some(nics) = &*nics {
+            return Ok(nics.clone());
+        }
+        Ok(nics.insert(Arc::new(Nics::discover(&Env::get()?.ib)?)).clone())
+    }
+
+    /// NIC `number` of this host.
+    pub(super) fn nic(&self, number: u8) -> Result<Arc<Nic>> {
+        self.nics()?.nic(number, &*self.data_reactor()?)
+    }
+
+    /// `memory`, registered with the NICs among its transports.
+    pub(super) fn on_nics(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
+        let nics = memory.transports().iter().filter_map(|transport| match transport {
+            Transport::Ib(number) => Some(self.nic(number)),
+            _ => None,
+        });
+        match nics.collect::<Result<Vec<_>>>()? {
+            nics if nics.is_empty() => Ok(memory),
+            nics => memory.on_nics(&nics, Access::DATA),
+        }
     }
 
     pub(super) fn abort_memory(&self) -> &AbortMemory {

@@ -7,6 +7,7 @@ use std::ops::BitOr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::rdma::Settings;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// A way for data between two ranks.
@@ -21,6 +22,8 @@ pub enum Transport {
     Ib(u8),
 }
 
+/// More queue pairs for one connection gain nothing.
+pub(super) const MAX_QUEUE_PAIRS: u32 = 16;
 /// NICs that a rank can name.
 const MAX_NICS: u8 = 24;
 /// The bit of the first of them.
@@ -151,14 +154,30 @@ impl fmt::Debug for Transports {
     }
 }
 
+/// How a signal crosses an RDMA connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IbSignal {
+    /// An inline write of 8 bytes, in order behind the data on the same queue pair.
+    #[default]
+    Write,
+    /// A fetch-and-add of the difference to the value before, for NICs whose writes of 8 bytes are not seen as one.
+    Atomic,
+}
+
 /// What a rank wants of its end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointConfig {
     /// The transport; both ends must name the same, except for the number of a NIC.
     pub transport: Transport,
     /// Ethernet: the address of this rank whose interface the connection uses; chosen as for control links if `None`.
     pub interface: Option<IpAddr>,
+    /// Verbs: port, GID, service level, traffic class, retries; those of the environment if `None`.
+    pub ib: Option<Settings>,
+    /// Verbs: how many queue pairs large writes are spread over; the same at both ends; 1.
+    pub queue_pairs: u32,
+    /// Verbs: how signals are sent.
+    pub ib_signal: IbSignal,
     /// How many operations may be outstanding before a call waits for earlier ones; 4096.
     pub max_outstanding: usize,
     /// How long it takes to establish a connection, and how long a call waits for earlier operations, at most; 30 s.
@@ -168,13 +187,42 @@ pub struct EndpointConfig {
 impl EndpointConfig {
     /// An endpoint of `transport` with its defaults.
     pub fn new(transport: Transport) -> Self {
-        Self { transport, interface: None, max_outstanding: 4096, timeout: Duration::from_secs(30) }
+        Self {
+            transport,
+            interface: None,
+            ib: None,
+            queue_pairs: 1,
+            ib_signal: IbSignal::Write,
+            max_outstanding: 4096,
+            timeout: Duration::from_secs(30),
+        }
     }
 
     /// The same on the interface of `address`.
     #[must_use]
     pub fn with_interface(mut self, address: IpAddr) -> Self {
         self.interface = Some(address);
+        self
+    }
+
+    /// The same with other settings of the NIC.
+    #[must_use]
+    pub fn with_ib(mut self, settings: Settings) -> Self {
+        self.ib = Some(settings);
+        self
+    }
+
+    /// The same over several queue pairs.
+    #[must_use]
+    pub fn with_queue_pairs(mut self, count: u32) -> Self {
+        self.queue_pairs = count.clamp(1, MAX_QUEUE_PAIRS);
+        self
+    }
+
+    /// The same with signals of another sort.
+    #[must_use]
+    pub fn with_ib_signal(mut self, signal: IbSignal) -> Self {
+        self.ib_signal = signal;
         self
     }
 

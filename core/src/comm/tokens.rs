@@ -1,14 +1,16 @@
 //! The words of semaphores: slots of one allocation per communicator, so that a peer maps it once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::Transports;
+use super::core::Core;
+use super::endpoint::{Transport, Transports};
 use super::memory::{self, HostBuffer, RegisteredMemory};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
+use crate::rdma::Access;
 use crate::sync::{Mutex, lock};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
@@ -35,6 +37,8 @@ pub(super) enum Side {
 pub(super) struct TokenPool {
     side: Side,
     memory: RegisteredMemory,
+    /// The same for each NIC that a semaphore has needed it for.
+    on_nics: Mutex<HashMap<u8, RegisteredMemory>>,
     /// In order of release, so that a slot rests as long as possible before its next use.
     free: Mutex<VecDeque<u32>>,
     count: u32,
@@ -60,7 +64,28 @@ impl TokenPool {
                 memory::register_host(&buffer, 0, bytes, Transports::CUDA_IPC)?
             }
         };
-        Ok(Arc::new(Self { side, memory, free: Mutex::new((0..count).collect()), count }))
+        Ok(Arc::new(Self {
+            side,
+            memory,
+            on_nics: Mutex::default(),
+            free: Mutex::new((0..count).collect()),
+            count,
+        }))
+    }
+
+    /// All of it, for one transport.
+    fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
+        let Transport::Ib(number) = transport else {
+            return Ok(self.memory.clone().with_transports(transport.into()));
+        };
+        let mut known = lock(&self.on_nics);
+        if let Some(memory) = known.get(&number) {
+            return Ok(memory.clone());
+        }
+        let memory = self.memory.clone().with_transports(transport.into());
+        // Signals must not pass the data that they speak of: no relaxed ordering.
+        let memory = memory.on_nics(&[core.nic(number)?], Access::FLAGS)?;
+        Ok(known.entry(number).or_insert(memory).clone())
     }
 
     /// A slot whose words are zero.
@@ -73,7 +98,7 @@ impl TokenPool {
             return Err(Error::new(ErrorKind::InvalidUsage, "build_semaphore", message));
         };
         let slot = Arc::new(TokenSlot { pool: self.clone(), slot });
-        let memory = slot.memory(Transports::CUDA_IPC)?;
+        let memory = self.memory.range(slot.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
         match memory.host() {
             Some(words) => words.fill(0),
             None => memory.slice()?.fill(0, Deadline::after(ZEROING))?,
@@ -88,10 +113,9 @@ impl TokenSlot {
         u64::from(self.slot) << 1 | u64::from(self.pool.side == Side::Host)
     }
 
-    /// Its bytes, as memory that can be sent, for `transports`.
-    pub(super) fn memory(&self, transports: Transports) -> Result<RegisteredMemory> {
-        let words = self.pool.memory.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
-        Ok(words.with_transports(transports))
+    /// Its bytes, as memory that can be sent, for `transport`.
+    pub(super) fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
+        self.pool.memory(core, transport)?.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)
     }
 }
 

@@ -33,6 +33,22 @@ impl LocalRange {
 }
 
 impl RemoteRange {
+    /// The part `offset .. offset + length`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if it is not all inside.
+    pub fn part(&self, offset: u64, length: u64) -> Result<Self> {
+        let address = inside(self.address, self.length, offset, length)?;
+        Ok(Self { address, length, key: self.key })
+    }
+
+    /// The first `length` bytes, or all if there are not so many.
+    #[must_use]
+    pub fn first(mut self, length: u64) -> Self {
+        self.length = self.length.min(length);
+        self
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
         self.length

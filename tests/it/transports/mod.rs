@@ -8,8 +8,10 @@ use aqueduct::comm::Transport;
 use crate::group::{Machine, processes};
 use pair::{Kind, Pair};
 
+type Case = fn(&Pair);
+
 /// What a connection promises, whatever is below it; run one after the other by the same two ranks.
-const CASES: &[(&str, fn(&Pair))] = &[
+const CASES: &[(&str, Case)] = &[
     ("a signal comes after the writes before it", cases::order),
     ("what is not allowed is refused with words", cases::refusals),
     ("flush means that data has arrived and sources are free", cases::flush),
@@ -68,6 +70,53 @@ instances! {
     ethernet_device_to_host: Transport::Ethernet, Device to Host;
     ethernet_host_to_device: Transport::Ethernet, Host to Device;
     ethernet_host_to_host: Transport::Ethernet, Host to Host;
+}
+
+/// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.
+mod verbs {
+    use super::{Kind, Machine, Transport, suite};
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn host_to_host() {
+        suite(Machine::Software, Transport::Ib(0), Kind::Host, Kind::Host, "transports::verbs::host_to_host");
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn host_to_device() {
+        suite(
+            Machine::Software,
+            Transport::Ib(0),
+            Kind::Host,
+            Kind::Device,
+            "transports::verbs::host_to_device",
+        );
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn device_to_host() {
+        suite(
+            Machine::Software,
+            Transport::Ib(0),
+            Kind::Device,
+            Kind::Host,
+            "transports::verbs::device_to_host",
+        );
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn device_to_device() {
+        suite(
+            Machine::Software,
+            Transport::Ib(0),
+            Kind::Device,
+            Kind::Device,
+            "transports::verbs::device_to_device",
+        );
+    }
 }
 
 /// Writes far into a memory of a terabyte, of which only the pages that are touched exist.

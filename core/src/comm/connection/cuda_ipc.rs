@@ -28,7 +28,7 @@ impl Backend for CudaIpc {
         self.stream.copy(&dst.device()?, &src.device()?)
     }
 
-    fn update(&self, dst: Span<'_>, value: u64) -> Result<()> {
+    fn update(&self, dst: Span<'_>, _: u64, value: u64) -> Result<()> {
         // SYNC connection.signal: the fence is part of the write.
         self.stream.write_value64(&dst.device()?, value)
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cuda_ipc::CudaIpc;
-use super::{Backend, Connection, Counters, Inner, ethernet};
+use super::{Backend, Connection, Counters, Inner, ethernet, verbs};
 use crate::comm::core::Core;
 use crate::comm::endpoint::{EndpointConfig, EndpointWire, Transport};
 use crate::comm::key::Key;
@@ -29,6 +29,7 @@ pub(in super::super) struct ConnectItem {
 enum Draft {
     CudaIpc(CudaIpc),
     Ethernet(Box<ethernet::Draft>),
+    Verbs(Box<verbs::Draft>),
 }
 
 impl ConnectItem {
@@ -46,8 +47,10 @@ impl ConnectItem {
                 let detail = draft.describe();
                 Ok((Draft::Ethernet(Box::new(draft)), detail))
             }
-            Transport::Ib(_) => {
-                Err(Error::new(ErrorKind::Unsupported, OP, "verbs are not part of this version"))
+            Transport::Ib(number) => {
+                let draft = verbs::Draft::new(core, self.key, &self.config, number)?;
+                let detail = draft.describe();
+                Ok((Draft::Verbs(Box::new(draft)), detail))
             }
         }
     }
@@ -82,6 +85,7 @@ impl Item for ConnectItem {
         let backend: Box<dyn Backend> = match self.draft.take() {
             Some(Draft::CudaIpc(backend)) => Box::new(backend),
             Some(Draft::Ethernet(draft)) => Box::new(draft.finish(core, &theirs.detail)?),
+            Some(Draft::Verbs(draft)) => Box::new(draft.finish(core, &theirs)?),
             None => {
                 return Err(Error::new(
                     ErrorKind::Internal,

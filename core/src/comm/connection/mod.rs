@@ -1,8 +1,10 @@
 //! Connections: host-driven, one-sided data movement between two ranks.
 
+mod completion;
 mod cuda_ipc;
 mod ethernet;
 mod item;
+mod verbs;
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +90,7 @@ impl<'a> Span<'a> {
     }
 
     /// What its owner said about it, and where in that it begins.
-    fn remote(&self, op: &'static str) -> Result<(&'a Remote, u64)> {
+    fn remote(&self, op: &'static str) -> Result<(&'a Arc<Remote>, u64)> {
         let own = || Error::usage(op, "the remote memory is this rank's own");
         self.memory.remote().map(|(remote, base)| (remote, base + self.offset as u64)).ok_or_else(own)
     }
@@ -99,7 +101,8 @@ trait Backend: Send + Sync {
     /// Takes an operation; [`kick`](Self::kick) puts it on its way.
     fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
     fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
-    fn update(&self, dst: Span<'_>, value: u64) -> Result<()>;
+    /// The value before was `old`.
+    fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()>;
     /// Puts on its way what was taken.
     fn kick(&self) -> Result<()> {
         Ok(())
@@ -232,7 +235,7 @@ impl Connection {
                 format!("offset {dst_offset} gives an address that is no multiple of 8"),
             ));
         }
-        self.inner.backend.update(dst, value)?;
+        self.inner.backend.update(dst, *counter, value)?;
         self.kick()?;
         *counter = value;
         count(&self.inner.counters.signals, 1);

@@ -8,13 +8,13 @@ use super::super::endpoint::{Transport, Transports};
 use super::super::holds::HoldId;
 use super::super::mailbox::Offer;
 use super::super::registry;
-use super::regions::Grant;
-use super::wire::{MAX_CHUNKS, MemoryWire, Way};
-use super::{HostBuffer, Origin, Place, RegisteredMemory};
+use super::wire::{MAX_CHUNKS, MemoryWire, RemoteKey, Way};
+use super::{HostBuffer, OnNics, Origin, Place, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{self, HandleTypes, PhysicalAllocation};
 use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive, MemoryKind, PointerInfo};
+use crate::rdma::MemoryRegion;
 
 /// An allocation of this process of which ranges are registered. One per buffer, however often it is registered.
 #[derive(Debug)]
@@ -128,7 +128,8 @@ pub(in super::super) fn register_host(
         },
     );
     let place = Place::Host(buffer.whole(), buffer.device_slice()?).part(offset, len)?;
-    let (context, origin) = (buffer.context().clone(), Origin::Local { allocation, offset: offset as u64 });
+    let (context, origin) =
+        (buffer.context().clone(), Origin::Local { allocation, offset: offset as u64, nics: None });
     Ok(RegisteredMemory { place, len, context, transports, origin })
 }
 
@@ -192,7 +193,7 @@ fn local(allocation: Arc<Allocation>, offset: u64, len: usize, transports: Trans
         len,
         context,
         transports,
-        origin: Origin::Local { allocation, offset },
+        origin: Origin::Local { allocation, offset, nics: None },
     }
 }
 
@@ -238,7 +239,7 @@ impl Export {
 
 /// Exports `memory` for `peer`, for each of its transports.
 pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Result<Export> {
-    let Origin::Local { allocation, offset } = &memory.origin else {
+    let Origin::Local { allocation, offset, nics } = &memory.origin else {
         return Err(Error::usage(
             "send_memory",
             "memory that was received cannot be sent on; its owner has to send it to that rank",
@@ -260,10 +261,19 @@ pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32
     if matches!(way, Way::Legacy(_)) {
         holds.push((HoldId::Memory(allocation.number), allocation.clone()));
     }
-    let grant: Option<Arc<Grant>> =
-        memory.transports.contains(Transport::Ethernet).then(|| Arc::new(core.regions().grant(memory, peer)));
-    let region = grant.as_ref().map(|grant| grant.number());
-    holds.extend(grant.map(|grant| (HoldId::Region(grant.number()), grant as KeepAlive)));
+    // NICs and message handlers reach it without a mapping: it stays until the peer has given it back.
+    let mut region = None;
+    if !others.is_empty() {
+        let grant = core.regions().grant(memory, peer);
+        region = Some(grant.number());
+        holds.push((HoldId::Region(grant.number()), Arc::new((grant, nics.clone()))));
+    }
+    let key = |on: &OnNics, (nic, mr): &(u8, MemoryRegion)| RemoteKey {
+        nic: *nic,
+        region: mr.remote(),
+        offset: on.offset,
+    };
+    let keys = nics.iter().flat_map(|on| on.regions.iter().map(move |pair| key(on, pair))).collect();
     let wire = MemoryWire {
         transports: if way == Way::Unmapped { others } else { memory.transports() },
         process: registry::process_number()?,
@@ -273,7 +283,7 @@ pub(in super::super) fn export(core: &Core, memory: &RegisteredMemory, peer: u32
         len: memory.len() as u64,
         way,
         region,
-        keys: Vec::new(),
+        keys,
     };
     Ok(Export { wire, fds, holds, _memory: allocation.clone(), peer })
 }

@@ -20,8 +20,10 @@ pub(super) use place::Place;
 pub(super) use regions::Regions;
 
 use super::endpoint::{Transport, Transports};
+use super::nics::Nic;
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive};
+use crate::rdma::{Access, MemoryRegion};
 use crate::volatile::VolatileSlice;
 
 /// A range of device or host memory that connections and channels can use: of this rank, or received from another.
@@ -43,8 +45,17 @@ pub struct RegisteredMemory {
 
 #[derive(Clone)]
 enum Origin {
-    Local { allocation: Arc<Allocation>, offset: u64 },
+    Local { allocation: Arc<Allocation>, offset: u64, nics: Option<OnNics> },
     Received { remote: Arc<Remote>, offset: u64 },
+}
+
+/// A local memory as NICs know it.
+#[derive(Clone)]
+struct OnNics {
+    /// By number of the NIC.
+    regions: Arc<Vec<(u8, MemoryRegion)>>,
+    /// Where in them it begins.
+    offset: u64,
 }
 
 impl RegisteredMemory {
@@ -125,8 +136,13 @@ impl RegisteredMemory {
         self.check_range("range", offset, size)?;
         let further = |base: &u64| base + offset as u64;
         let origin = match &self.origin {
-            Origin::Local { allocation, offset } => {
-                Origin::Local { allocation: allocation.clone(), offset: further(offset) }
+            Origin::Local { allocation, offset, nics } => {
+                let moved = |on: &OnNics| OnNics { regions: on.regions.clone(), offset: further(&on.offset) };
+                Origin::Local {
+                    allocation: allocation.clone(),
+                    offset: further(offset),
+                    nics: nics.as_ref().map(moved),
+                }
             }
             Origin::Received { remote, offset } => {
                 Origin::Received { remote: remote.clone(), offset: further(offset) }
@@ -142,13 +158,34 @@ impl RegisteredMemory {
         self
     }
 
+    /// The same, registered with `nics` for `access`.
+    pub(super) fn on_nics(mut self, nics: &[Arc<Nic>], access: Access) -> Result<Self> {
+        if let Origin::Local { nics: known, .. } = &mut self.origin {
+            let register = |nic: &Arc<Nic>| Ok((nic.number(), nic.register(&self.place, access)?));
+            let regions = Arc::new(nics.iter().map(register).collect::<Result<Vec<_>>>()?);
+            *known = Some(OnNics { regions, offset: 0 });
+        }
+        Ok(self)
+    }
+
+    /// What it is to NIC `number`, and where in that it begins.
+    pub(super) fn on_nic(&self, number: u8) -> Option<(&MemoryRegion, u64)> {
+        match &self.origin {
+            Origin::Local { nics: Some(on), .. } => {
+                let region = on.regions.iter().find(|(nic, _)| *nic == number)?;
+                Some((&region.1, on.offset))
+            }
+            _ => None,
+        }
+    }
+
     /// Where this process reaches it.
     pub(super) fn place(&self) -> &Place {
         &self.place
     }
 
     /// What the rank that it was received from said about it, and where in that it begins.
-    pub(super) fn remote(&self) -> Option<(&Remote, u64)> {
+    pub(super) fn remote(&self) -> Option<(&Arc<Remote>, u64)> {
         match &self.origin {
             Origin::Local { .. } => None,
             Origin::Received { remote, offset } => Some((remote, *offset)),

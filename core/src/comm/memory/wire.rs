@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::super::endpoint::Transports;
+use crate::rdma::RemoteRegion;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of a memory on the wire.
@@ -33,9 +34,9 @@ pub(super) struct MemoryWire {
 pub(in super::super) struct RemoteKey {
     /// The owner's NIC for which it holds.
     pub(in super::super) nic: u8,
-    /// The address and key that the NIC knows it by.
-    pub(in super::super) addr: u64,
-    pub(in super::super) rkey: u32,
+    /// What is registered with it, and where in that the memory begins.
+    pub(in super::super) region: RemoteRegion,
+    pub(in super::super) offset: u64,
 }
 
 /// A rank has no more NICs than this.
@@ -90,8 +91,8 @@ impl MemoryWire {
             }
         }
         w.u8(u8::from(self.region.is_some())).u64(self.region.unwrap_or(0)).count(self.keys.len());
-        for RemoteKey { nic, addr, rkey } in &self.keys {
-            w.u8(*nic).u64(*addr).u32(*rkey);
+        for RemoteKey { nic, region, offset } in &self.keys {
+            region.encode(w.u8(*nic).u64(*offset));
         }
         w.finish()
     }
@@ -123,11 +124,14 @@ impl MemoryWire {
             return Err(WireError::Invalid { what: "region of a memory" });
         }
         let region = granted.then_some(number);
-        let count = r.count(MAX_KEYS, 13)?;
-        let key = |r: &mut Reader<'_>| Ok(RemoteKey { nic: r.u8()?, addr: r.u64()?, rkey: r.u32()? });
+        let count = r.count(MAX_KEYS, 9 + RemoteRegion::BYTES)?;
+        let key = |r: &mut Reader<'_>| {
+            Ok(RemoteKey { nic: r.u8()?, offset: r.u64()?, region: RemoteRegion::decode(r)? })
+        };
         let keys = (0..count).map(|_| key(&mut r)).collect::<WireResult<Vec<_>>>()?;
         r.finish()?;
-        if offset.checked_add(len).is_none_or(|end| end > total) {
+        let outside = |key: &RemoteKey| key.region.range(key.offset, len).is_err();
+        if offset.checked_add(len).is_none_or(|end| end > total) || keys.iter().any(outside) {
             return Err(WireError::Invalid { what: "range of a memory" });
         }
         let sum = |sizes: Vec<u64>| sizes.into_iter().try_fold(0_u64, u64::checked_add);
@@ -163,7 +167,7 @@ mod tests {
             len: 64,
             way,
             region: Some(5),
-            keys: vec![RemoteKey { nic: 1, addr: 0xffff_ffff_0000, rkey: 9 }],
+            keys: Vec::new(),
         }
     }
 

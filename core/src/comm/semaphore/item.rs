@@ -60,7 +60,7 @@ impl<S: Flavour> SemaphoreItem<S> {
             return Err(Error::usage(OP, message));
         }
         let slot = core.tokens(S::SIDE)?.claim()?;
-        let words = slot.memory(connection.transport().into())?;
+        let words = slot.memory(core, connection.transport())?;
         let mut export = memory::export(core, &words, self.key.peer)?;
         self.held.extend(export.hold_ids());
         let Offer { body, fds } = export.offer(core);
@@ -113,7 +113,7 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
             return Err(Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered"));
         };
-        let mine = slot.memory(connection.transport().into())?;
+        let mine = slot.memory(core, connection.transport())?;
         // Last: from here on the peer's memory and words count as used by us.
         let theirs = memory::import(core, peer, Offer { body, fds })?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {

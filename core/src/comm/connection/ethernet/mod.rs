@@ -4,7 +4,6 @@
 //! A write names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire.
 //! [`flush`](super::Connection::flush) asks for an acknowledgement and waits for it.
 
-mod completion;
 mod frame;
 mod inbox;
 mod outbox;
@@ -42,7 +41,7 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn new(core: &Core, key: Key, config: &EndpointConfig) -> Result<Self> {
-        let mut draft = Self { key, config: *config, listener: None };
+        let mut draft = Self { key, config: config.clone(), listener: None };
         if core.rank() < key.peer {
             let (network, claims) = core.links().for_data(key.peer, key.tag);
             draft.listener = Some(network.listen_tcp(interface(core, config)?, claims)?);
@@ -86,11 +85,11 @@ impl Draft {
             Error::new(ErrorKind::Remote, "connect", message).with_peer(peer).with_source(error)
         })?;
         let (network, claims) = core.links().for_data(peer, self.key.tag);
-        let deadline = Deadline::after(self.config.timeout);
+        let deadline = Deadline::after(ethernet.config.timeout);
         let stream = network.connect_tcp(&addresses, claims, deadline).map_err(|error| {
             let message = format!(
                 "{}: cannot reach rank {peer} at {addresses:?} ({}); choose an interface that leads there, with \
-                 EndpointConfig::with_interface or AQUEDUCT_INTERFACE at rank {peer}",
+                 EndpointConfig::with_interface or AQUEDUCT_SOCKET_IFNAME at rank {peer}",
                 self.key,
                 error.message()
             );
@@ -172,7 +171,7 @@ impl Backend for Ethernet {
         Err(Error::new(ErrorKind::Unsupported, "read", message))
     }
 
-    fn update(&self, dst: Span<'_>, value: u64) -> Result<()> {
+    fn update(&self, dst: Span<'_>, _: u64, value: u64) -> Result<()> {
         let (region, offset) = region(dst)?;
         self.give("update_and_sync", |outbox| outbox.update(region, offset, value))
     }

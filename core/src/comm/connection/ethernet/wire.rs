@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::completion::Completion;
+use super::super::completion::Completion;
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{Inbox, Turn};
 use super::outbox::{Outbox, Waits};

@@ -1,0 +1,119 @@
+//! One queue pair of a connection: what is being posted, what is outstanding, and what that keeps alive.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::comm::memory::Remote;
+use crate::error::Result;
+use crate::rdma::{Batch, LocalRange, MemoryRegion, QueuePair, ReadyToSend, RemoteRange, Window};
+
+/// One request in sixteen is signalled: completions cost, and one covers all before it.
+const SIGNAL_EVERY: u32 = 16;
+
+/// The memories that a request uses.
+pub(super) type Keep = (Option<MemoryRegion>, Arc<Remote>);
+
+/// A queue pair with its bookkeeping.
+pub(super) struct Lane {
+    pub(super) queue_pair: QueuePair<ReadyToSend>,
+    window: Window,
+    batch: Batch,
+    kept: VecDeque<(u64, Keep)>,
+    /// A place at the peer that was written before, for a request that only completes those before it.
+    known: Option<RemoteRange>,
+}
+
+/// What a request does.
+#[derive(Clone, Copy)]
+pub(super) enum Request<'a> {
+    Write(LocalRange, RemoteRange),
+    Inline(&'a [u8], RemoteRange),
+    Read(LocalRange, RemoteRange),
+    /// The range takes the old value.
+    Add(LocalRange, RemoteRange, u64),
+}
+
+impl Lane {
+    pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
+        let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
+        Self { queue_pair, window, batch: Batch::with_capacity(64), kept: VecDeque::new(), known: None }
+    }
+
+    /// Adds a request; false if there is no room now.
+    pub(super) fn push(
+        &mut self,
+        request: Request<'_>,
+        fence: bool,
+        signal: bool,
+        keep: Keep,
+    ) -> Result<bool> {
+        let taken =
+            if signal { self.window.take_signalled().map(|id| (id, true)) } else { self.window.take() };
+        let Some((id, signal)) = taken else { return Ok(false) };
+        let made = match request {
+            Request::Write(from, to) => self.batch.write(from, to)?,
+            Request::Inline(data, to) => self.batch.write_inline(data, to)?,
+            Request::Read(into, from) => self.batch.read(into, from)?,
+            Request::Add(old, at, value) => self.batch.fetch_add(old, at, value)?,
+        };
+        let made = made.id(id).signalled_if(signal);
+        if fence {
+            made.fence();
+        }
+        if let Request::Write(_, to) | Request::Inline(_, to) = request {
+            self.known = Some(to);
+        }
+        self.kept.push_back((id, keep));
+        Ok(true)
+    }
+
+    /// Makes sure that the latest request will be known to have completed; false if there is no room now.
+    pub(super) fn cover(&mut self) -> Result<bool> {
+        if self.window.is_covered() {
+            return Ok(true);
+        }
+        let (Some((_, keep)), Some(known)) = (self.kept.back(), self.known) else { return Ok(true) };
+        let keep = keep.clone();
+        // A write of no bytes touches no memory, and completes after what was posted before it.
+        self.push(Request::Inline(&[], known.first(0)), false, true, keep)
+    }
+
+    /// Rings the doorbell for what was added.
+    pub(super) fn post(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        match self.queue_pair.post(&mut self.batch) {
+            Ok(()) => Ok(()),
+            // The window bounds what is posted: it cannot be full for long.
+            Err(error) if error.full => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Request `id` and all before it have completed.
+    pub(super) fn complete(&mut self, id: u64, spent: &mut Vec<Keep>) {
+        self.window.complete(id);
+        while self.kept.front().is_some_and(|(kept, _)| *kept < self.window.done()) {
+            spent.extend(self.kept.pop_front().map(|(_, keep)| keep));
+        }
+    }
+
+    /// Requests so far.
+    pub(super) fn posted(&self) -> u64 {
+        self.window.posted()
+    }
+
+    /// Requests that have completed.
+    pub(super) fn done(&self) -> u64 {
+        self.window.done()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.window.outstanding() == 0
+    }
+
+    pub(super) fn has_unposted(&self) -> bool {
+        !self.batch.is_empty()
+    }
+}

@@ -1,0 +1,218 @@
+//! Verbs: RDMA writes on queue pairs of type RC, and the signal behind them on the same one.
+//!
+//! An RC queue pair executes in order, and what an RDMA write places is visible before what a later one places as long as
+//! the later one's memory is not registered for relaxed ordering: data is, words of semaphores are not. A large write may
+//! be spread over several queue pairs; the signal, on the first, is then held until the others have completed.
+
+mod issue;
+mod lane;
+mod road;
+
+use std::sync::Arc;
+
+use super::{Backend, Span};
+use crate::comm::core::Core;
+use crate::comm::endpoint::{EndpointConfig, EndpointWire, MAX_QUEUE_PAIRS, Transport};
+use crate::comm::key::Key;
+use crate::comm::nics::Nic;
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::Event;
+use crate::rdma::{
+    Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
+};
+use crate::wire::{Reader, WireResult, Writer};
+use issue::Operation;
+use road::Road;
+
+/// Requests that a queue pair holds.
+const QUEUE: u32 = 512;
+
+/// One end, before the other is known.
+pub(super) struct Draft {
+    key: Key,
+    config: EndpointConfig,
+    nic: Arc<Nic>,
+    queue_pairs: Vec<QueuePair<Init>>,
+    completions: CompletionQueue,
+    channel: CompletionChannel,
+    max_message: u64,
+}
+
+impl Draft {
+    pub(super) fn new(core: &Core, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
+        let nics = core.nics()?;
+        let nic = core.nic(number)?;
+        let settings = config.ib.as_ref().unwrap_or(nics.settings());
+        settings.check()?;
+        let port = nic.port(settings)?;
+        let channel = nic.context.completion_channel()?;
+        // Every request may fail, and a failure completes also when it was not signalled.
+        let capacity = QUEUE * config.queue_pairs;
+        let completions = nic.context.completion_queue_with(capacity, &channel)?;
+        let options = QpOptions::default().with_max_send(QUEUE);
+        let make = |_| {
+            let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+            new.init(&port, settings, Access::FLAGS)
+        };
+        let queue_pairs = (0..config.queue_pairs).map(make).collect::<Result<_>>()?;
+        let max_message = u64::from(port.attributes.max_message).clamp(4096, 1 << 30);
+        Ok(Self { key, config: config.clone(), nic, queue_pairs, completions, channel, max_message })
+    }
+
+    /// What the other end needs: the addresses of the queue pairs.
+    pub(super) fn describe(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.count(self.queue_pairs.len());
+        self.queue_pairs.iter().for_each(|qp| qp.address().encode(&mut w));
+        w.finish()
+    }
+
+    /// Connects the queue pairs.
+    pub(super) fn finish(self, core: &Arc<Core>, theirs: &EndpointWire) -> Result<Verbs> {
+        const OP: &str = "connect";
+        let peer = self.key.peer;
+        let addresses = decode(&theirs.detail).map_err(|error| {
+            let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
+            Error::new(ErrorKind::Remote, OP, message).with_peer(peer).with_source(error)
+        })?;
+        if addresses.len() != self.queue_pairs.len() {
+            let message = format!(
+                "{}: rank {peer} asked for {} queue pairs, this rank for {}; name the same number at both ends",
+                self.key,
+                addresses.len(),
+                self.queue_pairs.len()
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
+        let Transport::Ib(their_nic) = theirs.transport else {
+            return Err(Error::new(ErrorKind::Internal, OP, "the transports were compared"));
+        };
+        let connect = |(qp, address): (QueuePair<Init>, &QpAddress)| qp.connect(address)?.ready_to_send();
+        let queue_pairs =
+            self.queue_pairs.into_iter().zip(&addresses).map(connect).collect::<Result<Vec<_>>>();
+        let queue_pairs = queue_pairs.map_err(|error| {
+            let message = format!("{}: {}", self.key, error.message());
+            Error::new(error.kind(), OP, message).with_peer(peer).with_code(error.code()).with_source(error)
+        })?;
+        let road = Road::open(road::Parts {
+            core,
+            peer,
+            nic: self.nic.clone(),
+            queue_pairs,
+            completions: self.completions,
+            channel: self.channel,
+            max_message: self.max_message,
+            signal: self.config.ib_signal,
+        })?;
+        Ok(Verbs { road, config: self.config, peer, nic: self.nic.number(), their_nic })
+    }
+}
+
+fn decode(detail: &[u8]) -> WireResult<Vec<QpAddress>> {
+    let mut r = Reader::new(detail);
+    let count = r.count(MAX_QUEUE_PAIRS as usize, 1)?;
+    let addresses = (0..count).map(|_| QpAddress::decode(&mut r)).collect::<WireResult<_>>()?;
+    r.finish()?;
+    Ok(addresses)
+}
+
+/// One end of a connection over verbs.
+pub(super) struct Verbs {
+    road: Arc<Road>,
+    config: EndpointConfig,
+    peer: u32,
+    nic: u8,
+    their_nic: u8,
+}
+
+impl Verbs {
+    /// Gives the road an operation, once it has room.
+    fn give(&self, op: &'static str, operation: Operation) -> Result<()> {
+        let mut operation = Some(operation);
+        let deadline = Deadline::after(self.config.timeout);
+        let mut backoff = Backoff::new();
+        loop {
+            self.road.check()?;
+            if self.road.give(&mut operation, self.config.max_outstanding) {
+                return Ok(());
+            }
+            self.road.drive()?;
+            if deadline.expired() {
+                let message = format!(
+                    "rank {} has not taken the {} operations before this one within {:?}",
+                    self.peer, self.config.max_outstanding, self.config.timeout
+                );
+                return Err(Error::timeout(op, message).with_peer(self.peer));
+            }
+            backoff.pause(deadline);
+        }
+    }
+
+    /// What the peer's NIC knows the range as.
+    fn theirs(&self, op: &'static str, span: Span<'_>) -> Result<RemoteRange> {
+        let (remote, offset) = span.remote(op)?;
+        let missing = || {
+            let message = format!(
+                "the memory is not registered with Ib{} of rank {}, to which this connection leads; name it when registering",
+                self.their_nic, self.peer
+            );
+            Error::usage(op, message)
+        };
+        let key = remote.key(self.their_nic).ok_or_else(missing)?;
+        key.region.range(key.offset + offset, span.len as u64)
+    }
+}
+
+impl Backend for Verbs {
+    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        let operation = Operation::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?;
+        self.give("write", operation)
+    }
+
+    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        let operation = Operation::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?;
+        self.give("read", operation)
+    }
+
+    fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()> {
+        const OP: &str = "update_and_sync";
+        let (remote, _) = dst.remote(OP)?;
+        let operation = Operation::Update { to: self.theirs(OP, dst)?, old, value, remote: remote.clone() };
+        self.give(OP, operation)
+    }
+
+    fn kick(&self) -> Result<()> {
+        self.road.drive()
+    }
+
+    fn mark(&self) -> Result<u64> {
+        let mark = self.road.mark();
+        self.road.drive()?;
+        Ok(mark)
+    }
+
+    fn is_done(&self, mark: u64) -> Result<bool> {
+        self.road.is_done(mark)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.road.check()
+    }
+
+    fn wait_event(&self, event: &Event) -> Result<()> {
+        self.road.after(event)?;
+        self.road.drive()
+    }
+
+    fn record_event(&self, event: &Event) -> Result<()> {
+        let mark = self.mark()?;
+        self.road.record(event, mark)
+    }
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        self.road.close();
+    }
+}

@@ -1,0 +1,398 @@
+//! All queue pairs of a connection, and the operations waiting for them.
+//!
+//! Whoever has an operation posts it, and whoever waits polls for completions. The service thread helps where nobody
+//! waits: with operations that are held back, streams that wait for operations, and connections that were dropped.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+
+use super::super::completion::Completion;
+use super::issue::{INLINE, Operation};
+use super::lane::{Keep, Lane};
+use crate::comm::control::Control;
+use crate::comm::core::Core;
+use crate::comm::endpoint::IbSignal;
+use crate::comm::nics::{Nic, Watcher};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Event, PinnedBuffer, Stream};
+use crate::net::{Interest, Next, Pollable, Registration};
+use crate::rdma::{
+    About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QueuePair,
+    ReadyToSend,
+};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+
+/// Completions taken at a time.
+const POLL: usize = 64;
+/// A connection's way to one peer. Holds no communicator: the service thread holds it.
+pub(super) struct Road {
+    peer: u32,
+    /// Dropped before what its requests use.
+    state: Mutex<State>,
+    completions: CompletionQueue,
+    channel: CompletionChannel,
+    pub(super) max_message: u64,
+    pub(super) max_inline: usize,
+    /// Where atomics put the old value, if signals are atomics.
+    pub(super) landing: Option<MemoryRegion>,
+    done: AtomicU64,
+    completion: Completion,
+    /// Orders events of the user's before operations.
+    stream: Stream,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    /// A stream waits, or the owner has gone: the service thread goes on until everything is done.
+    serviced: AtomicBool,
+    closing: AtomicBool,
+    registration: OnceLock<Registration>,
+    control: Arc<Control>,
+    nic: Arc<Nic>,
+}
+
+pub(super) struct State {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) queue: VecDeque<Operation>,
+    pub(super) marks: VecDeque<Mark>,
+    marked: u64,
+    /// The lane of the next piece.
+    pub(super) next_lane: usize,
+    /// Reads were posted, whose data a later request may send.
+    pub(super) unfenced: bool,
+    spent: Vec<Keep>,
+}
+
+/// A position: reached when every lane has completed so many requests.
+pub(super) struct Mark {
+    pub(super) number: u64,
+    pub(super) targets: Vec<u64>,
+}
+
+/// What a road is made of.
+pub(super) struct Parts<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) peer: u32,
+    pub(super) nic: Arc<Nic>,
+    pub(super) queue_pairs: Vec<QueuePair<ReadyToSend>>,
+    pub(super) completions: CompletionQueue,
+    pub(super) channel: CompletionChannel,
+    pub(super) max_message: u64,
+    pub(super) signal: IbSignal,
+}
+
+impl Road {
+    pub(super) fn open(parts: Parts<'_>) -> Result<Arc<Self>> {
+        let Parts { core, peer, nic, queue_pairs, completions, channel, max_message, signal } = parts;
+        let landing = match signal {
+            IbSignal::Write => None,
+            IbSignal::Atomic => Some(landing(core, &nic)?),
+        };
+        let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
+        let state = State {
+            lanes: queue_pairs.into_iter().map(Lane::new).collect(),
+            queue: VecDeque::new(),
+            marks: VecDeque::new(),
+            marked: 0,
+            next_lane: 0,
+            unfenced: false,
+            spent: Vec::new(),
+        };
+        let road = Arc::new(Self {
+            peer,
+            state: Mutex::new(state),
+            completions,
+            channel,
+            max_message,
+            max_inline,
+            landing,
+            done: AtomicU64::new(0),
+            completion: Completion::new(core.context())?,
+            stream: Stream::new(core.context())?,
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            serviced: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            registration: OnceLock::new(),
+            control: core.control().clone(),
+            nic,
+        });
+        let registration = core.data_reactor()?.reserve();
+        let watcher: Arc<dyn Watcher> = road.clone();
+        road.nic.watch(Arc::downgrade(&watcher));
+        registration.serve(road.clone());
+        road.registration.get_or_init(|| registration);
+        Ok(road)
+    }
+
+    /// Why it has failed, if it has.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+    }
+
+    /// Takes the operation if fewer than `most` wait.
+    pub(super) fn give(&self, operation: &mut Option<Operation>, most: usize) -> bool {
+        let mut state = lock(&self.state);
+        if state.queue.len() >= most {
+            return false;
+        }
+        state.queue.extend(operation.take());
+        true
+    }
+
+    /// A position behind everything so far.
+    pub(super) fn mark(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.marked += 1;
+        let number = state.marked;
+        state.queue.push_back(Operation::Mark(number));
+        number
+    }
+
+    /// Lets what comes later begin only once the work before `event` is done.
+    pub(super) fn after(&self, event: &Event) -> Result<()> {
+        self.stream.wait_event(event)?;
+        let reached = Event::new(self.stream.context())?;
+        reached.record(&self.stream)?;
+        lock(&self.state).queue.push_back(Operation::After(reached));
+        Ok(())
+    }
+
+    /// Puts `event` behind the position `mark`.
+    pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
+        self.completion.record(event, mark)?;
+        self.completion.reach(self.done.load(Ordering::Acquire));
+        if self.failed.load(Ordering::Acquire) {
+            self.completion.release();
+        }
+        self.serviced.store(true, Ordering::Release);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Whether everything before `mark` has completed.
+    pub(super) fn is_done(&self, mark: u64) -> Result<bool> {
+        if self.done.load(Ordering::Acquire) < mark {
+            self.poll()?;
+        }
+        if self.done.load(Ordering::Acquire) >= mark {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
+    /// Posts what can be posted, and leaves what cannot to the service thread.
+    pub(super) fn drive(&self) -> Result<()> {
+        let outcome = self.look(lock(&self.state), false);
+        match outcome {
+            Ok((waits, spent)) => {
+                drop(spent);
+                if waits {
+                    self.nudge();
+                }
+                Ok(())
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// The owner has gone: the service thread goes on until what was taken is done.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.nudge();
+    }
+
+    fn poll(&self) -> Result<()> {
+        let outcome = self.look(lock(&self.state), true);
+        match outcome {
+            Ok((_, spent)) => {
+                drop(spent);
+                Ok(())
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn nudge(&self) {
+        if let Some(registration) = self.registration.get() {
+            registration.nudge();
+        }
+    }
+
+    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait, and what
+    /// is to be dropped outside the lock.
+    fn look(&self, mut state: MutexGuard<'_, State>, poll: bool) -> Result<(bool, Vec<Keep>)> {
+        self.check()?;
+        if poll {
+            self.take_completions(&mut state)?;
+        }
+        if !self.issue(&mut state)? && !poll {
+            self.take_completions(&mut state)?;
+            self.issue(&mut state)?;
+        }
+        let waits = !state.queue.is_empty() || state.lanes.iter().any(Lane::has_unposted);
+        Ok((waits, std::mem::take(&mut state.spent)))
+    }
+
+    fn take_completions(&self, state: &mut State) -> Result<()> {
+        let mut failure = None;
+        let State { lanes, spent, .. } = state;
+        let each = |completion: crate::rdma::Completion| {
+            let Some(lane) = lanes.iter_mut().find(|l| l.queue_pair.number() == completion.qp_number) else {
+                return;
+            };
+            match completion.result {
+                Ok(_) => lane.complete(completion.id, spent),
+                // The first says what happened; those behind it were flushed.
+                Err(why) if failure.is_none() => failure = Some(why.to_error("connection")),
+                Err(_) => {}
+            }
+        };
+        self.completions.poll(POLL, each)?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        while let Some(mark) = state.marks.front() {
+            if !mark.targets.iter().zip(&state.lanes).all(|(target, lane)| lane.done() >= *target) {
+                break;
+            }
+            self.done.store(mark.number, Ordering::Release);
+            self.completion.reach(mark.number);
+            state.marks.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Ends it: everything outstanding is given up, and everybody who waits learns why.
+    fn fail(&self, why: &Error) -> Result<()> {
+        {
+            let mut failure = lock(&self.failure);
+            if failure.is_none() {
+                let message =
+                    format!("the verbs connection to rank {} has failed: {}", self.peer, why.message());
+                let error = Error::new(why.kind(), "connection", message);
+                *failure =
+                    Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.duplicate()));
+            }
+        }
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            let queue: Vec<Operation> = {
+                let mut state = lock(&self.state);
+                for lane in &state.lanes {
+                    if let Err(error) = lane.queue_pair.abort() {
+                        log::debug!("a queue pair to rank {} cannot be stopped: {error}", self.peer);
+                    }
+                }
+                state.queue.drain(..).collect()
+            };
+            self.control.drop_elsewhere(Arc::new(Mutex::new(queue)));
+            self.completion.release();
+        }
+        self.check()
+    }
+}
+
+impl Pollable for Road {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        const IDLE: Next = Next::Wait(Interest { read: false, write: false });
+        if self.failed.load(Ordering::Acquire) {
+            return if self.closing.load(Ordering::Acquire) { Next::Done } else { IDLE };
+        }
+        // Asked for before looking: what completes after the look makes the channel readable.
+        let armed = self.channel.clear().and_then(|_| self.completions.request_event());
+        let looked = armed.and_then(|()| self.look(lock(&self.state), true));
+        let waits = match looked {
+            Ok((waits, spent)) => {
+                if !spent.is_empty() {
+                    self.control.drop_elsewhere(Arc::new(Mutex::new(spent)));
+                }
+                waits
+            }
+            Err(error) => {
+                // Told to whoever calls next.
+                let _ = self.fail(&error);
+                return self.progress();
+            }
+        };
+        let state = lock(&self.state);
+        let idle = state.lanes.iter().all(Lane::is_idle) && !waits;
+        let stuck = matches!(state.queue.front(), Some(Operation::After(_)))
+            || state.lanes.iter().any(Lane::has_unposted);
+        let marked = !state.marks.is_empty();
+        // Requests that nobody asked about are not signalled: the last of a connection that ends must be.
+        drop(state);
+        let closing = self.closing.load(Ordering::Acquire);
+        if closing && idle {
+            return Next::Done;
+        }
+        if closing && !waits && !marked {
+            self.mark();
+            return Next::Again;
+        }
+        if stuck {
+            return Next::Again;
+        }
+        let read = waits || closing || marked && self.serviced.load(Ordering::Acquire);
+        Next::Wait(Interest { read, write: false })
+    }
+
+    fn unserved(&self, why: &Error) {
+        let _ = self.fail(why);
+    }
+}
+
+impl Watcher for Road {
+    fn heard(&self, event: &AsyncEvent) {
+        let concerned = match event.about {
+            About::QueuePair(number) => {
+                lock(&self.state).lanes.iter().any(|l| l.queue_pair.number() == number)
+            }
+            About::Device | About::Port(_) | About::CompletionQueue => true,
+            About::Other => false,
+        };
+        if let Some(error) = event.error().filter(|_| concerned) {
+            let _ = self.fail(&error);
+        }
+    }
+}
+
+impl Drop for Road {
+    fn drop(&mut self) {
+        // The queue pairs go first: until then the NIC uses what the requests name.
+        let state = lock(&self.state);
+        let (lanes, queue, spent) = {
+            let mut state = state;
+            (
+                std::mem::take(&mut state.lanes),
+                std::mem::take(&mut state.queue),
+                std::mem::take(&mut state.spent),
+            )
+        };
+        self.control.drop_elsewhere(Arc::new(Mutex::new((lanes, queue, spent))));
+    }
+}
+
+impl fmt::Debug for Road {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Road").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Eight bytes that the NIC writes and nobody reads.
+fn landing(core: &Core, nic: &Nic) -> Result<MemoryRegion> {
+    if nic.context.attributes().atomics == Atomics::None {
+        let message = format!("{} has no atomics; use IbSignal::Write", nic.context.device().name());
+        return Err(Error::new(ErrorKind::Unsupported, "connect", message));
+    }
+    let word = Arc::new(PinnedBuffer::new(core.context(), size_of::<u64>())?);
+    let at = word.host_ptr().as_ptr();
+    // SAFETY: the region keeps the buffer.
+    unsafe { nic.domain.register(at, size_of::<u64>(), Access::FLAGS, word) }
+}
