@@ -1,6 +1,7 @@
 //! Work requests, collected to be posted with one doorbell.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use rdma_core_sys::{ibv_send_flags as flags, ibv_send_wr, ibv_sge, ibv_wr_opcode as op};
@@ -20,13 +21,15 @@ const MAX_MESSAGE: u64 = 1 << 31;
 #[derive(Default)]
 pub struct Batch {
     slots: Vec<Slot>,
+    /// The most inline data that any request had since the batch was empty.
+    inline: u32,
 }
 
 /// A request with what it points to. The pointers are set when it is posted, since the vector may move before.
 struct Slot {
     wr: ibv_send_wr,
     sge: ibv_sge,
-    data: [u8; INLINE_BYTES],
+    data: [MaybeUninit<u8>; INLINE_BYTES],
 }
 
 // SAFETY: the pointers in the slots are set anew by `link` and followed only during the call that posts them.
@@ -43,7 +46,7 @@ pub struct Request<'a> {
 impl Batch {
     /// Empty, with room for `capacity` requests.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { slots: Vec::with_capacity(capacity) }
+        Self { slots: Vec::with_capacity(capacity), inline: 0 }
     }
 
     /// Requests in it.
@@ -59,6 +62,7 @@ impl Batch {
     /// Drops all requests.
     pub fn clear(&mut self) {
         self.slots.clear();
+        self.inline = 0;
     }
 
     /// Writes `from` to `to`. Zero bytes are fine.
@@ -199,16 +203,22 @@ impl Batch {
             let message = format!("{} bytes do not fit into a request, {INLINE_BYTES} do", data.len());
             return Err(Error::usage(name, message));
         }
+        let length = data.len() as u32;
+        self.inline = self.inline.max(length);
         let slot = self.push(opcode);
-        slot.data[..data.len()].copy_from_slice(data);
-        slot.sge.length = data.len() as u32;
+        slot.data[..data.len()].write_copy_of_slice(data);
+        slot.sge.length = length;
         slot.wr.send_flags = flags::IBV_SEND_INLINE.0;
         Ok(slot)
     }
 
     fn push(&mut self, opcode: op) -> &mut Slot {
         let wr = ibv_send_wr { opcode, ..Default::default() };
-        self.slots.push(Slot { wr, sge: ibv_sge::default(), data: [0; INLINE_BYTES] });
+        self.slots.push(Slot {
+            wr,
+            sge: ibv_sge::default(),
+            data: [const { MaybeUninit::uninit() }; INLINE_BYTES],
+        });
         let last = self.slots.len() - 1;
         &mut self.slots[last]
     }
@@ -240,10 +250,9 @@ impl Batch {
         self.slots.drain(..count);
     }
 
-    /// The most inline data of any request.
+    /// At least the inline data of every request.
     pub(super) fn largest_inline(&self) -> u32 {
-        let inline = self.slots.iter().filter(|slot| slot.wr.send_flags & flags::IBV_SEND_INLINE.0 != 0);
-        inline.map(|slot| slot.sge.length).max().unwrap_or(0)
+        self.inline
     }
 }
 

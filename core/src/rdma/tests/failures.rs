@@ -14,7 +14,8 @@ fn status(completion: &Completion) -> Option<Status> {
 #[test]
 fn wrong_keys_ranges_and_rights_fail_and_the_rest_is_flushed() {
     let memory = Memory::new(64, 0);
-    let cases: [(Access, fn(RemoteRegion) -> RemoteRegion); 4] = [
+    type Forge = fn(RemoteRegion) -> RemoteRegion;
+    let cases: [(Access, Forge); 4] = [
         (Access::FLAGS, |region| RemoteRegion { key: region.key ^ 0x100, ..region }),
         (Access::FLAGS, |region| RemoteRegion { key: region.key ^ 1, ..region }),
         (Access::FLAGS, |region| RemoteRegion { length: region.length + 8, ..region }),

@@ -8,22 +8,23 @@ use crate::deadline::{Backoff, Deadline};
 use crate::rdma::*;
 use crate::wire::{Reader, Writer};
 
-/// Memory that only the NIC and raw pointers touch, filled with `fill`.
+/// Memory that only the NIC and raw pointers touch.
 pub(super) struct Memory {
-    words: Arc<Vec<std::cell::UnsafeCell<u64>>>,
+    words: Arc<Words>,
 }
 
-/// Shared so that a region can keep it.
-struct Shared(#[expect(dead_code, reason = "held for its memory only")] Arc<Vec<std::cell::UnsafeCell<u64>>>);
-// SAFETY: nobody reads through it.
-unsafe impl Send for Shared {}
+struct Words(Vec<std::cell::UnsafeCell<u64>>);
+// SAFETY: the words are only read and written through raw pointers, by one thread and the NIC.
+unsafe impl Send for Words {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Words {}
 
 impl Memory {
+    /// `bytes`, a multiple of 8, of `fill`.
     pub(super) fn new(bytes: usize, fill: u8) -> Self {
         let word = u64::from_ne_bytes([fill; 8]);
-        Self { words: Arc::new((0..bytes.div_ceil(8)).map(|_| std::cell::UnsafeCell::new(word)).collect()) }
+        let words = (0..bytes / 8).map(|_| std::cell::UnsafeCell::new(word)).collect();
+        Self { words: Arc::new(Words(words)) }
     }
 
     pub(super) fn register(&self, pd: &ProtectionDomain, access: Access) -> MemoryRegion {
@@ -31,20 +32,19 @@ impl Memory {
     }
 
     pub(super) fn try_register(&self, pd: &ProtectionDomain, access: Access) -> crate::Result<MemoryRegion> {
-        let keep = Arc::new(Shared(self.words.clone()));
-        // SAFETY: `keep` holds the memory; it is only touched through raw pointers.
-        unsafe { pd.register(self.start(), self.words.len() * 8, access, keep) }
+        // SAFETY: the region holds the memory, which is only touched through raw pointers.
+        unsafe { pd.register(self.start(), self.words.0.len() * 8, access, self.words.clone()) }
     }
 
     pub(super) fn byte(&self, index: usize) -> u8 {
-        assert!(index < self.words.len() * 8);
+        assert!(index < self.words.0.len() * 8);
         // SAFETY: inside, and no reference to it exists.
         unsafe { self.start().add(index).read_volatile() }
     }
 
     pub(super) fn word(&self, index: usize) -> u64 {
         // SAFETY: as above.
-        unsafe { self.words[index].get().read_volatile() }
+        unsafe { self.words.0[index].get().read_volatile() }
     }
 
     /// How many regions hold it.
@@ -53,7 +53,7 @@ impl Memory {
     }
 
     fn start(&self) -> *mut u8 {
-        self.words[0].get().cast()
+        self.words.0[0].get().cast()
     }
 }
 

@@ -83,7 +83,7 @@ impl Machine {
         };
         let peer = self.qp(number).peer;
         let ready =
-            matches!(self.qps.get(&peer).map(|qp| qp.state), Some(state::IBV_QPS_RTR | state::IBV_QPS_RTS));
+            matches!(self.find_qp(peer).map(|qp| qp.state), Some(state::IBV_QPS_RTR | state::IBV_QPS_RTS));
         if !ready {
             return wc::IBV_WC_RETRY_EXC_ERR;
         }

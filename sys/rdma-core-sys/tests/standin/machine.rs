@@ -9,17 +9,20 @@ use rdma_core_sys::{
     ibv_qp_state, ibv_wc, ibv_wc_status,
 };
 
+/// 0 and 1 belong to the management of the fabric.
+pub(super) const FIRST_QP: u32 = 17;
+
 #[derive(Default)]
 pub(super) struct Machine {
     /// Regions by the upper 24 bits of their key.
     pub(super) regions: Vec<Option<Region>>,
-    pub(super) qps: HashMap<u32, Qp>,
-    pub(super) cqs: HashMap<usize, Cq>,
+    /// Queue pairs by their number less [`FIRST_QP`], completion queues by their handle. Places are not used again.
+    pub(super) qps: Vec<Option<Qp>>,
+    pub(super) cqs: Vec<Option<Cq>>,
     pub(super) channels: HashMap<usize, Channel>,
     /// Objects alive by their owner's address: what must be gone before the owner.
     pub(super) children: HashMap<usize, usize>,
     pub(super) events: HashMap<usize, Events>,
-    pub(super) last_qp: u32,
     pub(super) violations: usize,
 }
 
@@ -44,8 +47,8 @@ pub(super) struct Qp {
     pub(super) state: ibv_qp_state,
     pub(super) access: u32,
     pub(super) peer: u32,
-    pub(super) send_cq: usize,
-    pub(super) receive_cq: usize,
+    pub(super) send_cq: u32,
+    pub(super) receive_cq: u32,
     /// Places in the send queue that are not free.
     pub(super) used: u32,
     /// Of these, how many no completion covers yet.
@@ -111,8 +114,16 @@ pub(super) fn machine() -> MutexGuard<'static, Machine> {
 }
 
 impl Machine {
+    pub(super) fn find_qp(&mut self, number: u32) -> Option<&mut Qp> {
+        self.qps.get_mut(number.checked_sub(FIRST_QP)? as usize)?.as_mut()
+    }
+
     pub(super) fn qp(&mut self, number: u32) -> &mut Qp {
-        self.qps.get_mut(&number).expect("a queue pair of this provider")
+        self.find_qp(number).expect("a queue pair of this provider")
+    }
+
+    pub(super) fn cq(&mut self, handle: u32) -> &mut Cq {
+        self.cqs[handle as usize].as_mut().expect("a completion queue of this provider")
     }
 
     /// Counts a new object of `owner`.
@@ -139,8 +150,8 @@ impl Machine {
         free
     }
 
-    pub(super) fn complete(&mut self, queue: usize, entry: Entry) {
-        let Some(cq) = self.cqs.get_mut(&queue) else { return };
+    pub(super) fn complete(&mut self, queue: u32, entry: Entry) {
+        let cq = self.cq(queue);
         if cq.lost {
             return;
         }
@@ -154,10 +165,10 @@ impl Machine {
             return;
         }
         cq.ready.push_back(entry);
-        if std::mem::take(&mut cq.notify)
-            && let Some(channel) = self.channels.get_mut(&cq.channel)
-        {
-            channel.waiting.push_back(cq.raw);
+        if std::mem::take(&mut cq.notify) {
+            let (raw, channel) = (cq.raw, cq.channel);
+            let channel = self.channels.get_mut(&channel).expect("a channel");
+            channel.waiting.push_back(raw);
             wake(channel.pipe);
         }
     }

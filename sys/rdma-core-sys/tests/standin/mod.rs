@@ -40,7 +40,7 @@ pub fn without_devices() -> VerbsTable {
 
 /// What queue pair `number` has seen so far.
 pub fn counts(number: u32) -> Counts {
-    machine().qps.get(&number).map(|qp| qp.counts).unwrap_or_default()
+    machine().find_qp(number).map(|qp| qp.counts).unwrap_or_default()
 }
 
 /// How often something was destroyed while it was in use, or twice.

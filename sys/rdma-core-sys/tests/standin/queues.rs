@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::null_mut;
 
 use rdma_core_sys::*;
 
 use super::entries::{fail, ports};
-use super::machine::{Channel, Cq, Machine, Qp, Receive, close, machine, pipe, take_wake};
+use super::machine::{Channel, Cq, FIRST_QP, Machine, Qp, Receive, close, machine, pipe, take_wake};
 use super::refused;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -38,8 +37,10 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    let raw = Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, cqe, ..Default::default() }));
     let mut machine = machine();
+    let handle = machine.cqs.len() as u32;
+    let raw =
+        Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, handle, cqe, ..Default::default() }));
     machine.adopt(context.cast());
     if !channel.is_null() {
         machine.adopt(channel.cast());
@@ -47,7 +48,7 @@ pub(super) unsafe extern "C" fn create_cq(
     let (channel, room) = (channel.addr(), cqe as usize);
     let ready = VecDeque::with_capacity(room.min(4096));
     let cq = Cq { raw, channel, room, ready, lost: false, notify: false, unacknowledged: 0 };
-    machine.cqs.insert(raw.addr(), cq);
+    machine.cqs.push(Some(cq));
     raw
 }
 
@@ -56,10 +57,10 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if !machine.is_free(cq.cast()) {
         return libc::EBUSY;
     }
-    let queue = machine.cqs.remove(&cq.addr()).expect("a completion queue");
-    machine.violations += usize::from(queue.unacknowledged != 0);
     // SAFETY: made by `create_cq`, freed once.
     let cq = unsafe { Box::from_raw(cq) };
+    let queue = machine.cqs[cq.handle as usize].take().expect("a completion queue");
+    machine.violations += usize::from(queue.unacknowledged != 0);
     if !cq.channel.is_null() {
         machine.release(cq.channel.cast());
     }
@@ -79,9 +80,9 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let mut machine = machine();
     let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
     let queue = channel.waiting.pop_front().expect("an event per wake-up");
-    machine.cqs.get_mut(&queue.addr()).expect("a completion queue").unacknowledged += 1;
     // SAFETY: the caller gives live outputs; the queue is live.
     unsafe {
+        machine.cq((*queue).handle).unacknowledged += 1;
         *cq = queue;
         *cq_context = (*queue).cq_context;
     }
@@ -89,25 +90,29 @@ pub(super) unsafe extern "C" fn get_cq_event(
 }
 
 pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
-    machine().cqs.get_mut(&cq.addr()).expect("a completion queue").unacknowledged -= count;
+    // SAFETY: the queue is live.
+    machine().cq(unsafe { (*cq).handle }).unacknowledged -= count;
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
-    machine().cqs.get_mut(&cq.addr()).expect("a completion queue").notify = true;
+    // SAFETY: the queue is live.
+    machine().cq(unsafe { (*cq).handle }).notify = true;
     0
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
     let mut machine = machine();
     let Machine { cqs, qps, .. } = &mut *machine;
-    let queue = cqs.get_mut(&cq.addr()).expect("a completion queue");
+    // SAFETY: the queue is live.
+    let handle = unsafe { (*cq).handle };
+    let queue = cqs[handle as usize].as_mut().expect("a completion queue");
     if queue.lost {
         return -1;
     }
     let count = queue.ready.len().min(most as usize);
     for (i, entry) in queue.ready.drain(..count).enumerate() {
         if entry.frees > 0
-            && let Some(qp) = qps.get_mut(&entry.qp)
+            && let Some(qp) = &mut qps[(entry.qp - FIRST_QP) as usize]
         {
             qp.used -= entry.frees;
         }
@@ -129,9 +134,9 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
     for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
         machine.adopt(owner);
     }
-    machine.last_qp += 1;
-    // 0 and 1 belong to the management of the fabric.
-    let number = machine.last_qp + 16;
+    let number = machine.qps.len() as u32 + FIRST_QP;
+    // SAFETY: the queues are live.
+    let handle = |queue: *mut ibv_cq| unsafe { (*queue).handle };
     let raw = ibv_qp {
         context,
         pd,
@@ -148,8 +153,8 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
         state: ibv_qp_state::IBV_QPS_RESET,
         access: 0,
         peer: 0,
-        send_cq: init.send_cq.addr(),
-        receive_cq: init.recv_cq.addr(),
+        send_cq: handle(init.send_cq),
+        receive_cq: handle(init.recv_cq),
         used: 0,
         uncovered: 0,
         receives: VecDeque::new(),
@@ -158,7 +163,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
         fail_next: None,
         counts: Default::default(),
     };
-    machine.qps.insert(number, qp);
+    machine.qps.push(Some(qp));
     raw
 }
 
@@ -221,8 +226,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: made by `create_qp`, freed once.
     let qp = unsafe { Box::from_raw(qp) };
     let mut machine = machine();
-    machine.qps.remove(&qp.qp_num).expect("a queue pair");
-    for queue in machine.cqs.values_mut() {
+    machine.qps[(qp.qp_num - FIRST_QP) as usize].take().expect("a queue pair");
+    for queue in machine.cqs.iter_mut().flatten() {
         queue.ready.retain(|entry| entry.qp != qp.qp_num);
     }
     for owner in [qp.pd.cast::<c_void>(), qp.send_cq.cast(), qp.recv_cq.cast()] {
@@ -246,8 +251,11 @@ pub(super) unsafe extern "C" fn post_send(
     while !wr.is_null() {
         // SAFETY: the caller's list is live.
         let request = unsafe { &*wr };
-        // SAFETY: the caller's contract is that of posting.
-        let result = if ready { unsafe { machine.request(number, request) } } else { Err(libc::EINVAL) };
+        let result = match ready {
+            // SAFETY: the caller's contract is that of posting.
+            true => unsafe { machine.request(number, request) },
+            false => Err(libc::EINVAL),
+        };
         if let Err(errno) = result {
             // SAFETY: the caller gives a live output.
             unsafe { *bad = wr };
