@@ -38,5 +38,6 @@ lane tests tests
 lane loom loom
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh
+lane rdma-vm timeout 900 ci/rdma-vm/lane.sh smoke
 lane main-job timeout 600 ci/main-job.sh
 finish
