@@ -44,9 +44,11 @@ pub(crate) struct Rank {
 
 impl Rank {
     fn join(machine: Machine, bootstrap: Arc<dyn Bootstrap>) -> Self {
+        Self::join_with(machine, bootstrap, config())
+    }
+
+    fn join_with(machine: Machine, bootstrap: Arc<dyn Bootstrap>, config: CommunicatorConfig) -> Self {
         let context = context(&machine.driver(), bootstrap.rank());
-        let config =
-            CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(64);
         let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks meet");
         Self { comm, bootstrap }
     }
@@ -84,6 +86,35 @@ pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank
         for bootstrap in bootstrap::local(size) {
             let run = &run;
             scope.spawn(move || run(Rank::join(machine, Arc::new(bootstrap))));
+        }
+    });
+}
+
+/// What the tests' communicators have in common.
+pub(crate) fn config() -> CommunicatorConfig {
+    CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(64)
+}
+
+/// [`threads`] in an `environment`, whose communicators are made with `config`.
+pub(crate) fn threads_with(
+    machine: Machine,
+    size: u32,
+    test: &str,
+    config: &CommunicatorConfig,
+    environment: &[(&str, &str)],
+    run: impl Fn(Rank) + Sync,
+) {
+    let prepare = |_: u32, command: &mut std::process::Command| {
+        // Memory of which most is never touched.
+        command.env("AQUEDUCT_SOFT_MEMORY", "64G").envs(environment.iter().copied());
+    };
+    if ranks::start_with(1, test, prepare).is_none() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(size) {
+            let run = &run;
+            scope.spawn(move || run(Rank::join_with(machine, Arc::new(bootstrap), config.clone())));
         }
     });
 }

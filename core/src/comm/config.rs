@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::net::Layer;
 use crate::net::pulse::SHORTEST;
+use crate::rdma::Verbs;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct CommunicatorConfig {
     pub peer_timeout: Option<Duration>,
     /// What is put between control links and their sockets, for fault injection; nothing if `None`.
     pub layer: Option<NetLayer>,
+    /// The verbs to use; libibverbs of this host if `None`.
+    pub verbs: Option<Verbs>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
@@ -50,6 +53,7 @@ impl Default for CommunicatorConfig {
             interface: None,
             host_id: None,
             layer: None,
+            verbs: None,
             peer_timeout: Some(Duration::from_secs(3)),
         }
     }
@@ -91,6 +95,13 @@ impl CommunicatorConfig {
     #[must_use]
     pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
         self.layer = Some(NetLayer(layer));
+        self
+    }
+
+    /// The same with other verbs: statically linked ones, or a stand-in.
+    #[must_use]
+    pub fn with_verbs(mut self, verbs: Verbs) -> Self {
+        self.verbs = Some(verbs);
         self
     }
 

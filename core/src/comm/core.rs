@@ -113,7 +113,7 @@ impl Core {
         if let Some(nics) = &*nics {
             return Ok(nics.clone());
         }
-        Ok(nics.insert(Arc::new(Nics::discover(&Env::get()?.ib)?)).clone())
+        Ok(nics.insert(Arc::new(Nics::discover(self.config.verbs.as_ref(), &Env::get()?.ib)?)).clone())
     }
 
     /// NIC `number` of this host.

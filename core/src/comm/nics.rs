@@ -39,9 +39,12 @@ pub(super) trait Watcher: Send + Sync {
 }
 
 impl Nics {
-    /// Loads libibverbs and lists the NICs.
-    pub(super) fn discover(env: &IbEnv) -> Result<Self> {
-        let verbs = Verbs::load(None)?;
+    /// Lists the NICs of `verbs`, or of libibverbs.
+    pub(super) fn discover(verbs: Option<&Verbs>, env: &IbEnv) -> Result<Self> {
+        let verbs = match verbs {
+            Some(verbs) => verbs.clone(),
+            None => Verbs::load(None)?,
+        };
         let devices = verbs.devices(env.devices.as_deref())?;
         Ok(Self { devices, settings: settings(env)?, open: Mutex::default() })
     }

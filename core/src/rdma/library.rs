@@ -16,6 +16,15 @@ pub struct Verbs {
     inner: Arc<Inner>,
 }
 
+/// Two are equal if they are clones of one.
+impl PartialEq for Verbs {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Verbs {}
+
 struct Inner {
     table: VerbsTable,
     provenance: Provenance,

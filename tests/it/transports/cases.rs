@@ -153,8 +153,9 @@ pub(super) fn both_directions(pair: &Pair) {
 pub(super) fn concurrent(pair: &Pair) {
     const CONNECTIONS: usize = 4;
     let comm = &pair.rank.comm;
-    let connections: Vec<_> =
-        (1..=CONNECTIONS as u64).map(|tag| comm.connect(pair.peer, tag, pair.transport).unwrap()).collect();
+    let connections: Vec<_> = (1..=CONNECTIONS as u64)
+        .map(|tag| comm.connect(pair.peer, tag, pair.endpoint.clone()).unwrap())
+        .collect();
     let semaphores: Vec<_> = connections
         .iter()
         .zip(1..)
@@ -271,7 +272,7 @@ pub(super) fn sparse(pair: &Pair, len: usize) {
 
 pub(super) fn teardown(pair: &Pair) {
     let comm = &pair.rank.comm;
-    let doomed = comm.connect(pair.peer, 50, pair.transport).unwrap();
+    let doomed = comm.connect(pair.peer, 50, pair.endpoint.clone()).unwrap();
     comm.setup(soon()).unwrap();
     let connection = doomed.get().unwrap();
     drop(doomed);

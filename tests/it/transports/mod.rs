@@ -2,6 +2,8 @@
 
 mod cases;
 mod pair;
+#[path = "../../../sys/rdma-core-sys/tests/standin/mod.rs"]
+mod standin;
 
 use aqueduct::comm::Transport;
 
@@ -28,15 +30,16 @@ const CASES: &[(&str, Case)] = &[
 ];
 
 fn suite(machine: Machine, transport: Transport, source: Kind, target: Kind, test: &str) {
-    processes(machine, 2, test, |rank| {
-        let pair = Pair::new(rank, transport, source, target);
-        for (name, case) in CASES {
-            let start = std::time::Instant::now();
-            case(&pair);
-            pair.rank.barrier();
-            println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
-        }
-    });
+    processes(machine, 2, test, |rank| all_cases(&Pair::new(rank, transport, source, target)));
+}
+
+fn all_cases(pair: &Pair) {
+    for (name, case) in CASES {
+        let start = std::time::Instant::now();
+        case(pair);
+        pair.rank.barrier();
+        println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
+    }
 }
 
 macro_rules! instances {
@@ -70,6 +73,46 @@ instances! {
     ethernet_device_to_host: Transport::Ethernet, Device to Host;
     ethernet_host_to_device: Transport::Ethernet, Host to Device;
     ethernet_host_to_host: Transport::Ethernet, Host to Host;
+}
+
+/// Over a provider without a NIC, which executes requests in this process: the same calls and the same bookkeeping as over
+/// a real one, at least.
+mod stand_in {
+    use aqueduct::comm::{EndpointConfig, IbSignal};
+    use aqueduct::rdma::Verbs;
+
+    use super::{Kind, Machine, Pair, Transport, all_cases, standin};
+    use crate::group::{config, threads_with};
+
+    fn suite(endpoint: EndpointConfig, source: Kind, target: Kind, test: &str) {
+        let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+        let environment = [("AQUEDUCT_IB_DEVICES", "null0")];
+        threads_with(Machine::Software, 2, test, &config, &environment, |rank| {
+            all_cases(&Pair::new(rank, endpoint.clone(), source, target));
+        });
+        assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+    }
+
+    fn endpoint() -> EndpointConfig {
+        EndpointConfig::new(Transport::Ib(0))
+    }
+
+    #[test]
+    fn host_to_host() {
+        suite(endpoint(), Kind::Host, Kind::Host, "transports::stand_in::host_to_host");
+    }
+
+    #[test]
+    fn device_to_device_over_four_queue_pairs() {
+        let test = "transports::stand_in::device_to_device_over_four_queue_pairs";
+        suite(endpoint().with_queue_pairs(4), Kind::Device, Kind::Device, test);
+    }
+
+    #[test]
+    fn host_to_device_with_atomic_signals() {
+        let test = "transports::stand_in::host_to_device_with_atomic_signals";
+        suite(endpoint().with_ib_signal(IbSignal::Atomic), Kind::Host, Kind::Device, test);
+    }
 }
 
 /// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.

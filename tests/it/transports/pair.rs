@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport};
+use aqueduct::comm::{
+    Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
+};
 use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy};
 
 use crate::group::{Rank, soon};
@@ -19,6 +21,7 @@ pub(super) struct Pair {
     pub(super) rank: Rank,
     pub(super) peer: u32,
     pub(super) transport: Transport,
+    pub(super) endpoint: EndpointConfig,
     pub(super) source_kind: Kind,
     pub(super) target_kind: Kind,
     pub(super) source: RegisteredMemory,
@@ -34,19 +37,37 @@ pub(super) struct Pair {
 pub(super) const LEN: usize = 3 << 20;
 
 impl Pair {
-    pub(super) fn new(rank: Rank, transport: Transport, source_kind: Kind, target_kind: Kind) -> Self {
-        let peer = 1 - rank.me();
+    pub(super) fn new(
+        rank: Rank,
+        endpoint: impl Into<EndpointConfig>,
+        source_kind: Kind,
+        target_kind: Kind,
+    ) -> Self {
+        let (peer, endpoint) = (1 - rank.me(), endpoint.into());
+        let transport = endpoint.transport;
         let source = memory(&rank, transport, source_kind, LEN);
         let inbox = memory(&rank, transport, target_kind, LEN);
         let comm = &rank.comm;
         comm.send_memory(&inbox, peer, 0).unwrap();
         let target = comm.recv_memory(peer, 0).unwrap();
-        let connection = comm.connect(peer, 0, transport).unwrap();
+        let connection = comm.connect(peer, 0, endpoint.clone()).unwrap();
         let semaphore = comm.build_host2host_semaphore(&connection, 0).unwrap();
         comm.setup(soon()).unwrap();
         let (target, connection, semaphore) =
             (target.get().unwrap(), connection.get().unwrap(), semaphore.get().unwrap());
-        Self { rank, peer, transport, source_kind, target_kind, source, inbox, target, connection, semaphore }
+        Self {
+            rank,
+            peer,
+            transport,
+            endpoint,
+            source_kind,
+            target_kind,
+            source,
+            inbox,
+            target,
+            connection,
+            semaphore,
+        }
     }
 
     pub(super) fn me(&self) -> u32 {
