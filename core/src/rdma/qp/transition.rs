@@ -33,6 +33,15 @@ impl QueuePair<Reset> {
     /// `InvalidUsage` for settings out of range; what the NIC says, on `EINVAL` with the setting that is probably wrong.
     pub fn init(mut self, port: &Port, settings: &Settings, access: Access) -> Result<QueuePair<Init>> {
         settings.check()?;
+        // Some NICs take any index and then send with another key.
+        let keys = port.attributes.pkey_table_length;
+        if settings.pkey_index >= keys {
+            let (index, number) = (settings.pkey_index, port.attributes.number);
+            let message = format!(
+                "pkey_index {index} is outside the partition key table of port {number}: it has {keys} entries"
+            );
+            return Err(Error::usage("ibv_modify_qp", message));
+        }
         self.inner.bound = Some(Bound { port: *port, settings: settings.clone(), peer: None });
         let mut attr = ibv_qp_attr {
             qp_state: state::IBV_QPS_INIT,

@@ -194,3 +194,87 @@ fn nic_says_what_it_cannot_register() {
     };
     assert!(no_buffer.is_err());
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_refusals_name_the_attribute() {
+    let (context, _) = nics();
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(8).unwrap());
+    let port = context.active_port(&Settings::default()).unwrap();
+    let create = || pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap();
+    if let Some(gid) = port.gid {
+        let gone = Port { gid: Some(GidEntry { index: 250, ..gid }), ..port };
+        let qp = create().init(&gone, &Settings::default(), Access::FLAGS).unwrap();
+        let peer = qp.address();
+        let error = qp.connect(&peer).unwrap_err();
+        assert!(error.message().contains("gid_index 250 has no address any more"), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_completion_queue_that_overflows_is_an_event() {
+    let (context, _) = nics();
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(4).unwrap());
+    let port = context.active_port(&Settings::default()).unwrap();
+    let qp = pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap();
+    let qp = qp.init(&port, &Settings::default(), Access::FLAGS).unwrap();
+    let own = qp.address();
+    let qp = qp.connect(&own).unwrap().ready_to_send().unwrap();
+    let region = Memory::new(8, 0).register(&pd, Access::FLAGS);
+    let mut batch = Batch::default();
+    for id in 0..u64::from(cq.capacity()) + 16 {
+        batch.write_inline(&[1; 8], region.remote().range(0, 8).unwrap()).unwrap().id(id).signalled();
+    }
+    qp.post(&mut batch).unwrap();
+    let event = event(&context);
+    assert_eq!((event.kind, event.about), (EventKind::CQ_ERROR, About::CompletionQueue));
+    assert!(event.error().is_some());
+}
+
+/// The next event; fails after 20 seconds.
+fn event(context: &Context) -> AsyncEvent {
+    let deadline = crate::Deadline::after(std::time::Duration::from_secs(20));
+    loop {
+        if let Some(event) = context.next_event().unwrap() {
+            return event;
+        }
+        deadline.check("test", "an event").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// `AQUEDUCT_TEST_LOSE_NIC` is a command that takes the last device away, e.g. `ip link delete r1` with the network interface
+/// of a soft-RoCE device. (`rdma link delete` there waits until every process has closed the device, and until then all goes
+/// on.)
+#[test]
+#[ignore = "needs an RDMA device that may be removed"]
+fn lost_nic_is_noticed_at_both_ends() {
+    let lose = std::env::var("AQUEDUCT_TEST_LOSE_NIC").expect("AQUEDUCT_TEST_LOSE_NIC");
+    let (a, b) = ends(&QpOptions::default());
+    let region = Memory::new(64, 0).register(&b.pd, Access::FLAGS);
+    let to = region.remote().range(0, 8).unwrap();
+    let mut batch = Batch::default();
+    batch.write_inline(&[1; 8], to).unwrap().signalled();
+    a.qp.post(&mut batch).unwrap();
+    assert!(a.completion().result.is_ok());
+
+    let mut remover = std::process::Command::new("sh").arg("-c").arg(lose).spawn().unwrap();
+    // Depending on the driver: the device failed, the port lost its link, or its addresses are gone.
+    let event = event(b.pd.context());
+    assert!(matches!(event.about, About::Device | About::Port(_)), "{event}");
+    // At its peer the retries run out, if not for a request that was on its way.
+    let failure = (2..100).find_map(|id| {
+        batch.write_inline(&[1; 8], to).unwrap().id(id).signalled();
+        a.qp.post(&mut batch).unwrap();
+        a.completion().result.err()
+    });
+    assert_eq!(failure.map(|failure| failure.status), Some(Status::RETRIES_EXCEEDED));
+    // What is asked of the lost one ends, too: at once, or as a failed completion.
+    batch.immediate(1);
+    if b.qp.post(&mut batch).is_ok() {
+        assert!(b.completion().result.is_err());
+    }
+    drop((region, b));
+    assert!(remover.wait().unwrap().success());
+}

@@ -185,11 +185,15 @@ fn a_refused_transition_names_the_attribute() {
 
     let bad = Settings { pkey_index: 5, ..Settings::default() };
     let error = create().init(&port, &bad, Access::FLAGS).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+    assert!(error.message().contains("pkey_index 5 is outside the partition key table"), "{error}");
+    // An entry without a key, in a table that claims to have it.
+    let mut two = port;
+    two.attributes.pkey_table_length = 2;
+    let empty = Settings { pkey_index: 1, ..Settings::default() };
+    let error = create().init(&two, &empty, Access::FLAGS).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Verbs, libc::EINVAL));
-    assert!(
-        error.message().contains("cannot become init: pkey_index 5 is outside the table of 1"),
-        "{error}"
-    );
+    assert!(error.message().contains("cannot become init: pkey_index 1 has no partition key"), "{error}");
 
     // The GID was taken away between choosing and connecting.
     let mut gone = port;
