@@ -43,6 +43,9 @@ use crate::net::pulse::{Line, Watch};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
+/// How long the reason of a broken link may be on its way.
+const NEWS: Duration = Duration::from_millis(500);
+
 /// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
 pub(super) struct Control {
     rank: u32,
@@ -270,7 +273,16 @@ impl Control {
             return Ok(());
         }
         let (payload, fds) = Setup { kind: key.kind, tag: key.tag, attempt, message }.encode();
-        self.post(key.peer, frames::SETUP, &payload, fds)
+        let said = self.post(key.peer, frames::SETUP, &payload, fds);
+        said.map_err(|error| self.explained(key.kind.op(), error))
+    }
+
+    /// `error` of a broken link, or the reason why it broke, which the service thread may still have to read.
+    fn explained(&self, op: &'static str, error: Error) -> Error {
+        if error.kind() == crate::ErrorKind::PeerLost {
+            self.wait_until(Deadline::after(NEWS), |_| self.abort.is_aborted());
+        }
+        self.first_cause(op, error)
     }
 
     /// Gives back receipts of something that `peer` exported. Quiet if the peer is gone: it has them back already.

@@ -344,7 +344,11 @@ impl Service {
             }
             Command::Close(id) => self.close_when_sent(id, LINGER),
             Command::Failed(id) => {
-                if let Some(why) = self.links.get(&id).and_then(|served| served.link.inner.failure()) {
+                if let Some(served) = self.links.get_mut(&id)
+                    && let Some(why) = served.link.inner.failure()
+                {
+                    // What the peer said before it closed counts, above all why it did. How that ends changes nothing.
+                    let _ = read(served, self.handler.as_mut(), &mut self.buffer);
                     self.finish(id, why);
                 }
             }
