@@ -112,7 +112,7 @@ fn between(a: &Pci, b: &Pci) -> Distance {
     }
     match (a.node, b.node) {
         (Some(x), Some(y)) if x == y => Distance::Node,
-        (Some(_), Some(_)) => Distance::System,
+        // Where the firmware says nothing, other root complexes count as far.
         _ => Distance::System,
     }
 }

@@ -106,3 +106,83 @@ fn suspects(asked: &Asked<'_>, device: &DeviceAttributes) -> Vec<String> {
     above(mask::IBV_QP_MAX_QP_RD_ATOMIC, "max_read_atomic", attr.max_rd_atomic, device.max_read_atomic_out);
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use rdma_core_sys::{ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_port_state};
+
+    use super::*;
+    use crate::rdma::context::Atomics;
+    use crate::rdma::gid::{Gid, GidKind};
+
+    fn entry(index: u32, last: u8) -> GidEntry {
+        let mut gid = Gid([0; 16]);
+        gid.0[15] = last;
+        GidEntry { index, gid, kind: GidKind::ROCE_V2, interface: 1 }
+    }
+
+    fn device() -> DeviceAttributes {
+        DeviceAttributes {
+            firmware: String::new(),
+            vendor: (0, 0),
+            ports: 1,
+            max_region: 0,
+            max_regions: 0,
+            max_queue_pairs: 0,
+            max_work_requests: 0,
+            max_completions: 0,
+            max_read_atomic_in: 16,
+            max_read_atomic_out: 8,
+            atomics: Atomics::None,
+        }
+    }
+
+    /// Everything in order for a transition that sets all, then made wrong by `spoil`.
+    fn found(
+        spoil: impl FnOnce(&mut ibv_qp_attr, &mut PortAttributes, &mut Vec<GidEntry>, &mut Option<u16>),
+    ) -> String {
+        let raw = ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            active_mtu: ibv_mtu::IBV_MTU_1024,
+            ..Default::default()
+        };
+        let port = Port { attributes: PortAttributes::new(1, &raw), gid: Some(entry(3, 1)) };
+        let grh = ibv_global_route { sgid_index: 3, ..Default::default() };
+        let mut attr = ibv_qp_attr {
+            path_mtu: ibv_mtu::IBV_MTU_1024,
+            max_dest_rd_atomic: 16,
+            max_rd_atomic: 8,
+            ah_attr: ibv_ah_attr { is_global: 1, grh, ..Default::default() },
+            ..Default::default()
+        };
+        let (mut now, mut gids, mut pkey) = (port.attributes, vec![entry(3, 1)], Some(0xffff));
+        spoil(&mut attr, &mut now, &mut gids, &mut pkey);
+        let set = mask(u32::MAX);
+        // The key and the MTU are never set by one transition.
+        let set = if pkey == Some(0) { set } else { mask(set.0 & !mask::IBV_QP_PKEY_INDEX.0) };
+        let asked = Asked { attr: &attr, set, port: &port, now: Some(&now), gids: &gids, pkey, peer: None };
+        modify(libc::EINVAL, &asked, &device())
+    }
+
+    #[test]
+    fn each_attribute_out_of_range_is_named_and_nothing_else() {
+        assert!(found(|_, _, _, _| ()).contains("no attribute is out of range by itself"));
+        for (text, expected) in [
+            (found(|_, now, _, _| now.state = PortState(1)), "port 1 is down now"),
+            (
+                found(|attr, _, _, _| attr.path_mtu = ibv_mtu::IBV_MTU_4096),
+                "mtu 4096 is above the port's 1024",
+            ),
+            (found(|_, _, _, pkey| *pkey = Some(0)), "pkey_index 0 has no partition key"),
+            (found(|_, _, gids, _| gids.clear()), "gid_index 3 has no address any more"),
+            (found(|_, _, gids, _| gids[0] = entry(3, 2)), "gid_index 3 is ::2 now, it was ::1"),
+            (
+                found(|attr, _, _, _| attr.max_dest_rd_atomic = 17),
+                "max_read_atomic 17 is above the device's 16",
+            ),
+            (found(|attr, _, _, _| attr.max_rd_atomic = 9), "max_read_atomic 9 is above the device's 8"),
+        ] {
+            assert_eq!(text, expected);
+        }
+    }
+}

@@ -40,7 +40,7 @@ pub(super) unsafe fn words(text: *const c_char) -> String {
 
 /// The text in a `char` array that C terminates with 0.
 pub(super) fn text_of(chars: &[c_char]) -> String {
-    let bytes: Vec<u8> = chars.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    let bytes: Vec<u8> = chars.iter().flat_map(|c| c.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

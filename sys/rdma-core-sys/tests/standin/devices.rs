@@ -1,5 +1,6 @@
 //! The devices and their ports.
 
+use std::ffi::c_char;
 use std::sync::OnceLock;
 
 use rdma_core_sys::{
@@ -48,10 +49,10 @@ fn device(name: &str, transport_type: ibv_transport_type, ports: Vec<Port>) -> D
     let mut raw = ibv_device { node_type: ibv_node_type::IBV_NODE_CA, transport_type, ..Default::default() };
     let path = format!("/nonexistent/infiniband/{name}");
     for (to, from) in raw.name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     for (to, from) in raw.ibdev_path.iter_mut().zip(path.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     Device { raw, ports }
 }

@@ -141,7 +141,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_devic
         ..Default::default()
     };
     for (to, from) in attr.fw_ver.iter_mut().zip(b"1.0") {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([*from]);
     }
     // SAFETY: the caller gives a live output.
     unsafe { *out = attr };
