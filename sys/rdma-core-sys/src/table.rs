@@ -12,7 +12,6 @@ macro_rules! for_each_verbs_fn {
         { required ibv_close_device "IBVERBS_1.1" (context: *mut ibv_context) -> core::ffi::c_int }
         { required ibv_query_device "IBVERBS_1.1" (context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> core::ffi::c_int }
         { required ibv_query_port "IBVERBS_1.1" (context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> core::ffi::c_int }
-        { required ibv_query_gid "IBVERBS_1.1" (context: *mut ibv_context, port_num: u8, index: core::ffi::c_int, gid: *mut ibv_gid) -> core::ffi::c_int }
         { required ibv_query_pkey "IBVERBS_1.1" (context: *mut ibv_context, port_num: u8, index: core::ffi::c_int, pkey: *mut __be16) -> core::ffi::c_int }
         { optional _ibv_query_gid_ex "IBVERBS_1.11" (context: *mut ibv_context, port_num: u32, gid_index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: usize) -> core::ffi::c_int }
         { optional _ibv_query_gid_table "IBVERBS_1.11" (context: *mut ibv_context, entries: *mut ibv_gid_entry, max_entries: usize, flags: u32, entry_size: usize) -> isize }
@@ -21,7 +20,6 @@ macro_rules! for_each_verbs_fn {
         { required ibv_alloc_pd "IBVERBS_1.1" (context: *mut ibv_context) -> *mut ibv_pd }
         { required ibv_dealloc_pd "IBVERBS_1.1" (pd: *mut ibv_pd) -> core::ffi::c_int }
         { required ibv_reg_mr "IBVERBS_1.1" (pd: *mut ibv_pd, addr: *mut core::ffi::c_void, length: usize, access: core::ffi::c_int) -> *mut ibv_mr }
-        { optional ibv_reg_mr_iova "IBVERBS_1.7" (pd: *mut ibv_pd, addr: *mut core::ffi::c_void, length: usize, iova: u64, access: core::ffi::c_int) -> *mut ibv_mr }
         { optional ibv_reg_mr_iova2 "IBVERBS_1.8" (pd: *mut ibv_pd, addr: *mut core::ffi::c_void, length: usize, iova: u64, access: core::ffi::c_uint) -> *mut ibv_mr }
         { optional ibv_reg_dmabuf_mr "IBVERBS_1.12" (pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: core::ffi::c_int, access: core::ffi::c_int) -> *mut ibv_mr }
         { required ibv_dereg_mr "IBVERBS_1.1" (mr: *mut ibv_mr) -> core::ffi::c_int }
@@ -33,15 +31,10 @@ macro_rules! for_each_verbs_fn {
         { required ibv_ack_cq_events "IBVERBS_1.1" (cq: *mut ibv_cq, nevents: core::ffi::c_uint) -> () }
         { required ibv_create_qp "IBVERBS_1.1" (pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp }
         { required ibv_modify_qp "IBVERBS_1.1" (qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: core::ffi::c_int) -> core::ffi::c_int }
-        { required ibv_query_qp "IBVERBS_1.1" (qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: core::ffi::c_int, init_attr: *mut ibv_qp_init_attr) -> core::ffi::c_int }
         { required ibv_destroy_qp "IBVERBS_1.1" (qp: *mut ibv_qp) -> core::ffi::c_int }
-        { optional ibv_query_qp_data_in_order "IBVERBS_1.14" (qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> core::ffi::c_int }
         { required ibv_fork_init "IBVERBS_1.1" () -> core::ffi::c_int }
         { optional ibv_is_fork_initialized "IBVERBS_1.13" () -> ibv_fork_status }
-        { required ibv_node_type_str "IBVERBS_1.1" (node_type: ibv_node_type) -> *const core::ffi::c_char }
-        { required ibv_port_state_str "IBVERBS_1.1" (port_state: ibv_port_state) -> *const core::ffi::c_char }
         { required ibv_event_type_str "IBVERBS_1.1" (event: ibv_event_type) -> *const core::ffi::c_char }
-        { required ibv_wc_status_str "IBVERBS_1.1" (status: ibv_wc_status) -> *const core::ffi::c_char }
         }
     };
 }
