@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, bail};
 use aqueduct::collective::{ElementType, ReduceOp};
 use clap::ValueEnum;
+
+/// Far beyond any device, and no sum or product of sizes overflows.
+const MAX_BYTES: u64 = 1 << 48;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,18 +39,8 @@ pub(crate) struct Args {
     /// Operation
     #[arg(value_enum)]
     pub(crate) operation: Operation,
-    /// Smallest size in bytes (suffixes K, M, G are powers of 1024)
-    #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE")]
-    pub(crate) min_bytes: Option<u64>,
-    /// Largest size in bytes
-    #[arg(short = 'e', long, value_parser = parse_size, value_name = "SIZE")]
-    pub(crate) max_bytes: Option<u64>,
-    /// Factor between sizes
-    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
-    pub(crate) step_factor: u64,
-    /// Fixed step between sizes in bytes, instead of the factor
-    #[arg(short = 'i', long, value_parser = parse_size, value_name = "SIZE")]
-    pub(crate) step_bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) sweep: Sweep,
     /// Timed iterations per size
     #[arg(short = 'n', long)]
     pub(crate) iterations: Option<u32>,
@@ -65,9 +59,36 @@ pub(crate) struct Args {
     /// Time replays of a CUDA graph that holds this many calls (0: plain launches)
     #[arg(short = 'G', long = "graph", default_value_t = 0, value_name = "CALLS")]
     pub(crate) graph: u32,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+/// The sizes of a run.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Sweep {
+    /// Smallest size in bytes (suffixes K, M, G are powers of 1024)
+    #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE")]
+    pub(crate) min_bytes: Option<u64>,
+    /// Largest size in bytes
+    #[arg(short = 'e', long, value_parser = parse_size, value_name = "SIZE")]
+    pub(crate) max_bytes: Option<u64>,
+    /// Factor between sizes
+    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) step_factor: u64,
+    /// Fixed step between sizes in bytes, instead of the factor
+    #[arg(short = 'i', long, value_parser = parse_size, value_name = "SIZE")]
+    pub(crate) step_bytes: Option<u64>,
+}
+
+/// Where results go besides the table.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Files {
     /// Also write the results as JSON to this file (- for standard output instead of the table)
     #[arg(short = 'J', long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Also write the rows as comma-separated values to this file (- for standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
 }
 
 impl Args {
@@ -75,18 +96,39 @@ impl Args {
     pub(crate) fn all_reduce() -> Self {
         Self {
             operation: Operation::AllReduce,
-            min_bytes: None,
-            max_bytes: None,
-            step_factor: 2,
-            step_bytes: None,
+            sweep: Sweep { min_bytes: None, max_bytes: None, step_factor: 2, step_bytes: None },
             iterations: None,
             warmup: None,
             check: 1,
             op: ReduceOp::Sum,
             datatype: ElementType::F32,
             graph: 0,
-            json: None,
+            files: Files::default(),
         }
+    }
+}
+
+impl Sweep {
+    /// The smallest and the largest size; `min` and `max` where none is given.
+    pub(crate) fn bounds(&self, min: u64, max: u64) -> Result<(u64, u64)> {
+        let (min, max) = match (self.min_bytes, self.max_bytes) {
+            (None, Some(max)) => (min.min(max), max),
+            (Some(min), None) => (min, max.max(min)),
+            (given, most) => (given.unwrap_or(min), most.unwrap_or(max)),
+        };
+        if min > max {
+            bail!("--min-bytes {min} is larger than --max-bytes {max}");
+        }
+        if max > MAX_BYTES {
+            bail!("--max-bytes {max} is more than any device has; at most {MAX_BYTES} are taken");
+        }
+        Ok((min, max))
+    }
+
+    /// How sizes follow each other, for people.
+    pub(crate) fn step(&self) -> String {
+        self.step_bytes
+            .map_or_else(|| format!("{}(factor)", self.step_factor), |bytes| format!("{bytes}(bytes)"))
     }
 
     /// The sizes from `min` to `max`, both included where the step meets them, in bytes.
@@ -108,7 +150,7 @@ impl Args {
     }
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
@@ -121,7 +163,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} does not fit into 64 bits"))
 }
 
-fn parse_op(text: &str) -> Result<ReduceOp, String> {
+fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
     ReduceOp::ALL
         .iter()
         .copied()
@@ -129,7 +171,7 @@ fn parse_op(text: &str) -> Result<ReduceOp, String> {
         .ok_or_else(|| format!("unknown reduction {text}: use sum, min or max"))
 }
 
-fn parse_type(text: &str) -> Result<ElementType, String> {
+fn parse_type(text: &str) -> std::result::Result<ElementType, String> {
     let alias = match text {
         "float" | "float32" => "f32",
         "half" | "float16" => "f16",
@@ -159,7 +201,7 @@ mod tests {
 
     #[test]
     fn sizes_step_by_factor_or_bytes_and_stop() {
-        let mut args = Args::all_reduce();
+        let mut args = Args::all_reduce().sweep;
         assert_eq!(args.sizes(8, 64), [8, 16, 32, 64]);
         assert_eq!(args.sizes(0, 4), [0, 2, 4]);
         args.step_bytes = Some(24);

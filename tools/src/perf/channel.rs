@@ -235,11 +235,11 @@ fn kernel_of(operation: Operation) -> Option<HopKernel> {
     }
 }
 
-fn different(a: &[u8], b: &[u8]) -> usize {
+pub(super) fn different(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
 /// Bytes that depend on rank, place and iteration; 251 is prime, so shifted data is wrong.
-fn paint(bytes: usize, rank: u32, iteration: u32) -> Vec<u8> {
+pub(super) fn paint(bytes: usize, rank: u32, iteration: u32) -> Vec<u8> {
     (0..bytes).map(|i| ((i * 7 + rank as usize * 31 + iteration as usize * 13) % 251) as u8).collect()
 }

@@ -9,21 +9,19 @@ mod hop;
 mod report;
 mod startup;
 mod timing;
+mod write;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 pub(crate) use args::Args;
 
 use crate::job::Rank;
-use args::Operation;
+use args::{Files, Operation};
 use report::{Report, Row};
-
-/// Far beyond any device, and no sum or product of sizes overflows.
-const MAX_BYTES: u64 = 1 << 48;
 
 /// `aqueduct perf`: an operation, or one of the measurements with options of their own.
 #[derive(Debug, clap::Args)]
@@ -41,6 +39,12 @@ enum Special {
     Bootstrap(bootstrap::Args),
     /// How long this job takes from nothing to its first finished all-reduce, by phase
     Startup(startup::Args),
+    /// Writes of a connection, a window of them at a time: bandwidth
+    Write(write::Args),
+    /// A write and a signal of a connection until the peer's host has waited for it: latency one way
+    WriteLat(write::Args),
+    /// A write of a connection until it is known to have arrived
+    Flush(write::Args),
 }
 
 impl Command {
@@ -48,6 +52,9 @@ impl Command {
         match (&self.special, &self.args) {
             (Some(Special::Bootstrap(args)), _) => bootstrap::execute(args),
             (Some(Special::Startup(args)), _) => startup::execute(args),
+            (Some(Special::Write(args)), _) => write::execute(args, write::Operation::Write),
+            (Some(Special::WriteLat(args)), _) => write::execute(args, write::Operation::Latency),
+            (Some(Special::Flush(args)), _) => write::execute(args, write::Operation::Flush),
             (None, Some(args)) => execute(args),
             (None, None) => bail!("no operation given; see `aqueduct perf --help`"),
         }
@@ -56,51 +63,61 @@ impl Command {
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let rank = Rank::join()?;
-    let software = rank.context.driver().is_software();
-    let (min, max) = default_range(args.operation, software);
-    let (min, max) = (args.min_bytes.unwrap_or(min), args.max_bytes.unwrap_or(max));
-    if min > max {
-        bail!("--min-bytes {min} is larger than --max-bytes {max}");
-    }
-    if max > MAX_BYTES {
-        bail!("--max-bytes {max} is more than any device has; at most {MAX_BYTES} are taken");
-    }
-    let sizes = args.sizes(min, max);
-    let mut report =
-        Report { operation: args.operation.name(), header: header(args, &rank, min, max)?, rows: Vec::new() };
+    let (min, max) = default_range(args.operation, rank.context.driver().is_software());
+    let (min, max) = args.sweep.bounds(min, max)?;
+    let sizes = args.sweep.sizes(min, max);
+    let name = args.operation.name();
+    let mut header = header(&rank, &name)?;
+    header.push(format!(
+        "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
+        args.sweep.step(),
+        args.warmup.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.check,
+        args.graph,
+    ));
+    let report = Report { operation: name, header, rows: Vec::new() };
+    present(&rank, report, &args.files, |keep| match args.operation {
+        Operation::AllReduce => {
+            let mut bench = all_reduce::Bench::prepare(&rank, args, &sizes)?;
+            (0..sizes.len()).try_for_each(|index| keep(bench.row(index)?))
+        }
+        operation => {
+            let mut bench = channel::Bench::prepare(&rank, args, operation, &sizes)?;
+            sizes.iter().try_for_each(|&size| bench.rows(size)?.into_iter().try_for_each(&mut *keep))
+        }
+    })
+}
 
-    let table = rank.is_root() && args.json.as_deref() != Some(Path::new("-"));
+/// Prints the table of what `measure` finds, row by row, and writes the files; the exit code says whether all was right.
+fn present(
+    rank: &Rank,
+    mut report: Report,
+    files: &Files,
+    measure: impl FnOnce(&mut dyn FnMut(Row) -> Result<()>) -> Result<()>,
+) -> Result<ExitCode> {
+    let taken = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
+    let table = rank.is_root() && !taken(&files.json) && !taken(&files.csv);
     let mut out = std::io::stdout();
     if table {
         report.print_head(&mut out)?;
     }
-    let mut keep = |row: Row| -> Result<()> {
+    measure(&mut |row| {
         if table {
             Report::print_row(&row, &mut out)?;
         }
         report.rows.push(row);
         Ok(())
-    };
-    match args.operation {
-        Operation::AllReduce => {
-            let mut bench = all_reduce::Bench::prepare(&rank, args, &sizes)?;
-            for index in 0..sizes.len() {
-                keep(bench.row(index)?)?;
-            }
-        }
-        operation => {
-            let mut bench = channel::Bench::prepare(&rank, args, operation, &sizes)?;
-            for &size in &sizes {
-                bench.rows(size)?.into_iter().try_for_each(&mut keep)?;
-            }
-        }
-    }
+    })?;
     // A kernel that had to give up leaves its stream idle, as one that is done does.
     rank.comm.check()?;
     rank.barrier()?;
     if rank.is_root() {
-        if let Some(path) = &args.json {
+        if let Some(path) = &files.json {
             write_json(&report, path)?;
+        }
+        if let Some(path) = &files.csv {
+            write_text(&report.csv(), path)?;
         }
         if table {
             report.print_verdict(&mut std::io::stdout())?;
@@ -119,22 +136,14 @@ fn default_range(operation: Operation, software: bool) -> (u64, u64) {
     }
 }
 
-fn header(args: &Args, rank: &Rank, min: u64, max: u64) -> Result<Vec<String>> {
+fn header(rank: &Rank, name: &str) -> Result<Vec<String>> {
     let driver = rank.context.driver();
     let device = rank.context.device();
     let mut lines = Vec::new();
     if driver.is_software() {
         lines.push("software device: times say nothing about GPUs".to_owned());
     }
-    lines.push(format!("aqueduct {} perf {}", env!("CARGO_PKG_VERSION"), args.operation.name()));
-    lines.push(format!(
-        "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
-        args.step_bytes.map_or_else(|| format!("{}(factor)", args.step_factor), |b| format!("{b}(bytes)")),
-        args.warmup.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
-        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
-        args.check,
-        args.graph,
-    ));
+    lines.push(format!("aqueduct {} perf {name}", env!("CARGO_PKG_VERSION")));
     let (major, minor) = driver.version();
     lines.push(format!("driver {}, CUDA {major}.{minor}: {}", driver.provenance(), driver.reason()));
     let mine = format!(
@@ -153,7 +162,11 @@ fn header(args: &Args, rank: &Rank, min: u64, max: u64) -> Result<Vec<String>> {
 }
 
 fn write_json(report: &impl serde::Serialize, path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)?;
+    write_text(&serde_json::to_string_pretty(report)?, path)
+}
+
+fn write_text(text: &str, path: &Path) -> Result<()> {
+    let text = text.trim_end();
     if path == Path::new("-") {
         writeln!(std::io::stdout(), "{text}")?;
         return Ok(());

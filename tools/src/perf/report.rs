@@ -84,6 +84,26 @@ impl Report {
         out.flush()
     }
 
+    /// The rows as comma-separated values, with a line of names first; what was not checked is left empty.
+    pub(crate) fn csv(&self) -> String {
+        let mut text = String::from(
+            "size,count,type,redop,algo,place,time_us,min_us,max_us,algbw_gbs,busbw_gbs,wrong\n",
+        );
+        for row in &self.rows {
+            for (place, m) in [("out", &row.out_of_place), ("in", &row.in_place)] {
+                let Some(m) = m else { continue };
+                let wrong = m.wrong.map_or_else(String::new, |wrong| wrong.to_string());
+                let Row { size, count, datatype, redop, algorithm, .. } = row;
+                let Measured { time_us, min_us, max_us, algbw_gbs, busbw_gbs, .. } = m;
+                text += &format!(
+                    "{size},{count},{datatype},{redop},{algorithm},{place},{time_us},{min_us},{max_us},{algbw_gbs},\
+                     {busbw_gbs},{wrong}\n"
+                );
+            }
+        }
+        text
+    }
+
     /// Wrong elements of all rows; `None` when nothing was checked.
     pub(crate) fn wrong(&self) -> Option<u64> {
         self.rows
@@ -167,6 +187,15 @@ mod tests {
             let text = String::from_utf8(text).unwrap();
             assert_eq!(text.lines().last().unwrap(), format!("# Out of bounds values : {last}"));
         }
+    }
+
+    #[test]
+    fn comma_separated_values_have_a_column_for_each_name() {
+        let csv = report(None).csv();
+        let lines: Vec<_> = csv.lines().map(|line| line.split(',').collect::<Vec<_>>()).collect();
+        assert_eq!(lines.len(), 2, "{csv}");
+        assert_eq!(lines[0].len(), lines[1].len());
+        assert_eq!((lines[0][11], lines[1][5], lines[1][6], lines[1][11]), ("wrong", "out", "20", ""));
     }
 
     #[test]

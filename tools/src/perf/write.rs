@@ -1,0 +1,256 @@
+//! `aqueduct perf write|write-lat|flush`: connections, driven by the host, over any transport and kind of memory.
+//!
+//! `write` keeps a window of writes under way and then flushes; CudaIpc stands beside a bare loop of the driver's copies
+//! in the same run. `write-lat` bounces data with a signal behind it between two hosts and quotes one way. `flush` is the
+//! time from a write until it is known to have arrived.
+
+mod bare;
+mod roads;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use aqueduct::comm::Transport;
+use clap::ValueEnum;
+
+use super::args;
+use super::report::{Measured, Report, Row, measured};
+use crate::job::Rank;
+use bare::Bare;
+use roads::Roads;
+
+/// Measurements whose median is quoted.
+const BATCHES: u32 = 10;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Write,
+    Latency,
+    Flush,
+}
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Memory {
+    Host,
+    Device,
+}
+
+/// Who writes to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Pattern {
+    /// From rank 0 to 1, from 2 to 3, ...
+    Pairs,
+    /// From every rank to every other, each beginning with the next
+    AllToAll,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The way: CudaIpc, Ethernet, Ib0, Ib1, ...
+    #[arg(short = 't', long)]
+    pub(super) transport: Transport,
+    /// Memory that is written from
+    #[arg(short = 'm', long, value_enum, default_value = "device")]
+    pub(super) memory: Memory,
+    /// Memory that is written to; the same kind unless given
+    #[arg(long, value_enum)]
+    pub(super) peer_memory: Option<Memory>,
+    /// Writes under way before a flush; enough for 64 MiB, at most 1000, unless given
+    #[arg(short = 'W', long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    window: Option<u32>,
+    /// Connections to each peer, written to in turn
+    #[arg(short = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(super) connections: u32,
+    /// Who writes to whom
+    #[arg(short = 'p', long, value_enum, default_value = "pairs")]
+    pub(super) pattern: Pattern,
+    #[command(flatten)]
+    sweep: args::Sweep,
+    /// Timed windows, bounces or flushes per size
+    #[arg(short = 'n', long)]
+    iterations: Option<u32>,
+    /// Check all data this many times per size (0 turns the check off)
+    #[arg(short = 'c', long, default_value_t = 1)]
+    check: u32,
+    #[command(flatten)]
+    files: args::Files,
+}
+
+pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
+    let rank = Rank::join()?;
+    let (size, software) = (rank.bootstrap.size(), rank.context.driver().is_software());
+    let name = operation.name();
+    if size < 2 || (args.pattern == Pattern::Pairs && !size.is_multiple_of(2)) {
+        bail!(
+            "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name}`"
+        );
+    }
+    if args.pattern == Pattern::AllToAll && operation != Operation::Write {
+        bail!("perf {name} has no pattern but pairs");
+    }
+    let (min, max) = match (operation, software) {
+        (Operation::Write, true) => (4 << 10, 16 << 20),
+        (Operation::Write, false) => (4 << 10, 128 << 20),
+        (Operation::Latency, _) => (8, 64 << 10),
+        (Operation::Flush, _) => (8, 4 << 20),
+    };
+    let (min, max) = args.sweep.bounds(min, max)?;
+    let sizes = args.sweep.sizes(min, max);
+    let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
+    let mut bench = Bench {
+        rank: &rank,
+        args,
+        operation,
+        roads: Roads::prepare(&rank, args, most)?,
+        bare: match (args.transport, operation) {
+            (Transport::CudaIpc, Operation::Write) => Some(Bare::new(&rank, args.connections)?),
+            _ => None,
+        },
+    };
+    let mut header = super::header(&rank, &name)?;
+    header.push(format!(
+        "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} iters {} validation {}",
+        args.transport,
+        args.memory,
+        args.peer_memory.unwrap_or(args.memory),
+        args.connections,
+        args.pattern,
+        args.window.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        args.check,
+    ));
+    header.push(format!("time: {}", operation.meaning()));
+    let report = Report { operation: name, header, rows: Vec::new() };
+    super::present(&rank, report, &args.files, |keep| {
+        sizes
+            .iter()
+            .try_for_each(|&size| bench.rows(usize::try_from(size)?)?.into_iter().try_for_each(&mut *keep))
+    })
+}
+
+impl Operation {
+    fn name(self) -> String {
+        match self {
+            Self::Write => "write",
+            Self::Latency => "write-lat",
+            Self::Flush => "flush",
+        }
+        .to_owned()
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Write => "a window of writes and a flush, per write; all peers of a rank together",
+            Self::Latency => "write and signal until the peer's host has waited for it, half a round trip",
+            Self::Flush => "write and flush",
+        }
+    }
+}
+
+/// What a run needs, allocated once.
+struct Bench<'a> {
+    rank: &'a Rank,
+    args: &'a Args,
+    operation: Operation,
+    roads: Roads,
+    bare: Option<Bare>,
+}
+
+impl Bench<'_> {
+    /// Checks and measures one size: a row of ours, and one of what it stands beside.
+    fn rows(&mut self, bytes: usize) -> Result<Vec<Row>> {
+        let mut wrong = None;
+        for _ in 0..self.args.check {
+            let mine = self.roads.check(self.rank, bytes)?;
+            wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
+        }
+        let transport = self.args.transport.to_string();
+        match self.operation {
+            Operation::Latency => {
+                let times =
+                    self.batches(1000, |bench, count| bench.roads.bounce(bench.rank, bytes, count))?;
+                Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
+            }
+            Operation::Flush => {
+                let times =
+                    self.batches(1000, |bench, count| bench.roads.write_and_flush(bench.rank, bytes, count))?;
+                Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
+            }
+            Operation::Write => self.bandwidth(bytes, &transport, wrong),
+        }
+    }
+
+    fn bandwidth(&mut self, bytes: usize, transport: &str, wrong: Option<u64>) -> Result<Vec<Row>> {
+        let window = self.args.window.unwrap_or_else(|| default_window(bytes));
+        let peers = self.roads.written().max(1) as u64;
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        // Turn by turn: what disturbs one disturbs the other.
+        for batch in 0..self.args.iterations.unwrap_or(BATCHES).max(1) + 1 {
+            let (mine, theirs) = self.once(bytes, window)?;
+            // The first is the warm-up.
+            if batch > 0 {
+                ours.push(mine);
+                bare.extend(theirs);
+            }
+        }
+        let out = bytes as u64 * self.rank.max(peers as f64)? as u64;
+        let ours = measured(&ours, out, 1.0, wrong);
+        let mut rows = vec![row(bytes, window, transport, ours)];
+        if !bare.is_empty() {
+            rows.push(row(bytes, window, "bare", measured(&bare, out, 1.0, None)));
+        }
+        Ok(rows)
+    }
+
+    /// Microseconds per write of one window, the slowest rank's; of ours, and of the bare loop.
+    fn once(&mut self, bytes: usize, window: u32) -> Result<(f64, Option<f64>)> {
+        let (rank, roads) = (self.rank, &self.roads);
+        rank.barrier()?;
+        let Some(bare) = &self.bare else {
+            let start = Instant::now();
+            roads.window(rank, bytes, window)?;
+            return Ok((rank.max(micros(start, window))?, None));
+        };
+        let mine = bare.time_connections(rank, roads, bytes, window)?;
+        let mine = rank.max(mine / f64::from(window))?;
+        let theirs = bare.time_copies(rank, roads, bytes, window)?;
+        Ok((mine, Some(rank.max(theirs / f64::from(window))?)))
+    }
+
+    /// Microseconds per call in ten measurements, the slowest rank's.
+    fn batches(&mut self, default: u32, run: impl Fn(&Self, u32) -> Result<f64>) -> Result<Vec<f64>> {
+        let count = self.args.iterations.unwrap_or(default).div_ceil(BATCHES).max(1);
+        run(self, count)?;
+        (0..BATCHES)
+            .map(|_| {
+                self.rank.barrier()?;
+                self.rank.max(run(self, count)?)
+            })
+            .collect()
+    }
+}
+
+/// Writes under way before a flush, unless given: 64 MiB.
+fn default_window(bytes: usize) -> u32 {
+    ((64 << 20) / bytes.max(1)).clamp(1, 1000) as u32
+}
+
+/// Microseconds since `start`, for each of `count`.
+fn micros(start: Instant, count: u32) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
+}
+
+fn row(bytes: usize, window: u32, algorithm: &str, measured: Measured) -> Row {
+    Row {
+        size: bytes as u64,
+        count: u64::from(window),
+        datatype: "byte".to_owned(),
+        redop: "none".to_owned(),
+        algorithm: algorithm.to_owned(),
+        out_of_place: Some(measured),
+        in_place: None,
+    }
+}

@@ -1,0 +1,95 @@
+//! What CudaIpc stands beside: the driver's own copies in a loop, on as many streams, timed by the same events.
+
+use anyhow::{Result, bail};
+use aqueduct::comm::Connection;
+use aqueduct::gpu::{Event, Stream};
+
+use super::roads::Roads;
+use crate::job::Rank;
+
+pub(super) struct Bare {
+    /// One per peer and connection; made when first needed.
+    streams: Vec<Stream>,
+    connections: usize,
+    /// Where both ends of a measurement are recorded.
+    clock: Stream,
+    start: Event,
+    end: Event,
+    /// What joins a stream with the clock.
+    join: Event,
+}
+
+impl Bare {
+    pub(super) fn new(rank: &Rank, connections: u32) -> Result<Self> {
+        let context = &rank.context;
+        let streams = (1..rank.bootstrap.size() * connections.max(1)).map(|_| Stream::new(context));
+        let one = Stream::new(context)?;
+        Ok(Self {
+            streams: std::iter::once(Ok(one)).chain(streams).collect::<aqueduct::Result<_>>()?,
+            connections: connections as usize,
+            clock: Stream::new(context)?,
+            start: Event::timed(context)?,
+            end: Event::timed(context)?,
+            join: Event::new(context)?,
+        })
+    }
+
+    /// Microseconds on the device that a window of writes takes.
+    pub(super) fn time_connections(
+        &self,
+        rank: &Rank,
+        roads: &Roads,
+        bytes: usize,
+        window: u32,
+    ) -> Result<f64> {
+        let used: Vec<&Connection> =
+            roads.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
+        self.start.record(&self.clock)?;
+        used.iter().try_for_each(|connection| connection.wait_event(&self.start))?;
+        roads.post(bytes, window)?;
+        for connection in used {
+            connection.record_event(&self.join)?;
+            self.clock.wait_event(&self.join)?;
+        }
+        self.elapsed(rank)
+    }
+
+    /// The same for the driver's copies between the same addresses.
+    pub(super) fn time_copies(&self, rank: &Rank, roads: &Roads, bytes: usize, window: u32) -> Result<f64> {
+        let (driver, context) = (rank.context.driver(), &rank.context);
+        let source = roads.source.slice()?.ptr();
+        let targets: Vec<u64> = roads
+            .ways(0)
+            .map(|(peer, _)| Ok(peer.target.slice()?.ptr() + peer.at as u64))
+            .collect::<aqueduct::Result<_>>()?;
+        let streams = &self.streams[..targets.len() * self.connections];
+        rank.barrier()?;
+        self.start.record(&self.clock)?;
+        streams.iter().try_for_each(|stream| stream.wait_event(&self.start))?;
+        {
+            let _entered = context.enter()?;
+            let copy = driver.table().cuMemcpyAsync;
+            for number in 0..window as usize {
+                for (index, &target) in targets.iter().enumerate() {
+                    let stream = &streams[index * self.connections + number % self.connections];
+                    // SAFETY: both ranges lie in memories that `roads` keeps until after the wait below.
+                    let code = unsafe { copy(target, source, bytes, stream.raw()) };
+                    if code.0 != 0 {
+                        bail!("cuMemcpyAsync failed with {code:?}");
+                    }
+                }
+            }
+        }
+        for stream in streams {
+            self.join.record(stream)?;
+            self.clock.wait_event(&self.join)?;
+        }
+        self.elapsed(rank)
+    }
+
+    fn elapsed(&self, rank: &Rank) -> Result<f64> {
+        self.end.record(&self.clock)?;
+        self.end.synchronize(rank.deadline())?;
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+    }
+}
