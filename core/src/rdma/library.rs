@@ -73,7 +73,8 @@ impl Verbs {
 
     /// Registered pages are pinned, not shared: after fork(2) the parent's next write would move it to a copy, and the NIC
     /// would go on with the old page. Since Linux 5.12 the kernel gives the copy to the child. Before, libibverbs can
-    /// exclude registered pages from the child, but must be told before anything else, at some cost per registration.
+    /// exclude registered pages from the child, but must be told before anything else, at some cost per registration. It is
+    /// told here, so that `IBV_FORK_SAFE` need not be set.
     fn protect_from_fork(&self) {
         let table = self.table();
         // SAFETY: the function has no precondition.
@@ -191,7 +192,42 @@ fn natural(name: &str) -> Vec<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::natural;
+    use rdma_core_sys::{VerbsTable, ibv_fork_status};
+
+    use super::{Verbs, natural};
+    use crate::sync::raw::{AtomicU32, Ordering};
+
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn tell() -> i32 {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+        libc::EINVAL
+    }
+
+    unsafe extern "C" fn unneeded() -> ibv_fork_status {
+        ibv_fork_status::IBV_FORK_UNNEEDED
+    }
+
+    unsafe extern "C" fn disabled() -> ibv_fork_status {
+        ibv_fork_status::IBV_FORK_DISABLED
+    }
+
+    #[test]
+    fn the_library_is_told_about_forks_unless_the_kernel_takes_care() {
+        let told = |ibv_is_fork_initialized| {
+            let before = TOLD.load(Ordering::Relaxed);
+            let table =
+                VerbsTable { ibv_fork_init: tell, ibv_is_fork_initialized, ..VerbsTable::not_supported() };
+            // Too late to be told is a warning, not an error.
+            let verbs = Verbs::from_table(table, "forks");
+            assert_eq!(
+                verbs.missing().contains(&"ibv_is_fork_initialized"),
+                ibv_is_fork_initialized.is_none()
+            );
+            TOLD.load(Ordering::Relaxed) - before
+        };
+        assert_eq!((told(Some(unneeded)), told(Some(disabled)), told(None)), (0, 1, 1));
+    }
 
     #[test]
     fn names_are_ordered_as_people_count() {
