@@ -66,12 +66,14 @@ impl Line {
 pub(crate) struct Watch {
     patience: Option<Duration>,
     looked: Instant,
+    /// The last gap, and when it ended.
+    last: Option<(Instant, Duration)>,
 }
 
 impl Watch {
     /// `patience` is the peer timeout; `None` never blames anyone.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
-        Self { patience, looked: Instant::now() }
+        Self { patience, looked: Instant::now(), last: None }
     }
 
     /// For how long this process did not run, if that is long enough for others to notice.
@@ -79,11 +81,19 @@ impl Watch {
         Some(now.saturating_duration_since(self.looked)).filter(|gap| *gap >= GAP)
     }
 
+    /// A gap that has just ended, or is about to, after which others will have given up this process.
+    pub(crate) fn given_up(&self, now: Instant) -> Option<Duration> {
+        let recent = self.last.filter(|(end, _)| now.saturating_duration_since(*end) < SHORTEST);
+        let gap = self.gap(now).or(recent.map(|(_, gap)| gap));
+        gap.filter(|gap| self.patience.is_some_and(|patience| *gap >= patience))
+    }
+
     /// A look at the clock. A gap that it ends is no fault of those behind `lines`.
     pub(crate) fn look<'a>(&mut self, now: Instant, lines: impl Iterator<Item = &'a mut Line>) {
         if let Some(gap) = self.gap(now) {
             log::debug!("this process did not run for {:.1} s", gap.as_secs_f64());
             lines.for_each(|line| line.excuse(now, self.patience));
+            self.last = Some((now, gap));
         }
         self.looked = now;
     }

@@ -77,7 +77,7 @@ impl Moment {
         Self {
             ranks,
             victim: random.below(ranks as usize) as u32,
-            signal: if (number + number / PHASES.len() as u64) % 2 == 0 {
+            signal: if (number + number / PHASES.len() as u64).is_multiple_of(2) {
                 libc::SIGKILL
             } else {
                 libc::SIGSTOP
@@ -187,9 +187,9 @@ impl Moment {
         let lost = format!("PeerLost {} ", self.victim);
         // A reason of some words, whatever it is.
         let named = end.starts_with(&lost) && end.len() > lost.len() + 20;
-        // Without a communicator there is nothing to go on with.
-        let goes_on = self.go_on && phase > Some(0);
-        (named && (late || !goes_on)) || (end == "ok" && (late || goes_on))
+        // Who has no communicator yet has nothing to go on with.
+        let joining = phase == Some(0);
+        (named && (late || joining || !self.go_on)) || (end == "ok" && (late || self.go_on))
     }
 
     fn check_memory(&self, rank: usize, job: &Job, outcome: &mut Outcome) {

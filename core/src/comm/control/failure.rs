@@ -23,13 +23,13 @@ impl Control {
             if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
-            // A stopped process finds its links closed, and whoever it reads of first would get the blame.
-            if let Some(gap) = state.watch.gap(Instant::now()) {
-                why += &format!(
-                    "; rank {} itself did not run for {:.1} s before that, and may be who was given up",
-                    self.rank,
-                    gap.as_secs_f64()
-                );
+            // A stopped process finds its links closed when it runs again: it is the one that was lost.
+            if let Some(gap) = state.watch.given_up(Instant::now()) {
+                drop(state);
+                let gap = gap.as_secs_f64();
+                let why =
+                    format!("it did not run for {gap:.1} s, and rank {peer} is not there any more: {why}");
+                return self.is_lost(&why);
             }
         }
         self.part_with(peer, &AbortCause::peer_lost(peer, why));
@@ -58,19 +58,21 @@ impl Control {
     /// A rank says that it, or another one, has failed.
     pub(super) fn hear_failure(&self, cause: AbortCause) {
         match (cause.kind, cause.rank) {
-            (ErrorKind::PeerLost, Some(rank)) if rank == self.rank => {
-                let reason = format!(
-                    "the others have given up this process, which is rank {rank}, and go on without it: {}; see why it \
-                     did not run",
-                    cause.reason
-                );
-                self.abort.abort(AbortCause::peer_lost(rank, reason));
-            }
+            (ErrorKind::PeerLost, Some(rank)) if rank == self.rank => self.is_lost(&cause.reason),
             (ErrorKind::PeerLost, Some(rank)) => {
                 self.part_with(rank, &cause);
             }
             _ => drop(self.abort.abort(cause)),
         }
+    }
+
+    /// This rank itself is lost to the others.
+    fn is_lost(&self, why: &str) {
+        let reason = format!(
+            "the others have given up this process, which is rank {}, and go on without it: {why}; see why it did not run",
+            self.rank
+        );
+        self.abort.abort(AbortCause::peer_lost(self.rank, reason));
     }
 
     /// `link` carries nothing more: after a BYE, or because it ended for the reason `why`.
