@@ -17,7 +17,7 @@ impl Control {
         let why = why.to_string();
         // An error about the peer says that itself.
         let why = why.strip_prefix(&format!("rank {peer} was lost: ")).unwrap_or(&why);
-        let mut why = format!("{why} (noticed by rank {})", self.rank);
+        let why = format!("{why} (noticed by rank {})", self.rank);
         {
             let state = lock(&self.state);
             if state.leaving || state.standing[peer as usize].is_gone() {
