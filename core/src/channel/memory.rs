@@ -378,7 +378,9 @@ fn check_sides(
         None => {
             return refuse(format!("dst is this rank's own memory; receive rank {peer}'s with recv_memory"));
         }
-        Some(_) => {}
+        Some(_) => {
+            dst.slice()?;
+        }
     }
     for (name, memory) in [("src", Some(src)), ("the packet buffer", packets)] {
         let Some(memory) = memory else { continue };
@@ -388,6 +390,7 @@ fn check_sides(
         if memory.context() != semaphore.context() {
             return refuse(format!("{name} belongs to another context than the semaphore"));
         }
+        memory.slice()?;
     }
     Ok(())
 }

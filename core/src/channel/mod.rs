@@ -2,13 +2,15 @@
 //!
 //! A [`MemoryChannel`] (the seed's SmChannel) reads and writes the peer's memory with loads and stores. Its
 //! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the library's own
-//! kernels on a stream.
+//! kernels on a stream. [`InboundSignals`] lets a stream wait for what a peer's host signals through a connection.
 
 mod geometry;
+mod inbound;
 mod kernels;
 mod memory;
 mod packet;
 
+pub use inbound::InboundSignals;
 pub use kernels::load_kernels;
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;

@@ -1,6 +1,7 @@
 //! The promises of a connection. Each case is called by both ranks and leaves nothing outstanding.
 
 use aqueduct::ErrorKind;
+use aqueduct::channel::InboundSignals;
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{Event, Stream};
 
@@ -225,24 +226,24 @@ pub(super) fn host_to_device(pair: &Pair) {
     let semaphore = comm.build_host2device_semaphore(&pair.connection, 9).unwrap();
     comm.setup(soon()).unwrap();
     let semaphore = semaphore.get().unwrap();
+    let (signals, stream) = (InboundSignals::new(&semaphore).unwrap(), Stream::new(comm.context()).unwrap());
     for round in 0..3 {
         load(&pair.source, 0, &data(pair.me(), 700 + round, 4096));
+        pair.rank.barrier();
+        // The kernel waits before the signal is sent.
+        signals.wait(&stream).unwrap();
         pair.connection.write(&pair.target, 0, &pair.source, 0, 4096).unwrap();
         semaphore.signal().unwrap();
-        // The device's own view of the word, as a kernel that waits sees it.
-        let want = round as u64 + 1;
-        let deadline = soon();
-        while semaphore.counters(deadline).unwrap().inbound < want {
-            assert!(!deadline.expired(), "the signal does not come");
-        }
+        stream.synchronize(soon()).unwrap();
         assert_same(
             &look(&pair.inbox, 0, 4096),
             &data(pair.peer, 700 + round, 4096),
-            "behind a signal to a device",
+            "behind a signal to a kernel",
         );
         pair.rank.barrier();
     }
-    assert_eq!(semaphore.counters(soon()).unwrap().outbound, 3);
+    let counters = semaphore.counters(soon()).unwrap();
+    assert_eq!((counters.inbound, counters.expected_inbound, counters.outbound), (3, 3, 3));
 }
 
 pub(super) fn far_offsets(pair: &Pair) {

@@ -309,7 +309,7 @@ impl Connection {
         Arc::ptr_eq(&self.inner.core, core)
     }
 
-    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         self.inner.core.check(op)?;
         if self.peer() != self.inner.core.rank() {
             self.inner.core.control().check_peer(op, self.peer())?;

@@ -1,0 +1,93 @@
+//! [`InboundSignals`].
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi;
+
+use super::kernels::load_kernels;
+use crate::comm::Host2DeviceSemaphore;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
+
+/// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
+///
+/// Kernels of the user's own do the same with the semaphore's
+/// [`device_handle`](Host2DeviceSemaphore::device_handle). Calls belong on one stream, or on streams the caller orders: the
+/// count of waits has one writer. A kernel that waits leaves when the communicator aborts.
+#[derive(Clone, Debug)]
+pub struct InboundSignals {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    handle: abi::MemoryChannelHandle,
+    semaphore: Host2DeviceSemaphore,
+    wait: Function,
+    poll: Function,
+}
+
+/// One warp, of which one thread acts.
+const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
+
+impl InboundSignals {
+    /// Loads the kernels, so make it before kernels spin.
+    ///
+    /// # Errors
+    /// What loading the kernels says.
+    pub fn new(semaphore: &Host2DeviceSemaphore) -> Result<Self> {
+        let functions = load_kernels(semaphore.context(), "semaphore", &[])?;
+        let [_, _, wait, _, poll] = <[Function; 5]>::try_from(functions).map_err(|have| {
+            let message = format!("the semaphore kernels have {} entries instead of 5", have.len());
+            Error::new(ErrorKind::Internal, "load kernels", message)
+        })?;
+        // The kernels take a whole channel and use its semaphore only.
+        let handle = abi::MemoryChannelHandle {
+            semaphore: semaphore.device_handle(),
+            dst: 0,
+            dst_bytes: 0,
+            src: 0,
+            src_bytes: 0,
+            packets: 0,
+            packet_bytes: 0,
+            arrived: 0,
+            abort: semaphore.abort_handle(),
+            peer: semaphore.peer(),
+            reserved: 0,
+        };
+        Ok(Self { inner: Arc::new(Inner { handle, semaphore: semaphore.clone(), wait, poll }) })
+    }
+
+    /// Waits for one signal; later work of the stream sees what the peer wrote before it (`ld.acquire.sys`).
+    ///
+    /// # Errors
+    /// Why no signal can come any more; what the driver says.
+    pub fn wait(&self, stream: &Stream) -> Result<()> {
+        self.launch(&self.inner.wait, stream, None)
+    }
+
+    /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` unless `taken` has four aligned bytes of this device's memory; otherwise as for
+    /// [`wait`](Self::wait).
+    pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
+        taken.check_context("poll", self.inner.semaphore.context())?;
+        if taken.len() < 4 || !taken.ptr().is_multiple_of(4) {
+            return Err(Error::usage("poll", "the result needs 4 aligned bytes"));
+        }
+        self.launch(&self.inner.poll, stream, Some(taken))
+    }
+
+    fn launch(&self, function: &Function, stream: &Stream, taken: Option<&DeviceSlice>) -> Result<()> {
+        self.inner.semaphore.connection().check("wait")?;
+        let at = taken.map_or(0, DeviceSlice::ptr);
+        let all = [arg(&self.inner.handle), arg(&at)];
+        let args = if taken.is_some() { &all[..] } else { &all[..1] };
+        // SAFETY: the arguments are those of the catalog row; the counters belong to the semaphore, which the stream
+        // retains, as it does `taken`. A waiting kernel leaves when the abort word is set.
+        unsafe { function.launch(stream, &ONE_WARP, args) }?;
+        let keep: KeepAlive = self.inner.clone();
+        stream.retain_all(taken.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
+    }
+}
