@@ -55,7 +55,11 @@ impl SocketDir {
         // Before the socket is there: a directory without one is left alone.
         let lock = File::open(&directory)
             .and_then(|file| try_lock(&file).map(|_| file))
-            .map_err(|error| Error::system("flock", format!("cannot lock {}", directory.display()), error))?;
+            .map_err(|error| {
+                // Nobody has seen it yet, and whoever looks leaves it alone.
+                let _ = std::fs::remove_dir(&directory);
+                Error::system("flock", format!("cannot lock {}", directory.display()), error)
+            })?;
         let socket = directory.join("s");
         Ok(Self { directory, _lock: lock, socket, creator: std::process::id(), removed: false })
     }
