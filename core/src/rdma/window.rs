@@ -4,8 +4,8 @@
 /// The arithmetic of a send queue in which only some requests are signalled.
 ///
 /// Requests are numbered from 0; the number is the request's id. A queue pair executes in order, so the completion of number
-/// n means that all up to n are done and their places in the queue free. Every k-th request is signalled, and the last
-/// place in the queue always is, because otherwise nothing would ever free one.
+/// n means that all up to n are done and their places in the queue free. Every k-th request is signalled, and k is at most
+/// the size of the queue, so that a full queue always has a signalled request in it.
 ///
 /// A failed request completes whether it was signalled or not, so that with it everything outstanding is known to have ended.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// For a send queue of `capacity` requests of which every `every`-th is signalled. Both are at least 1.
+    /// For a send queue of `capacity` requests of which every `every`-th is signalled, at least one in `capacity`.
     pub fn new(capacity: u32, every: u32) -> Self {
         let capacity = u64::from(capacity.max(1));
         Self { capacity, every: u64::from(every).clamp(1, capacity), posted: 0, done: 0, signalled: 0 }
@@ -34,7 +34,7 @@ impl Window {
         }
         let number = self.posted;
         self.posted += 1;
-        let signal = self.posted - self.signalled >= self.every || self.free() == 0;
+        let signal = self.posted - self.signalled >= self.every;
         if signal {
             self.signalled = self.posted;
         }

@@ -75,20 +75,23 @@ fn a_channel_wakes_once_per_request_for_an_event() {
     let own = qp.address();
     // Connected to itself, which RC allows.
     let qp = qp.connect(&own).unwrap().ready_to_send().unwrap();
-    let post = || {
+    let post = |qp: &QueuePair<ReadyToSend>| {
         let mut batch = Batch::default();
         let nothing = RemoteRegion { address: 8, length: 0, key: 0 }.range(0, 0).unwrap();
         batch.write_inline(&[], nothing).unwrap().signalled();
         qp.post(&mut batch).unwrap();
     };
-    post();
+    post(&qp);
     assert!(!readable(&channel), "nobody asked");
     cq.request_event().unwrap();
-    post();
-    post();
+    post(&qp);
+    post(&qp);
     assert!(readable(&channel));
     assert_eq!((channel.clear().unwrap(), channel.clear().unwrap()), (1, 0));
     assert_eq!(cq.poll(16, |completion| assert!(completion.result.is_ok())).unwrap(), 3);
+    let before = standin::violations();
+    drop((qp, cq));
+    assert_eq!(standin::violations(), before, "every event was acknowledged");
     let plain = context.completion_queue(16).unwrap();
     assert!(plain.request_event().unwrap_err().message().contains("without a channel"));
 }

@@ -156,7 +156,10 @@ fn any_order_of_drops_is_right() {
     let context = open("null0");
     let channel = context.completion_channel().unwrap();
     let cq = context.completion_queue_with(8, &channel).unwrap();
-    drop((context, channel, cq));
+    let pd = context.protection_domain().unwrap();
+    let other = context.completion_queue(8).unwrap();
+    let qp = pd.queue_pair(&QpOptions::default(), &cq, &other).unwrap();
+    drop((context, channel, cq, other, pd, qp));
     assert_eq!(standin::violations(), before);
 }
 
@@ -224,6 +227,45 @@ fn a_refused_transition_names_the_attribute() {
 }
 
 #[test]
+fn every_setting_reaches_the_nic() {
+    let context = open("null0");
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(8).unwrap());
+    let settings = Settings {
+        mtu: Some(512),
+        service_level: 3,
+        traffic_class: 104,
+        hop_limit: 9,
+        timeout: 10,
+        retry_count: 2,
+        rnr_retry: 1,
+        min_rnr_timer: 20,
+        max_read_atomic: 7,
+        ..Settings::default()
+    };
+    let port = context.active_port(&settings).unwrap();
+    let create = |settings: &Settings| {
+        pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap().init(&port, settings, Access::DATA).unwrap()
+    };
+    let peer = create(&Settings { max_read_atomic: 5, ..Settings::default() }).address();
+    let qp = create(&settings);
+    let own = qp.address();
+    let qp = qp.connect(&peer).unwrap().ready_to_send().unwrap();
+    let [init, rtr, rts] = standin::moves(qp.number())[..] else { panic!("three transitions") };
+    assert_eq!((init.port_num, init.pkey_index), (1, 0));
+    assert_eq!(
+        init.qp_access_flags,
+        (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE).bits()
+    );
+    assert_eq!((rtr.path_mtu.0, rtr.dest_qp_num, rtr.rq_psn), (2, peer.qp_number, peer.psn));
+    assert_eq!((rtr.max_dest_rd_atomic, rtr.min_rnr_timer, rtr.ah_attr.sl), (7, 20, 3));
+    let grh = rtr.ah_attr.grh;
+    assert_eq!((grh.traffic_class, grh.hop_limit, grh.sgid_index), (104, 9, 3));
+    assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry), (10, 2, 1));
+    assert_eq!(rts.max_rd_atomic, 5, "what the peer can serve");
+    assert_eq!((rts.sq_psn, own.mtu), (own.psn, 512));
+}
+
+#[test]
 fn infiniband_connects_by_lid() {
     let (a, _b) = pair(&open("null1"), &open("null1"), &QpOptions::default());
     assert_eq!(a.qp.counters(), QpCounters::default());
@@ -242,7 +284,10 @@ fn in_a_forked_child_calls_fail_and_drop_does_nothing() {
         let refused = a.qp.post(&mut batch).is_err_and(|e| e.error.message().contains("before fork"))
             && context.port(1).is_err()
             && context.device().open().is_err();
+        // Were it called, the refusal would be used up.
+        standin::refuse("ibv_destroy_qp", libc::EBUSY);
         drop(a);
+        let refused = refused && standin::not_called() == 1;
         // SAFETY: _exit is async-signal-safe.
         unsafe { libc::_exit(if refused { 7 } else { 1 }) };
     }

@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rdma_core_sys::{
-    ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_cq, ibv_event_type, ibv_qp, ibv_qp_cap,
-    ibv_qp_state, ibv_wc, ibv_wc_status,
+    ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_cq, ibv_event_type, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_state, ibv_wc, ibv_wc_status,
 };
 
 /// 0 and 1 belong to the management of the fabric.
@@ -57,6 +57,8 @@ pub(super) struct Qp {
     pub(super) held: bool,
     pub(super) pending: Vec<u64>,
     pub(super) fail_next: Option<ibv_wc_status>,
+    /// What it was moved to INIT, RTR and RTS with.
+    pub(super) moves: Vec<ibv_qp_attr>,
     pub(super) counts: Counts,
 }
 

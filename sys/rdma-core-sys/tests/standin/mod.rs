@@ -26,7 +26,7 @@ use std::cell::RefCell;
 pub use entries::table;
 pub use machine::Counts;
 use machine::machine;
-use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_wc_status};
+use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_qp_attr, ibv_wc_status};
 
 /// The table of a host with libibverbs and no NIC.
 pub fn without_devices() -> VerbsTable {
@@ -70,6 +70,16 @@ thread_local! {
 /// Makes the next call of `function` on this thread fail with `errno`.
 pub fn refuse(function: &'static str, errno: i32) {
     REFUSED.with_borrow_mut(|refused| refused.push((function, errno)));
+}
+
+/// Calls that [`refuse`] still waits for on this thread.
+pub fn not_called() -> usize {
+    REFUSED.with_borrow(Vec::len)
+}
+
+/// What queue pair `number` was moved to INIT, RTR and RTS with, so far.
+pub fn moves(number: u32) -> Vec<ibv_qp_attr> {
+    machine().qp(number).moves.clone()
 }
 
 fn refused(function: &str) -> Option<i32> {

@@ -161,6 +161,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
         held: false,
         pending: Vec::new(),
         fail_next: None,
+        moves: Vec::new(),
         counts: Default::default(),
     };
     machine.qps.push(Some(qp));
@@ -186,6 +187,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         (ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT) => {
             record.access = attr.qp_access_flags;
             has(m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS)
+                && attr.qp_access_flags < ibv_access_flags::IBV_ACCESS_MW_BIND.0
                 && port(attr.port_num).is_some_and(|port| attr.pkey_index < port.attr.pkey_tbl_len)
         }
         (ibv_qp_state::IBV_QPS_INIT, ibv_qp_state::IBV_QPS_RTR) => {
@@ -218,11 +220,16 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     if !valid {
         return libc::EINVAL;
     }
-    machine.qp(number).state = attr.qp_state;
+    let record = machine.qp(number);
+    record.state = attr.qp_state;
+    record.moves.push(*attr);
     0
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    if let Some(errno) = refused("ibv_destroy_qp") {
+        return errno;
+    }
     // SAFETY: made by `create_qp`, freed once.
     let qp = unsafe { Box::from_raw(qp) };
     let mut machine = machine();
