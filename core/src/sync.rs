@@ -25,7 +25,7 @@ mod models;
 
 /// The plain `std` atomics, whatever `cfg(loom)` says: for words at addresses that somebody else chose.
 pub mod raw {
-    pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+    pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 }
 
 /// Locks `mutex` even if a thread panicked while it held it: our critical sections keep their data valid at

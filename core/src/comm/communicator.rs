@@ -248,7 +248,7 @@ impl Communicator {
     /// After `setup()` the peer can use it with the transports that it is registered for; with CudaIpc it has it mapped.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received;
+    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received, or is registered for no transport;
     /// `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: u32, tag: u64) -> Result<Pending<()>> {
         self.enqueue_send(memory, self.user_key(Kind::MemorySend, peer, tag)?)
@@ -442,6 +442,10 @@ impl Communicator {
     }
 
     fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
+        if memory.transports().is_empty() {
+            let message = "the memory is registered for no transport; name those that the peer is to use when registering";
+            return Err(Error::usage(key.kind.op(), message));
+        }
         let export = memory::export(&self.core, memory, key.peer)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SendItem::new(key, export, pending.clone())))?;

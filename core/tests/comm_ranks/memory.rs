@@ -107,7 +107,7 @@ fn wrong_uses_of_a_connection_are_refused_on_the_host() {
         let unregistered =
             rank.comm.register_memory(&rank.buffer(64, HandlePolicy::Auto), Transports::NONE).unwrap();
         usage(connection.write(&theirs, 0, &unregistered, 0, 8), "not registered for CudaIpc");
-        usage(rank.comm.send_memory(&unregistered, peer, 9).map(drop), "not registered for CudaIpc");
+        usage(rank.comm.send_memory(&unregistered, peer, 9).map(drop), "registered for no transport");
         usage(rank.comm.send_memory(&theirs, peer, 9).map(drop), "cannot be sent on");
         usage(theirs.range(4096, 1).map(drop), "past the end");
         usage(theirs.range(usize::MAX, 2).map(drop), "past the end");

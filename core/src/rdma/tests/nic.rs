@@ -58,7 +58,7 @@ fn nic_moves_data_in_order() {
         deadline.check("test", "the flag").unwrap();
         std::thread::yield_now();
     }
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    crate::sync::raw::fence(crate::sync::raw::Ordering::Acquire);
     assert_eq!((there.byte(0), there.byte(SIZE as usize - 1)), (0x5a, 0x5a));
     assert_eq!(a.completion().id, 2);
     assert_eq!(a.qp.counters(), QpCounters { requests: 2, doorbells: 1 });
