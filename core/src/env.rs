@@ -5,6 +5,8 @@
 //! warning with the nearest name that does.
 #![forbid(unsafe_code)]
 
+mod variables;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -13,101 +15,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::fault::Plan;
 
+pub use variables::{VARIABLES, Variable};
+
 /// What all our variables begin with.
 pub const PREFIX: &str = "AQUEDUCT_";
-
-/// One variable: what `aqueduct info --env` says about it.
-#[derive(Clone, Copy, Debug)]
-pub struct Variable {
-    /// The full name.
-    pub name: &'static str,
-    /// What is used if it is not set.
-    pub default: &'static str,
-    /// What it means and takes.
-    pub meaning: &'static str,
-}
-
-const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, default, meaning }
-}
-
-/// All variables, in the order in which they are listed.
-pub const VARIABLES: &[Variable] = &[
-    variable(
-        "AQUEDUCT_DRIVER",
-        "auto",
-        "which CUDA driver: cuda, soft (the software device), or auto: cuda if it works",
-    ),
-    variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1", "path of the CUDA driver library"),
-    variable(
-        "AQUEDUCT_HANDLE",
-        "auto",
-        "how GPU memory is shared with other processes: fabric, fd, ipc (legacy), or auto: the first of these that works",
-    ),
-    variable(
-        "AQUEDUCT_SCRATCH_BYTES",
-        "67108864",
-        "limit of scratch memory per communicator and rank, in bytes",
-    ),
-    variable(
-        "AQUEDUCT_TIMEOUT",
-        "60",
-        "seconds after which a wait for other ranks gives up; fractions are allowed",
-    ),
-    variable(
-        "AQUEDUCT_PEER_TIMEOUT",
-        "3",
-        "seconds of silence after which a rank counts as lost, at least 1.25; 0 for never, as debuggers need it",
-    ),
-    variable(
-        "AQUEDUCT_SOCKET_IFNAME",
-        "(best)",
-        "network interfaces: name prefixes with commas; =name exactly, ^ excludes",
-    ),
-    variable("AQUEDUCT_SOCKET_FAMILY", "any", "address family: any, 4 or 6"),
-    variable(
-        "AQUEDUCT_IB_DEVICES",
-        "(all)",
-        "RDMA NICs by name with commas, as ibv_devices lists them: the first is Ib0, the second Ib1",
-    ),
-    variable("AQUEDUCT_IB_PORT", "(first active)", "port of the NIC, from 1"),
-    variable(
-        "AQUEDUCT_IB_GID_INDEX",
-        "(best)",
-        "entry of the port's GID table; by default RoCE v2 over IPv4 if there is one",
-    ),
-    variable("AQUEDUCT_IB_PKEY", "0", "index into the port's partition key table"),
-    variable("AQUEDUCT_IB_SL", "0", "service level, 0 to 15"),
-    variable("AQUEDUCT_IB_TC", "0", "traffic class, 0 to 255: DSCP and ECN bits on RoCE"),
-    variable("AQUEDUCT_IB_TIMEOUT", "18", "acknowledgement timeout: 4.096 us * 2^n; 1 to 31"),
-    variable("AQUEDUCT_IB_RETRY_CNT", "6", "retransmissions before the peer counts as unreachable, 0 to 7"),
-    variable("AQUEDUCT_RANK", "(none)", "this process's rank; set by aqueduct run"),
-    variable("AQUEDUCT_WORLD_SIZE", "(none)", "number of ranks; set by aqueduct run"),
-    variable("AQUEDUCT_LOCAL_RANK", "(none)", "rank among those on this host; set by aqueduct run"),
-    variable(
-        "AQUEDUCT_UNIQUE_ID",
-        "(none)",
-        "the job's unique id with its secret, as hexadecimal text; set by aqueduct run",
-    ),
-    variable("AQUEDUCT_UNIQUE_ID_FILE", "(none)", "instead, a file of mode 0600 with the unique id"),
-    variable(
-        "AQUEDUCT_RENDEZVOUS_FILE",
-        "(none)",
-        "instead, a path at which rank 0 leaves the unique id for the others; on a file system that all hosts share",
-    ),
-    variable(
-        "AQUEDUCT_LOG",
-        "warn",
-        "level off, error, warn, info, debug or trace, then parts: info,net,bootstrap or info,^net",
-    ),
-    variable("AQUEDUCT_LOG_FILE", "(stderr)", "file for the log; %h is the host's name, %p the process id"),
-    variable(
-        "AQUEDUCT_FAULTS",
-        "(none)",
-        "faults to rehearse, as docs/faults.md describes: driver:cuMemCreate:3=OUT_OF_MEMORY;net:from=1:after=64:drop",
-    ),
-    variable("AQUEDUCT_SOFT_*", "", "settings of the software device; it documents them itself"),
-];
 
 /// Which driver [`AQUEDUCT_DRIVER`](VARIABLES) asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

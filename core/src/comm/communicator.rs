@@ -8,9 +8,9 @@ use aqueduct_ptx::abi::AbortHandle;
 use super::config::CommunicatorConfig;
 use super::connection::{ConnectItem, Connection};
 use super::core::{AbortMemory, Core};
-use super::endpoint::{EndpointConfig, Transport, Transports};
+use super::endpoint::{EndpointConfig, Transport};
 use super::key::{Key, Kind};
-use super::memory::{self, HostBuffer, RecvItem, RegisteredMemory, SendItem};
+use super::memory::{self, RecvItem, RegisteredMemory, SendItem};
 use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use super::pending::{Dependency, Pending};
 use super::report::AbortReport;
@@ -25,7 +25,7 @@ use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{CUdeviceptr, Context, Device, GpuBuffer, KeepAlive};
+use crate::gpu::{Context, Device, KeepAlive};
 use crate::sync::{Mutex, lock, lock_until};
 
 /// Tags from here on belong to the library's own objects.
@@ -153,95 +153,6 @@ impl Communicator {
         let pending = Pending::new(key);
         self.enqueue(Box::new(ConnectItem::new(key, endpoint, pending.clone())))?;
         Ok(pending)
-    }
-
-    /// Registers all of `buffer` for `transports`. Nothing is sent; registering twice is harmless.
-    ///
-    /// # Errors
-    /// `InvalidUsage` if the buffer is on another device than this communicator's.
-    pub fn register_memory(
-        &self,
-        buffer: &Arc<GpuBuffer>,
-        transports: impl Into<Transports>,
-    ) -> Result<RegisteredMemory> {
-        self.register_range(buffer, 0, buffer.len(), transports)
-    }
-
-    /// Registers bytes `offset .. offset + len` of `buffer`.
-    ///
-    /// # Errors
-    /// `InvalidUsage` for a range that is empty or not inside (overflow included), or a buffer on another device.
-    pub fn register_range(
-        &self,
-        buffer: &Arc<GpuBuffer>,
-        offset: usize,
-        len: usize,
-        transports: impl Into<Transports>,
-    ) -> Result<RegisteredMemory> {
-        const OP: &str = "register_memory";
-        self.core.check(OP)?;
-        if buffer.context() != self.context() {
-            let message = format!(
-                "the buffer is on device {} and this communicator uses device {}; allocate it in Communicator::context()",
-                buffer.context().device().ordinal(),
-                self.context().device().ordinal()
-            );
-            return Err(Error::usage(OP, message));
-        }
-        self.core.on_nics(memory::register_buffer(buffer, offset, len, transports.into())?)
-    }
-
-    /// Registers all of `buffer`, host memory, for `transports`. For CudaIpc it is page-locked and opened to devices.
-    ///
-    /// # Errors
-    /// `InvalidUsage` if the buffer is of another context; what the driver says to locking it.
-    pub fn register_host(
-        &self,
-        buffer: &Arc<HostBuffer>,
-        transports: impl Into<Transports>,
-    ) -> Result<RegisteredMemory> {
-        self.register_host_range(buffer, 0, buffer.len(), transports)
-    }
-
-    /// Registers bytes `offset .. offset + len` of `buffer`.
-    ///
-    /// # Errors
-    /// As for [`register_host`](Self::register_host); `InvalidUsage` for a range that is empty or not inside.
-    pub fn register_host_range(
-        &self,
-        buffer: &Arc<HostBuffer>,
-        offset: usize,
-        len: usize,
-        transports: impl Into<Transports>,
-    ) -> Result<RegisteredMemory> {
-        const OP: &str = "register_memory";
-        self.core.check(OP)?;
-        if buffer.context() != self.context() {
-            let message = "the buffer is of another context; make it in Communicator::context()";
-            return Err(Error::usage(OP, message));
-        }
-        self.core.on_nics(memory::register_host(buffer, offset, len, transports.into())?)
-    }
-
-    /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
-    /// Whether other processes can open it depends on how it was allocated, and is found out when it is sent.
-    ///
-    /// # Safety
-    /// The memory must stay allocated, and nobody may hold Rust references into it, until the last [`RegisteredMemory`]
-    /// made from this registration is dropped, here and at every peer.
-    ///
-    /// # Errors
-    /// `InvalidUsage` if it is not device memory of this communicator's device, or not that much.
-    pub unsafe fn register_raw(
-        &self,
-        ptr: CUdeviceptr,
-        len: usize,
-        transports: impl Into<Transports>,
-    ) -> Result<RegisteredMemory> {
-        self.core.check("register_memory")?;
-        // SAFETY: the caller's promise is the same.
-        let memory = unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }?;
-        self.core.on_nics(memory)
     }
 
     /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.

@@ -21,6 +21,7 @@ mod neighbours;
 mod nics;
 mod peer;
 mod pending;
+mod register;
 mod registry;
 mod report;
 mod semaphore;
