@@ -29,6 +29,8 @@ const VERSION: u16 = 1;
 const MAX_TEXT: usize = 4096;
 /// After an error, for how long ranks that come late are told about it.
 const AFTERWORD: Duration = Duration::from_secs(5);
+/// For how long a rendezvous waits for the first rank: a batch system may hold a job back that was given its id already.
+const LONELY: Duration = Duration::from_secs(24 * 3600);
 /// How often the deadline is looked at.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -110,8 +112,7 @@ impl Rendezvous {
         let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
         let network = network(&secret).with_max_pending(waiting);
         let config = ReactorConfig { tick: Some(TICK) };
-        let reactor =
-            Reactor::start("aq-rendezvous", config, Box::new(Meeting { size, ..Meeting::default() }))?;
+        let reactor = Reactor::start("aq-rendezvous", config, Box::new(Meeting::new(size, LONELY)))?;
         let mut addresses = Vec::new();
         for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
             let listener = network.listen_tcp(interface.ip, local)?;
@@ -131,7 +132,8 @@ impl Rendezvous {
         &self.id
     }
 
-    /// Leaves the service to itself: it ends once all ranks have met or been told why they cannot.
+    /// Leaves the service to itself: it ends once all ranks have met or been told why they cannot, or a day after nobody
+    /// came.
     pub fn detach(self) -> UniqueId {
         self.reactor.detach();
         self.id
@@ -144,9 +146,10 @@ pub(super) fn wanted_interfaces() -> Result<Vec<Interface>> {
 }
 
 /// The state of one rendezvous.
-#[derive(Default)]
 struct Meeting {
     size: Option<u32>,
+    /// When nobody is expected any more, if nobody has come.
+    lonely: Deadline,
     arrived: BTreeMap<u32, (Hello, Link)>,
     /// Hellos so far, refused ones included.
     hellos: u32,
@@ -193,6 +196,9 @@ impl Handler for Meeting {
         if self.until.is_none() && self.deadline.is_some_and(Deadline::expired) {
             let error = self.missing();
             self.fail(error);
+        } else if self.until.is_none() && self.hellos == 0 && self.lonely.expired() {
+            log::debug!("nobody came to a rendezvous; it ends");
+            self.until = Some(self.lonely);
         }
     }
 
@@ -202,6 +208,11 @@ impl Handler for Meeting {
 }
 
 impl Meeting {
+    fn new(size: Option<u32>, patience: Duration) -> Self {
+        let (arrived, lonely) = (BTreeMap::new(), Deadline::after(patience));
+        Self { size, lonely, arrived, hellos: 0, deadline: None, failed: None, until: None }
+    }
+
     fn admit(&mut self, hello: Hello, link: &Link) -> Result<()> {
         let size = *self.size.get_or_insert(hello.size);
         if hello.size != size {
@@ -286,4 +297,19 @@ fn refuse(link: &Link, error: &Error) -> Result<()> {
     w.u16(VERSION).u32(error.kind() as u32).str(&text);
     link.post(REFUSED, w.as_bytes())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_ends_when_nobody_comes_and_not_before() {
+        let mut meeting = Meeting::new(None, Duration::from_secs(60));
+        meeting.tick();
+        assert!(!meeting.finished());
+        let mut meeting = Meeting::new(Some(2), Duration::ZERO);
+        meeting.tick();
+        assert!(meeting.finished());
+    }
 }
