@@ -97,8 +97,9 @@ impl AllReduce {
         let blocks = max_blocks(geometry);
         let limit = one_shot_limit(ranks, geometry.software);
         let (one_shot, two_shot, layout) = specs(ranks, blocks, limit, comm.config().scratch_bytes)?;
-        let (one_shot, two_shot) =
-            (PendingRegion::begin(comm, tags[0], one_shot)?, PendingRegion::begin(comm, tags[1], two_shot)?);
+        let begun = PendingRegion::begin(comm, tags[0], one_shot)
+            .and_then(|one_shot| Ok((one_shot, PendingRegion::begin(comm, tags[1], two_shot)?)));
+        let (one_shot, two_shot) = begun.inspect_err(|_| comm.withdraw(&tags))?;
         comm.setup(deadline)?;
         let inner = Inner {
             comm: comm.clone(),

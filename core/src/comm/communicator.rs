@@ -337,6 +337,16 @@ impl Communicator {
         RESERVED_TAGS | queue.internal_tags
     }
 
+    /// Takes back what was asked for under `tags` and not set up yet: the next `setup()` must not wait for it.
+    pub(crate) fn withdraw(&self, tags: &[u64]) {
+        let withdrawn: Vec<_> = {
+            let mut queue = lock(&self.setup.queue);
+            queue.keys.retain(|key| !tags.contains(&key.tag));
+            queue.items.extract_if(.., |item| tags.contains(&item.key().tag)).collect()
+        };
+        drop(withdrawn);
+    }
+
     /// [`send_memory`](Self::send_memory) with a tag of the library's own.
     pub(crate) fn send_memory_internal(
         &self,
