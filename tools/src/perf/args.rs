@@ -38,7 +38,7 @@ impl Operation {
 pub(crate) struct Args {
     /// Operation
     #[arg(value_enum)]
-    pub(crate) operation: Operation,
+    pub(crate) operation: Option<Operation>,
     #[command(flatten)]
     pub(crate) sweep: Sweep,
     /// Timed iterations per size
@@ -95,7 +95,7 @@ impl Args {
     /// The options of the main job: everything default.
     pub(crate) fn all_reduce() -> Self {
         Self {
-            operation: Operation::AllReduce,
+            operation: Some(Operation::AllReduce),
             sweep: Sweep { min_bytes: None, max_bytes: None, step_factor: 2, step_bytes: None },
             iterations: None,
             warmup: None,

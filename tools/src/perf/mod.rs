@@ -30,7 +30,7 @@ pub(crate) struct Command {
     #[command(subcommand)]
     special: Option<Special>,
     #[command(flatten)]
-    args: Option<Args>,
+    args: Args,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -49,24 +49,24 @@ enum Special {
 
 impl Command {
     pub(crate) fn execute(&self) -> Result<ExitCode> {
-        match (&self.special, &self.args) {
-            (Some(Special::Bootstrap(args)), _) => bootstrap::execute(args),
-            (Some(Special::Startup(args)), _) => startup::execute(args),
-            (Some(Special::Write(args)), _) => write::execute(args, write::Operation::Write),
-            (Some(Special::WriteLat(args)), _) => write::execute(args, write::Operation::Latency),
-            (Some(Special::Flush(args)), _) => write::execute(args, write::Operation::Flush),
-            (None, Some(args)) => execute(args),
-            (None, None) => bail!("no operation given; see `aqueduct perf --help`"),
+        match &self.special {
+            Some(Special::Bootstrap(args)) => bootstrap::execute(args),
+            Some(Special::Startup(args)) => startup::execute(args),
+            Some(Special::Write(args)) => write::execute(args, write::Operation::Write),
+            Some(Special::WriteLat(args)) => write::execute(args, write::Operation::Latency),
+            Some(Special::Flush(args)) => write::execute(args, write::Operation::Flush),
+            None => execute(&self.args),
         }
     }
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    let Some(measured) = args.operation else { bail!("no operation given; see `aqueduct perf --help`") };
     let rank = Rank::join()?;
-    let (min, max) = default_range(args.operation, rank.context.driver().is_software());
+    let (min, max) = default_range(measured, rank.context.driver().is_software());
     let (min, max) = args.sweep.bounds(min, max)?;
     let sizes = args.sweep.sizes(min, max);
-    let name = args.operation.name();
+    let name = measured.name();
     let mut header = header(&rank, &name)?;
     header.push(format!(
         "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
@@ -77,7 +77,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         args.graph,
     ));
     let report = Report { operation: name, header, rows: Vec::new() };
-    present(&rank, report, &args.files, |keep| match args.operation {
+    present(&rank, report, &args.files, |keep| match measured {
         Operation::AllReduce => {
             let mut bench = all_reduce::Bench::prepare(&rank, args, &sizes)?;
             (0..sizes.len()).try_for_each(|index| keep(bench.row(index)?))
