@@ -174,9 +174,9 @@ fn a_start_of_many_ranks_goes_through_nobody() {
     assert_eq!((row["ranks"].as_u64(), row["processes"].as_u64()), (Some(128), Some(1)));
     assert_eq!(row["max_control_links"], 14, "two for each power of two below 128");
     for phase in row["phases"].as_array().unwrap() {
-        // Rank 0 sends no more than the others.
+        // Rank 0 sends no more than the others; signs of life of a slow start come on top.
         let (mean, max) = (phase["mean_bytes"].as_f64().unwrap(), phase["max_bytes"].as_f64().unwrap());
-        assert!(phase["name"] == "teardown" || max <= 1.2 * mean + 64.0, "{phase}");
+        assert!(phase["name"] == "teardown" || max <= 1.2 * mean + 512.0, "{phase}");
     }
     grows_like_n_log_n(&json);
 }
