@@ -182,15 +182,15 @@ AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, peers) == 72, "AqueductScratchRe
 
 /* One slot of a Fifo, as written by the device: four words, lap bits included.
  *
- * word 0: destination offset (bits 0-47), kind (48-55); word 1: source offset (0-47);
- * word 2: size (0-39), semaphore id (40-55); word 3: destination id (0-15), source id (16-31).
- * Every other payload bit is zero; bit 63 of each word is the lap bit. */
-typedef struct AqueductTrigger {
+ * As a ChannelTrigger, word 0: destination offset (bits 0-47), kind (48-55); word 1: source offset (0-47);
+ * word 2: size (0-39), semaphore id (40-55); word 3: destination id (0-15), source id (16-31); every other
+ * payload bit is zero. Bit 63 of each word is the lap bit whatever the rest means. */
+typedef struct AqueductProxyTrigger {
     /* The words in the order of their addresses. */
     uint64_t words[4];
-} AqueductTrigger;
-AQUEDUCT_ASSERT(sizeof(AqueductTrigger) == 32, "AqueductTrigger");
-AQUEDUCT_ASSERT(offsetof(AqueductTrigger, words) == 0, "AqueductTrigger.words");
+} AqueductProxyTrigger;
+AQUEDUCT_ASSERT(sizeof(AqueductProxyTrigger) == 32, "AqueductProxyTrigger");
+AQUEDUCT_ASSERT(offsetof(AqueductProxyTrigger, words) == 0, "AqueductProxyTrigger.words");
 
 /* The device's view of a FIFO: many producers on one GPU, one consumer on the host.
  *
@@ -198,16 +198,14 @@ AQUEDUCT_ASSERT(offsetof(AqueductTrigger, words) == 0, "AqueductTrigger.words");
  * p < tail + capacity. The host publishes its tail with a release store; the device keeps a copy so
  * that it seldom reads across the bus. */
 typedef struct AqueductFifo {
-    /* Address of capacity Trigger slots, pinned host memory, 32-byte aligned. */
+    /* Address of capacity ProxyTrigger slots, pinned host memory, 32-byte aligned. */
     uint64_t slots;
     /* Address of the next position to hand out (u64, device memory). */
     uint64_t head;
     /* Address of the consumer's position (u64, pinned host memory, written by the host). */
     uint64_t tail;
-    /* Address of the device's copy of the tail (u64, device memory). */
+    /* Address of the device's copy of the tail (u64, device memory); it may lag, never lead. */
     uint64_t tail_cache;
-    /* Address of the count of completed flushes by position (u64, pinned host memory, written by the host). */
-    uint64_t flushed;
     /* Number of slots, a power of two. */
     uint32_t capacity;
     /* Its base-two logarithm. */
@@ -215,15 +213,14 @@ typedef struct AqueductFifo {
     /* Abort word, record and my rank. */
     AqueductAbortHandle abort;
 } AqueductFifo;
-AQUEDUCT_ASSERT(sizeof(AqueductFifo) == 72, "AqueductFifo");
+AQUEDUCT_ASSERT(sizeof(AqueductFifo) == 64, "AqueductFifo");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, slots) == 0, "AqueductFifo.slots");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, head) == 8, "AqueductFifo.head");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, tail) == 16, "AqueductFifo.tail");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, tail_cache) == 24, "AqueductFifo.tail_cache");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, flushed) == 32, "AqueductFifo.flushed");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity) == 40, "AqueductFifo.capacity");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity_log2) == 44, "AqueductFifo.capacity_log2");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 48, "AqueductFifo.abort");
+AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity) == 32, "AqueductFifo.capacity");
+AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity_log2) == 36, "AqueductFifo.capacity_log2");
+AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 40, "AqueductFifo.abort");
 
 #if defined(__CUDACC__)
 

@@ -12,7 +12,7 @@ mod layout;
 mod trigger;
 
 pub use layout::{DeviceStruct, Field, StructLayout, symbol, symbols};
-pub use trigger::{Fifo, ProxyTrigger, Trigger, TriggerError, TriggerKind, lap_bit};
+pub use trigger::{ChannelTrigger, Fifo, ProxyTrigger, TriggerError, TriggerKind, lap_bit};
 
 use layout::device_struct;
 
@@ -275,7 +275,7 @@ pub const STRUCTS: &[&StructLayout] = &[
     &MemoryChannelHandle::LAYOUT,
     &GridBarrier::LAYOUT,
     &ScratchRegion::LAYOUT,
-    &Trigger::LAYOUT,
+    &ProxyTrigger::LAYOUT,
     &Fifo::LAYOUT,
 ];
 
