@@ -15,6 +15,7 @@ may_use() {
         aqueduct-tools) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         aqueduct-tests | aqueduct-benches)
             echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-tools *" ;;
+        aqueduct-fuzz) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         *) echo "unknown" ;;
     esac
 }
@@ -67,6 +68,7 @@ check_modules() { # SRC
             (map { $_ => 2 } qw(bootstrap comm)),
             (map { $_ => 3 } qw(proxy channel)),
             (map { $_ => 4 } qw(plan collective message)),
+            (map { $_ => 5 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
         );
         my $src = shift;
         open my $list, "-|", "find", $src, "-name", "*.rs" or die; my @files = sort <$list>; chomp @files;

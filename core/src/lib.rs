@@ -33,5 +33,9 @@ pub mod channel;
 
 pub mod collective;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};

@@ -5,6 +5,8 @@
 //! handles) goes over its own authenticated control links, never over this.
 
 mod collective;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod launch;
 mod local;
 mod mailbox;

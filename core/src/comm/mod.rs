@@ -12,6 +12,8 @@ mod control;
 mod core;
 mod endpoint;
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod holds;
 mod key;
 mod links;

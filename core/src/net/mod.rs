@@ -9,6 +9,8 @@
 mod connect;
 mod faulty;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod handshake;
 mod interface;
 mod link;

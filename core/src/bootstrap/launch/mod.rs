@@ -7,6 +7,8 @@
 
 mod discover;
 mod file;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod pmi;
 mod pmix;
 mod slurm;

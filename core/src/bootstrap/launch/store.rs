@@ -49,6 +49,11 @@ impl Store {
                 Err(_) => std::thread::sleep(PAUSE),
             }
         };
+        Self::on(stream, place, key, deadline)
+    }
+
+    /// The same on a connection to `place`.
+    pub(super) fn on(stream: TcpStream, place: String, key: &str, deadline: Deadline) -> Result<Self> {
         let mut store = Self { stream, place, key: key.to_owned(), deadline };
         let mut hello = vec![VALIDATE];
         hello.extend(MAGIC.to_ne_bytes());

@@ -1,6 +1,8 @@
 //! Memory that ranks have named to each other.
 
 mod export;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod host;
 mod import;
 mod items;

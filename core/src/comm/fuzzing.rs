@@ -1,0 +1,92 @@
+//! What ranks of a communicator tell each other, see [`crate::fuzzing`].
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+
+pub use super::memory::fuzzing::memory;
+
+use super::endpoint::{EndpointWire, Transport};
+use super::frames::{Release, Setup, decode_failure, encode_failure};
+use super::holds::HoldId;
+use super::key::Kind;
+use super::mailbox::{Message, Offer};
+use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
+use crate::abort::AbortCause;
+use crate::error::Error;
+
+/// What a rank says about itself.
+pub fn peer_info(bytes: &[u8]) -> Option<Vec<u8>> {
+    PeerInfo::decode(bytes).ok().map(|info| info.encode())
+}
+
+/// A message about a setup item. The rank of the sender is put before the reason of an error, so those are compared
+/// without it.
+pub fn setup(bytes: &[u8]) -> Option<Vec<u8>> {
+    let setup = Setup::decode(3, bytes, Vec::<OwnedFd>::new()).ok()?;
+    if let Message::Done(Err(error)) = &setup.message {
+        assert_eq!((error.peer(), error.op()), (Some(3), setup.kind.counterpart().op()));
+        return Some(bytes.to_vec());
+    }
+    Some(setup.encode().0)
+}
+
+/// A receipt given back.
+pub fn release(bytes: &[u8]) -> Option<Vec<u8>> {
+    Release::decode(bytes).ok().map(Release::encode)
+}
+
+/// A failure passed on, in a communicator of four ranks.
+pub fn failure(bytes: &[u8]) -> Option<Vec<u8>> {
+    let cause = decode_failure(bytes, 4).ok()?;
+    assert!(cause.rank.is_none_or(|rank| rank < 4));
+    Some(encode_failure(&cause))
+}
+
+/// One end of a connection.
+pub fn endpoint(bytes: &[u8]) -> Option<Vec<u8>> {
+    EndpointWire::decode(bytes).ok().map(|end| end.encode())
+}
+
+pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
+    let info = PeerInfo {
+        rank: 3,
+        size: 4,
+        host: "h/1".into(),
+        process: 7,
+        pid: 100,
+        device: DeviceIdentity {
+            uuid: [3; 16],
+            pci_bus_id: "0000:03:00.0".into(),
+            name: "device".into(),
+            kind: DriverKind::Software,
+            driver_version: (12, 4),
+        },
+        library: "0.1.0".into(),
+        abi: 1,
+        frames: 1,
+        tcp: vec![([127, 0, 0, 1], 80).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 81).into()],
+        unix: "/run/x/s".into(),
+    };
+    let mut all = vec![("peer-info", info.encode())];
+    let messages = [
+        Message::Offer(Offer { body: vec![1, 2, 3], fds: Vec::new() }),
+        Message::Done(Ok(())),
+        Message::Done(Err(Error::timeout("recv_memory", "rank 1 did not come"))),
+    ];
+    for message in messages {
+        let (payload, _) = Setup { kind: Kind::MemoryRecv, tag: 5, attempt: 2, message }.encode();
+        all.push(("setup", payload));
+    }
+    for id in [HoldId::Memory(u64::MAX), HoldId::Token(3), HoldId::Region(8)] {
+        all.push(("release", Release { id, count: 9 }.encode()));
+    }
+    let unknown = AbortCause { rank: None, ..AbortCause::peer_lost(0, "nobody knows") };
+    for cause in [AbortCause::peer_lost(3, "killed"), unknown] {
+        all.push(("failure", encode_failure(&cause)));
+    }
+    for transport in [Transport::CudaIpc, Transport::Ethernet, Transport::Ib(23)] {
+        all.push(("endpoint", EndpointWire { transport, detail: vec![1, 2] }.encode()));
+    }
+    all.extend(super::memory::fuzzing::wire_forms());
+    all
+}
