@@ -1,0 +1,150 @@
+//! Verbs connections that fail while data is under way: every operation ends once, within its deadline, with an error that
+//! names the peer and the reason, and connections to other peers go on. For ranks on hosts of their own, each with an RDMA
+//! device `Ib0`; `ci/rdma-vm` starts them on soft-RoCE, with a timeout and a number of retries that end within seconds:
+//! `AQUEDUCT_IB_TIMEOUT=14 AQUEDUCT_IB_RETRY_CNT=3`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use aqueduct::bootstrap;
+use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
+use aqueduct::{Error, ErrorKind};
+
+use super::pair::LEN;
+use super::way::{Way, ways};
+use crate::group::{Machine, Rank, soon};
+
+/// Who fails.
+const VICTIM: u32 = 1;
+/// How long an error may take after the retries are over.
+const TIMELY: Duration = Duration::from_secs(30);
+
+/// Three ranks, all connected with each other: this one, and its ways in the order of the other ranks.
+fn three() -> (Rank, Vec<Way>) {
+    let bootstrap = bootstrap::from_env().unwrap().expect("started as one of three ranks");
+    assert_eq!(bootstrap.size(), 3);
+    let context = crate::group::context(&Machine::Software.driver(), bootstrap.rank());
+    let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::default(), soon()).unwrap();
+    let rank = Rank { comm, bootstrap };
+    let others: Vec<u32> = (0..3).filter(|&other| other != rank.me()).collect();
+    let ways = ways(&rank, &others, Transport::Ib(0));
+    rank.barrier();
+    (rank, ways)
+}
+
+/// Writes to the victim without an end, and what it ends with: one error, which all that follows gives, at once.
+fn lost(way: &Way) -> Error {
+    let start = Instant::now();
+    let error = loop {
+        match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
+            Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it goes on"),
+            Err(error) => break error,
+        }
+    };
+    println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
+    let since = Instant::now();
+    let flushed = way.connection.flush(soon()).unwrap_err();
+    let waited = way.semaphore.wait(soon()).unwrap_err();
+    assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
+    for error in [&error, &flushed, &waited] {
+        assert_eq!(error.peer(), Some(VICTIM), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Verbs | ErrorKind::PeerLost), "{error}");
+    }
+    error
+}
+
+/// The way to the third rank, which nothing happened to.
+fn other(rank: &Rank, ways: &[Way]) {
+    ways.iter().find(|way| way.connection.peer() != VICTIM).unwrap().works(rank.me());
+    rank.comm.check().unwrap();
+}
+
+/// The way of a rank that goes on to the victim.
+fn to_victim(ways: &[Way]) -> &Way {
+    ways.iter().find(|way| way.connection.peer() == VICTIM).unwrap()
+}
+
+#[test]
+#[ignore = "needs three hosts with RDMA NICs: ci/rdma-vm has them"]
+fn a_killed_peer_takes_nobody_along() {
+    let (rank, ways) = three();
+    if rank.me() == VICTIM {
+        for round in 0.. {
+            for way in &ways {
+                way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+            }
+            if round == 3 {
+                // SAFETY: no pointers are passed.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+        }
+    }
+    lost(to_victim(&ways));
+    other(&rank, &ways);
+}
+
+/// The owner of memory may drop it while its peer writes: the NIC must not find a key that is no longer valid, which would
+/// end the connection. It stays until the peer has given it back.
+#[test]
+#[ignore = "needs three hosts with RDMA NICs: ci/rdma-vm has them"]
+fn memory_that_its_owner_drops_stays_for_its_peers() {
+    let (rank, mut ways) = three();
+    if rank.me() == VICTIM {
+        let Way { inbox, source, target, connection, semaphore } = ways.remove(0);
+        drop(inbox);
+        rank.barrier();
+        ways[0].works(rank.me());
+        rank.barrier();
+        drop((source, target, connection, semaphore));
+        return;
+    }
+    rank.barrier();
+    if rank.me() == 0 {
+        let way = to_victim(&ways);
+        for _ in 0..4 {
+            way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+        }
+        way.connection.flush(soon()).unwrap();
+    } else {
+        to_victim(&ways).works(rank.me());
+    }
+    other(&rank, &ways);
+    rank.barrier();
+}
+
+/// `AQUEDUCT_TEST_LOSE_NIC` is the command by which the victim's NIC goes away; the victim runs it.
+#[test]
+#[ignore = "needs three hosts with RDMA NICs, one of which may be removed: ci/rdma-vm has them"]
+fn a_nic_that_goes_away_fails_its_connections() {
+    let lose = std::env::var("AQUEDUCT_TEST_LOSE_NIC").expect("AQUEDUCT_TEST_LOSE_NIC");
+    let (rank, ways) = three();
+    if rank.me() == VICTIM {
+        let start = Instant::now();
+        let mut remover = Command::new("sh").arg("-c").arg(lose).spawn().unwrap();
+        for way in &ways {
+            let error = loop {
+                match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
+                    Ok(()) => assert!(start.elapsed() < TIMELY * 2, "it goes on"),
+                    Err(error) => break error,
+                }
+            };
+            println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
+            assert_eq!(error.peer(), Some(way.connection.peer()), "{error}");
+            way.connection.flush(soon()).unwrap_err();
+        }
+        // The processes still know of each other: only the NIC has gone.
+        rank.barrier();
+        // What is removed must not wait for this rank: everything that names the NIC goes with its owners.
+        drop(ways);
+        drop(rank);
+        let until = Instant::now() + TIMELY;
+        while remover.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "the NIC is still in use");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        return;
+    }
+    lost(to_victim(&ways));
+    other(&rank, &ways);
+    rank.barrier();
+}

@@ -1,0 +1,190 @@
+//! What verbs connections refuse and how they fail, in words; and how few doorbells and completions they need. Over the
+//! stand-in, which can be told to fail.
+
+use std::sync::Arc;
+
+use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, Transport};
+use aqueduct::rdma::Verbs;
+use aqueduct::{Error, ErrorKind, Result};
+use rdma_core_sys::{ibv_event_type, ibv_wc_status};
+
+use super::pair::{Kind, Pair};
+use super::standin;
+use super::way::ways;
+use crate::group::{Machine, Rank, config, soon, threads_with};
+
+/// The queue pair that the stand-in makes first; the numbers of others follow.
+const FIRST: u32 = 17;
+
+/// Ranks whose NICs are the stand-in's `devices`.
+fn ranks(size: u32, devices: &str, test: &str, run: impl Fn(Rank) + Sync) {
+    let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+    threads_with(Machine::Software, size, test, &config, &[("AQUEDUCT_IB_DEVICES", devices)], run);
+    assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+}
+
+/// What connecting two ranks with these ends says, at `rank`.
+fn connect(rank: &Rank, endpoint: EndpointConfig) -> Result<Connection> {
+    let connection = rank.comm.connect(1 - rank.me(), 0, endpoint)?;
+    rank.comm.setup(soon()).and_then(|()| connection.get())
+}
+
+fn says(result: Result<impl Sized>, words: &[&str]) -> Error {
+    let error = result.err().expect("it is refused");
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{words:?} in: {text}");
+    error
+}
+
+fn ib(number: u8) -> EndpointConfig {
+    EndpointConfig::new(Transport::Ib(number))
+}
+
+#[test]
+fn ends_that_do_not_fit() {
+    ranks(2, "null0", "transports::refusals::ends_that_do_not_fit", |rank| {
+        let first = rank.me() == 0;
+        let transport = if first { ib(0) } else { EndpointConfig::new(Transport::CudaIpc) };
+        let error =
+            says(connect(&rank, transport), &["asked for", "Ib0", "CudaIpc", "same transport at both ends"]);
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(1 - rank.me())));
+        rank.barrier();
+        let number = if first { 2 } else { 3 };
+        let error = says(
+            connect(&rank, ib(0).with_queue_pairs(number)),
+            &["queue pairs", "same number at both ends"],
+        );
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(1 - rank.me())));
+        rank.barrier();
+        drop(connect(&rank, ib(0)).expect("ends that fit connect after those that did not"));
+    });
+}
+
+#[test]
+fn nics_that_cannot_be_used() {
+    ranks(2, "null0,dark0,bare0", "transports::refusals::nics_that_cannot_be_used", |rank| {
+        let error =
+            says(connect(&rank, ib(7)), &["no Ib7", "Ib0 = null0, Ib1 = dark0", "AQUEDUCT_IB_DEVICES"]);
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        rank.barrier();
+        says(connect(&rank, ib(1)), &["dark0 has no active port", "check the cable"]);
+        rank.barrier();
+        says(connect(&rank, ib(2)), &["no RoCE address", "give the network interface"]);
+        rank.barrier();
+        drop(connect(&rank, ib(0)).expect("the one that can"));
+    });
+}
+
+#[test]
+fn a_name_that_no_nic_has() {
+    ranks(2, "null0,nope3", "transports::refusals::a_name_that_no_nic_has", |rank| {
+        says(connect(&rank, ib(0)), &["no RDMA device `nope3`", "there are", "null0"]);
+        rank.barrier();
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_locked() {
+    ranks(1, "null0", "transports::refusals::memory_that_cannot_be_locked", |rank| {
+        let buffer = Arc::new(HostBuffer::new(rank.comm.context(), 4096).unwrap());
+        standin::refuse("ibv_reg_mr", libc::ENOMEM);
+        let refused = rank.comm.register_host(&buffer, Transport::Ib(0));
+        assert_eq!(standin::not_called(), 0);
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a live output.
+        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+        // Without a limit it cannot be the reason.
+        let word =
+            if limit.rlim_cur == libc::RLIM_INFINITY { "out of resources" } else { "ulimit -l unlimited" };
+        says(refused, &[word]);
+        drop(rank.comm.register_host(&buffer, Transport::Ib(0)).expect("it was refused once"));
+    });
+}
+
+/// Rank 0 is connected with 1 and 2, and the first connection fails.
+#[test]
+fn a_failed_request_fails_one_connection() {
+    ranks(3, "null0", "transports::refusals::a_failed_request_fails_one_connection", |rank| {
+        let me = rank.me();
+        // The queue pairs of ranks 0 and 1 are made first.
+        let first = if me < 2 { ways(&rank, &[1 - me], ib(0)) } else { Vec::new() };
+        rank.barrier();
+        let peers: &[u32] = [&[2_u32][..], &[], &[0]][me as usize];
+        let second = ways(&rank, peers, ib(0));
+        if me == 0 {
+            [FIRST, FIRST + 1]
+                .into_iter()
+                .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
+        }
+        rank.barrier();
+        for way in &first {
+            let error = way.fails();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - me)), "{error}");
+            assert!(error.to_string().contains("did not answer"), "{error}");
+            let waited = way.semaphore.wait(soon()).unwrap_err();
+            assert_eq!(waited.peer(), Some(1 - me), "whoever waits learns of it: {waited}");
+        }
+        second.iter().for_each(|way| way.works(me));
+        rank.comm.check().unwrap();
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_lost_nic_fails_what_is_outstanding_on_it() {
+    ranks(2, "null0", "transports::refusals::a_lost_nic_fails_what_is_outstanding_on_it", |rank| {
+        let way = ways(&rank, &[1 - rank.me()], ib(0)).remove(0);
+        rank.barrier();
+        if rank.me() == 0 {
+            [FIRST, FIRST + 1].into_iter().for_each(standin::hold);
+        }
+        rank.barrier();
+        // Accepted, and never executed.
+        way.connection.write(&way.target, 0, &way.source, 0, 4096).unwrap();
+        let error = way.connection.flush(std::time::Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        rank.barrier();
+        if rank.me() == 0 {
+            [FIRST, FIRST + 1]
+                .into_iter()
+                .for_each(|number| standin::raise(number, ibv_event_type::IBV_EVENT_DEVICE_FATAL));
+        }
+        let error = way.fails();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - rank.me())), "{error}");
+        assert!(error.to_string().contains("removed or failed"), "{error}");
+        rank.barrier();
+    });
+}
+
+/// One doorbell and one completion for at least 16 requests of a batch.
+#[test]
+fn batches_are_cheap() {
+    ranks(2, "null0", "transports::refusals::batches_are_cheap", |rank| {
+        const WRITES: u64 = 16 * 1000;
+        let pair = Pair::new(rank, ib(0), Kind::Host, Kind::Host);
+        pair.connection.flush(soon()).unwrap();
+        pair.rank.barrier();
+        let seen = || {
+            let both = [FIRST, FIRST + 1].map(standin::counts);
+            let sum = |of: fn(&standin::Counts) -> u64| both.iter().map(of).sum::<u64>();
+            (sum(|c| c.requests), sum(|c| c.doorbells), sum(|c| c.completions))
+        };
+        let before = seen();
+        pair.rank.barrier();
+        {
+            let _batch = pair.connection.batch();
+            for _ in 0..WRITES {
+                pair.connection.write(&pair.target, 0, &pair.source, 0, 8).unwrap();
+            }
+        }
+        pair.connection.flush(soon()).unwrap();
+        pair.rank.barrier();
+        let after = seen();
+        let (requests, doorbells, completions) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
+        // A flush after a signalled request needs none of its own.
+        assert_eq!(requests, 2 * WRITES);
+        assert!(doorbells <= requests / 16, "{requests} requests, {doorbells} doorbells");
+        assert!(completions <= requests / 16, "{requests} requests, {completions} completions");
+        pair.rank.barrier();
+    });
+}
