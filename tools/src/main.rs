@@ -30,7 +30,7 @@ enum Command {
     /// Start N ranks of a command on this machine
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
-    Perf(perf::Command),
+    Perf(Box<perf::Command>),
     /// Check everything on the devices that are here, and sum it up for a ticket
     Selftest(selftest::Args),
 }

@@ -201,10 +201,11 @@ fn memory(rank: &Rank, args: &Args, kind: Memory, len: usize) -> Result<Register
 }
 
 fn load(rank: &Rank, memory: &RegisteredMemory, at: usize, data: &[u8]) -> Result<()> {
-    Ok(match memory.host() {
+    match memory.host() {
         Some(host) => host.write(at, data)?,
         None => memory.slice()?.upload(at, data, rank.deadline())?,
-    })
+    }
+    Ok(())
 }
 
 fn look(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result<Vec<u8>> {
