@@ -116,6 +116,7 @@ lane thread thread
 lane launchers launchers
 lane faults faults
 lane scale scale
+lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
 lane soak soak
 lane loss loss

@@ -51,6 +51,15 @@ if [ "$gpus" -gt 1 ]; then
     for operation in put get ll8 ll16 ll128 signal; do
         step "$operation" 90 $run 2 -- aqueduct perf $operation -J "$out/$operation.json"
     done
+    # Connections. Rows of CudaIpc stand beside a bare loop of the driver's copies.
+    step write-128m 90 $run 2 -- aqueduct perf write -t CudaIpc -b 128M -e 128M -W 1 -n 50 -J "$out/write-128m.json"
+    step write-4k 90 $run 2 -- aqueduct perf write -t CudaIpc -b 4K -e 4K -W 1000 -n 50 -J "$out/write-4k.json"
+    for operation in write write-lat flush; do
+        step "$operation-cuda-ipc" 90 $run 2 -- aqueduct perf $operation -t CudaIpc -J "$out/$operation-cuda-ipc.json"
+        step "$operation-ethernet" 90 $run 2 -- aqueduct perf $operation -t Ethernet -J "$out/$operation-ethernet.json"
+        step "$operation-ethernet-host" 90 $run 2 -- aqueduct perf $operation -t Ethernet -m host -J "$out/$operation-ethernet-host.json"
+    done
+    [ "$gpus" -lt 3 ] || step write-all-to-all 90 $run "$gpus" -- aqueduct perf write -t CudaIpc -p all-to-all -b 1M -e 256M -J "$out/write-all-to-all.json"
     [ "$pairs" -lt 4 ] || step put-pairs 90 $run "$pairs" -- aqueduct perf put -b 64M -e 256M
 fi
 if [ ${#failed[@]} -gt 0 ]; then

@@ -116,6 +116,22 @@ impl Report {
 
     /// Prints the verdict. The last line is `# Out of bounds values : N OK|FAILED`, as nccl-tests ends.
     pub(crate) fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for pair in self.rows.windows(2) {
+            // A row that stands beside the one above it.
+            let [Row { out_of_place: Some(ours), size, algorithm, .. }, Row { out_of_place: Some(bare), .. }] =
+                pair
+            else {
+                continue;
+            };
+            if pair[1].algorithm == "bare"
+                && pair[1].size == *size
+                && algorithm != "bare"
+                && bare.time_us > 0.0
+            {
+                let ratio = bare.time_us / ours.time_us;
+                writeln!(out, "# {size} B: {algorithm} at {ratio:.3} of the speed of the bare loop")?;
+            }
+        }
         let bandwidths: Vec<f64> = self
             .rows
             .iter()
