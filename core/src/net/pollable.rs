@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::reactor::Bell;
 use super::stream::Stream;
@@ -17,6 +18,11 @@ pub trait Pollable: Send + Sync {
     /// Does what can be done now, and says what to wait for.
     fn progress(&self) -> Next;
 
+    /// Whether it has something to send yet: a reactor that stops waits for that a little while.
+    fn lingers(&self) -> bool {
+        false
+    }
+
     /// It cannot be served.
     fn unserved(&self, why: &Error);
 }
@@ -26,6 +32,9 @@ pub trait Pollable: Send + Sync {
 pub enum Next {
     /// These events of its descriptor.
     Wait(Interest),
+    /// What it has told [`Registration::watch`] itself, under a lock of its own that orders this with other threads; and, if
+    /// a time is given, that time.
+    Told(Option<Instant>),
     /// Something that no descriptor tells of: it is asked again at once.
     Again,
     /// Nothing: it is no longer served.

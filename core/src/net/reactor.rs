@@ -85,6 +85,7 @@ impl Reactor {
             acceptors: HashMap::new(),
             pollables: HashMap::new(),
             busy: Vec::new(),
+            due: Vec::new(),
             tick: config.tick,
             next_tick: config.tick.map(|tick| Instant::now() + tick),
             stop_by: None,
@@ -258,6 +259,8 @@ struct Service {
     pollables: HashMap<u64, Arc<dyn Pollable>>,
     /// Those that have work which no descriptor tells of.
     busy: Vec<u64>,
+    /// Those that want to be asked at a time.
+    due: Vec<(Instant, u64)>,
     tick: Option<Duration>,
     next_tick: Option<Instant>,
     stop_by: Option<Instant>,
@@ -295,6 +298,12 @@ impl Service {
             for id in std::mem::take(&mut self.busy) {
                 self.poll(id);
             }
+            if !self.due.is_empty() {
+                let now = Instant::now();
+                for (_, id) in self.due.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+                    self.poll(id);
+                }
+            }
             if self.stop_by.is_none() && self.handler.finished() {
                 self.stop();
             }
@@ -311,6 +320,7 @@ impl Service {
         }
         let times = self.listeners.values().filter_map(Listener::next_expiry);
         let times = times.chain(self.links.values().filter_map(|served| served.close_by));
+        let times = times.chain(self.due.iter().map(|(at, _)| *at));
         // One who stops ticks no more: a tick that is due would keep it from waiting.
         let Some(next) = times.chain(self.stop_by.or(self.next_tick)).min() else { return -1 };
         crate::Deadline::after(next.saturating_duration_since(Instant::now())).poll_ms()
@@ -368,6 +378,10 @@ impl Service {
         let Some(thing) = self.pollables.get(&id) else { return };
         match thing.progress() {
             Next::Wait(events) => self.bell.watch(thing.fd(), events.bits(), id),
+            Next::Told(at) => {
+                self.due.retain(|(_, other)| *other != id);
+                self.due.extend(at.map(|at| (at, id)));
+            }
             Next::Again => self.busy.push(id),
             Next::Done => self.obey(Command::Forget(id)),
         }
@@ -480,7 +494,8 @@ impl Service {
             self.finish(id, Error::new(ErrorKind::Aborted, "close", "the link was closed on this side"));
         }
         if self.stop_by.is_some() {
-            return Ok(self.links.is_empty() || due(self.stop_by));
+            let sent = self.links.is_empty() && !self.pollables.values().any(|thing| thing.lingers());
+            return Ok(sent || due(self.stop_by));
         }
         for id in
             self.listeners.iter().filter(|(_, l)| due(l.next_expiry())).map(|(id, _)| *id).collect::<Vec<_>>()

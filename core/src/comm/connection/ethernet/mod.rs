@@ -6,7 +6,9 @@
 
 mod frame;
 mod inbox;
+mod loan;
 mod outbox;
+mod patience;
 mod staging;
 mod wire;
 
@@ -44,7 +46,15 @@ impl Draft {
         let mut draft = Self { key, config: config.clone(), listener: None };
         if core.rank() < key.peer {
             let (network, claims) = core.links().for_data(key.peer, key.tag);
-            draft.listener = Some(network.listen_tcp(interface(core, config)?, claims)?);
+            let ip = interface(core, config)?;
+            draft.listener = Some(network.listen_tcp(ip, claims).map_err(|error| {
+                let message = format!(
+                    "{key}: {}; choose an address of this host, with EndpointConfig::with_interface, or an interface, with \
+                     AQUEDUCT_SOCKET_IFNAME",
+                    error.message()
+                );
+                Error::new(error.kind(), "connect", message).with_peer(key.peer).with_source(error)
+            })?);
         }
         Ok(draft)
     }

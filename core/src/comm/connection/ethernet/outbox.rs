@@ -16,6 +16,7 @@ const READY: usize = 32;
 
 /// What is to be sent, in order.
 pub(super) struct Outbox {
+    peer: u32,
     operations: VecDeque<Operation>,
     pieces: VecDeque<Piece>,
     staging: Staging,
@@ -62,8 +63,9 @@ pub(super) enum Waits {
 }
 
 impl Outbox {
-    pub(super) fn new(staging: Staging) -> Self {
+    pub(super) fn new(staging: Staging, peer: u32) -> Self {
         Self {
+            peer,
             operations: VecDeque::new(),
             pieces: VecDeque::new(),
             staging,
@@ -150,7 +152,13 @@ impl Outbox {
             match unsafe { socket.write_parts(&parts[..count]) } {
                 Ok(sent) => self.consume(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Waits::Socket),
-                Err(error) => return Err(Error::system("write", "cannot send", error)),
+                Err(error) => {
+                    return Err(Error::peer_lost(
+                        "send",
+                        self.peer,
+                        format!("its connection failed: {error}"),
+                    ));
+                }
             }
         }
     }

@@ -12,7 +12,9 @@ use std::time::Duration;
 use super::super::completion::Completion;
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{Inbox, Turn};
+use super::loan::{End, Loan};
 use super::outbox::{Outbox, Waits};
+use super::patience::Patience;
 use super::staging::Staging;
 use crate::comm::control::Control;
 use crate::comm::memory::{Place, Regions};
@@ -47,6 +49,11 @@ pub(super) struct Wire {
     peer_said_bye: AtomicBool,
     /// Somebody waits for this connection, and receives.
     assisted: AtomicBool,
+    /// How often the service thread has received something, and how much of that is known to whoever assisted last.
+    arrivals: AtomicU64,
+    known: AtomicU64,
+    patience: Patience,
+    loan: Loan,
 }
 
 impl Wire {
@@ -61,7 +68,7 @@ impl Wire {
             regions,
             control,
             attached: OnceLock::new(),
-            outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?))),
+            outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?, peer))),
             inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
             acknowledged: AtomicU64::new(0),
             completion: Arc::new(Completion::new(context)?),
@@ -71,6 +78,10 @@ impl Wire {
             said_bye: AtomicBool::new(false),
             peer_said_bye: AtomicBool::new(false),
             assisted: AtomicBool::new(false),
+            arrivals: AtomicU64::new(0),
+            known: AtomicU64::new(0),
+            patience: Patience::default(),
+            loan: Loan::default(),
         }))
     }
 
@@ -116,22 +127,21 @@ impl Wire {
         let Some((socket, registration)) = self.attached.get() else { return Ok(()) };
         let (sent, spent) = {
             let mut outbox = lock(&self.outbox);
-            (outbox.progress(&**socket), outbox.take_spent())
+            let sent = outbox.progress(&**socket);
+            if let Ok(Waits::Socket) = sent {
+                self.watch(&outbox, !self.is_read_elsewhere());
+            }
+            (sent, outbox.take_spent())
         };
         drop(spent);
         match sent {
-            Ok(Waits::Nothing) => Ok(()),
-            Ok(Waits::Socket) => {
-                let read = !self.assisted.load(Ordering::Acquire);
-                registration.watch(socket.fd(), Interest { read, write: true });
-                Ok(())
-            }
+            Ok(Waits::Nothing | Waits::Socket) => Ok(()),
             Ok(Waits::Device) => {
                 registration.nudge();
                 Ok(())
             }
             Err(error) => {
-                self.fail(&error, true);
+                self.cannot_send(error);
                 self.check()
             }
         }
@@ -153,24 +163,56 @@ impl Wire {
         if self.failed.load(Ordering::Acquire) || self.assisted.swap(true, Ordering::AcqRel) {
             return backoff.pause(deadline);
         }
-        registration.watch(socket.fd(), Interest::default());
+        let lent = self.loan.begin();
+        if !lent {
+            // What is left to be sent, too, is seen to by the first turn.
+            let _outbox = lock(&self.outbox);
+            registration.watch(socket.fd(), Interest::default());
+        }
         let until = deadline.min(Deadline::after(SLICE));
-        let interest = loop {
-            let (next, progress, spent) = self.turn();
+        let mut spin = self.patience.begin();
+        let waits = loop {
+            let (next, mut progress, spent) = self.turn(true);
             drop(spent);
+            // What the service thread received just before this is what the caller may be waiting for. From here on it
+            // receives nothing, because it looks who assists with the inbox locked.
+            let arrivals = self.arrivals.load(Ordering::Acquire);
+            progress |= self.known.swap(arrivals, Ordering::AcqRel) != arrivals;
             match (next, progress) {
-                (Next::Wait(interest), false) if !until.expired() => wait(socket.fd(), interest, until),
+                (Next::Wait(interest), false) if !until.expired() => {
+                    if !spin.again() {
+                        wait(socket.fd(), interest, until);
+                    }
+                }
                 (Next::Again, false) if !until.expired() => std::thread::yield_now(),
-                (Next::Wait(interest), _) => break Some(interest),
-                (Next::Again, _) => break None,
-                (Next::Done, _) => break None,
+                (Next::Wait(_), _) => break true,
+                (Next::Told(_) | Next::Again | Next::Done, _) => break false,
             }
         };
+        self.patience.learn(&spin);
+        let outbox = lock(&self.outbox);
+        let end = self.loan.end(waits);
         self.assisted.store(false, Ordering::Release);
-        match interest {
-            Some(interest) => registration.watch(socket.fd(), Interest { read: true, ..interest }),
-            None => registration.nudge(),
+        if end != End::StillLent || !outbox.is_empty() {
+            self.watch(&outbox, end == End::GivenBack);
         }
+        drop(outbox);
+        if end == End::NewlyLent || !waits {
+            registration.nudge();
+        }
+    }
+
+    /// What the service thread waits for from now on. With the outbox locked, so that what is decided last is told last:
+    /// whoever puts something into it, and whoever begins or ends to receive, comes here.
+    fn watch(&self, outbox: &Outbox, read: bool) {
+        if let Some((socket, registration)) = self.attached.get() {
+            registration.watch(socket.fd(), Interest { read, write: !outbox.is_empty() });
+        }
+    }
+
+    /// Whether the service thread need not wait for what arrives.
+    fn is_read_elsewhere(&self) -> bool {
+        self.assisted.load(Ordering::Acquire) || self.loan.is_lent()
     }
 
     /// The owner has gone.
@@ -183,20 +225,33 @@ impl Wire {
         }
     }
 
-    /// One look at both halves: what to wait for, whether anything was received, and what is to be dropped.
-    fn turn(&self) -> (Next, bool, Vec<Place>) {
+    /// One look at both halves: what to wait for, whether anything was received, and what is to be dropped. The service
+    /// thread leaves receiving to who assists.
+    fn turn(&self, assists: bool) -> (Next, bool, Vec<Place>) {
         let mut spent = Vec::new();
-        let (next, progress) = self.look(&mut spent);
+        let (next, progress) = self.look(&mut spent, assists);
         spent.append(&mut lock(&self.outbox).take_spent());
         (next, progress, spent)
     }
 
-    fn look(&self, spent: &mut Vec<Place>) -> (Next, bool) {
+    fn look(&self, spent: &mut Vec<Place>, assists: bool) -> (Next, bool) {
         let Some((socket, _)) = self.attached.get() else { return (Next::Done, false) };
         if self.failed.load(Ordering::Acquire) {
             return (Next::Done, true);
         }
-        let received = lock(&self.inbox).progress(&**socket, &self.regions);
+        let received = {
+            let mut inbox = lock(&self.inbox);
+            if !assists && self.is_read_elsewhere() {
+                Ok(Turn::default())
+            } else {
+                let received = inbox.progress(&**socket, &self.regions);
+                if let Ok(turn) = &received {
+                    self.note(turn);
+                    self.arrivals.fetch_add(u64::from(!assists && turn.progress), Ordering::AcqRel);
+                }
+                received
+            }
+        };
         let mut turn = match received {
             Ok(turn) => turn,
             Err(error) => {
@@ -205,7 +260,6 @@ impl Wire {
                 return (Next::Done, true);
             }
         };
-        self.note(&turn);
         spent.append(&mut turn.spent);
         let mut outbox = lock(&self.outbox);
         if let Some(count) = turn.acknowledge {
@@ -224,7 +278,7 @@ impl Wire {
         let waits = match sent {
             Ok(waits) => waits,
             Err(error) => {
-                self.fail(&error, true);
+                self.cannot_send(error);
                 return (Next::Done, true);
             }
         };
@@ -255,6 +309,23 @@ impl Wire {
             self.acknowledged.fetch_max(count, Ordering::AcqRel);
             self.completion.reach(count);
         }
+    }
+
+    /// Ends it because nothing can be sent; what the peer said last is a better reason.
+    fn cannot_send(&self, error: Error) {
+        let said = self.attached.get().and_then(|(socket, _)| {
+            let received = lock(&self.inbox).progress(&**socket, &self.regions);
+            match received {
+                Ok(turn) => {
+                    self.note(&turn);
+                    self.control.drop_elsewhere(Arc::new(turn.spent));
+                    None
+                }
+                Err(said) => Some(said).filter(|said| said.kind() == ErrorKind::Remote),
+            }
+        });
+        let why = said.unwrap_or(error);
+        self.fail(&why, why.kind() != ErrorKind::PeerLost);
     }
 
     /// Ends it: nothing more is sent or received, and everybody who waits learns why.
@@ -294,16 +365,27 @@ impl Pollable for Wire {
     }
 
     fn progress(&self) -> Next {
-        let (next, _, spent) = self.turn();
+        let again = self.loan.check();
+        let (next, progress, spent) = self.turn(false);
         if !spent.is_empty() {
             self.control.drop_elsewhere(Arc::new(spent));
         }
+        if progress {
+            self.loan.disturb();
+        }
         match next {
-            Next::Wait(Interest { write, .. }) => {
-                Next::Wait(Interest { read: !self.assisted.load(Ordering::Acquire), write })
+            Next::Wait(_) => {
+                let outbox = lock(&self.outbox);
+                self.watch(&outbox, !self.is_read_elsewhere());
+                Next::Told(again)
             }
             next => next,
         }
+    }
+
+    fn lingers(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+            && (!self.said_bye.load(Ordering::Acquire) || !lock(&self.outbox).is_empty())
     }
 
     fn unserved(&self, why: &Error) {

@@ -1,0 +1,104 @@
+//! Whether to look again or to sleep: looking again answers sooner where cores are idle, and steals time where they are not.
+//!
+//! Nobody can tell beforehand, so each wait learns from those before it, as adaptive locks do.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The longest time to look for, in microseconds: what sleeping and being woken costs several times over.
+const MOST: u32 = 50;
+/// One wait in so many tries again after looking has been in vain.
+const RETRY: u32 = 256;
+
+/// What waits for one connection have taught. One thread waits at a time; that others see old values does no harm.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// Microseconds that the next wait looks for.
+    most: AtomicU32,
+    /// Waits since looking was given up.
+    waits: AtomicU32,
+}
+
+/// One wait.
+#[derive(Debug)]
+pub(super) struct Spin {
+    /// When to sleep instead; not known before the first look that finds nothing.
+    until: Option<Instant>,
+    most: u32,
+    /// It has come to sleeping.
+    slept: bool,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { most: AtomicU32::new(MOST), waits: AtomicU32::new(0) }
+    }
+}
+
+impl Patience {
+    pub(super) fn begin(&self) -> Spin {
+        Spin { until: None, most: self.most.load(Ordering::Relaxed), slept: false }
+    }
+
+    pub(super) fn learn(&self, spin: &Spin) {
+        let next = match (spin.slept, spin.until) {
+            // What came was there already: nothing is learnt.
+            (false, None) => return,
+            (false, Some(_)) => MOST,
+            (true, _) if spin.most > 0 => spin.most / 2,
+            (true, _) if self.waits.fetch_add(1, Ordering::Relaxed) % RETRY == RETRY - 1 => MOST,
+            (true, _) => 0,
+        };
+        self.most.store(next, Ordering::Relaxed);
+    }
+}
+
+impl Spin {
+    /// Whether to look again, after others have had a chance to run; sleep otherwise.
+    pub(super) fn again(&mut self) -> bool {
+        if self.slept || self.most == 0 {
+            self.slept = true;
+            return false;
+        }
+        let until =
+            *self.until.get_or_insert_with(|| Instant::now() + Duration::from_micros(self.most.into()));
+        self.slept = Instant::now() >= until;
+        if !self.slept {
+            std::thread::yield_now();
+        }
+        !self.slept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One wait in which data comes after so many microseconds; whether it slept.
+    fn wait(patience: &Patience, micros: u64) -> bool {
+        let (mut spin, start) = (patience.begin(), Instant::now());
+        while start.elapsed() < Duration::from_micros(micros) && spin.again() {}
+        patience.learn(&spin);
+        spin.slept
+    }
+
+    #[test]
+    fn looking_in_vain_is_given_up_and_tried_again_later() {
+        let patience = Patience::default();
+        (0..7).for_each(|_| assert!(wait(&patience, 5_000)));
+        assert_eq!(patience.begin().most, 0);
+        let tries = (0..RETRY + 1).filter(|_| patience.begin().most > 0 || !wait(&patience, 5_000)).count();
+        assert!((1..=2).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn what_is_there_already_teaches_nothing() {
+        let patience = Patience::default();
+        let spin = patience.begin();
+        patience.learn(&spin);
+        assert_eq!(patience.begin().most, MOST);
+        assert!(!spin.slept);
+    }
+}
