@@ -1,9 +1,11 @@
 //! One suite for connections, run over every transport and every pair of memory kinds.
 
 mod cases;
+mod faults;
 mod pair;
 #[path = "../../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
+mod way;
 
 use aqueduct::comm::Transport;
 
