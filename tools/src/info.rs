@@ -63,8 +63,8 @@ pub(crate) fn describe(what: &str, driver: &Driver) {
 
 fn line(device: &Device) -> aqueduct::Result<String> {
     let handles: Vec<&str> = [
-        (device.supports_fd_handles(), "posix-fd"),
-        (device.supports_fabric_handles(), "fabric"),
+        (device.supports_fd_handles()?, "posix-fd"),
+        (device.supports_fabric_handles()?, "fabric"),
         (true, "legacy-ipc"),
     ]
     .into_iter()

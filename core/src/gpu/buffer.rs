@@ -71,7 +71,7 @@ impl GpuBuffer {
         let buffer = match options.handles {
             HandlePolicy::Legacy => Self::plain(context, len)?,
             HandlePolicy::Fd => Self::mapped(context, len, HandleTypes::FD)?,
-            HandlePolicy::Fabric if !context.device().supports_fabric_handles() => {
+            HandlePolicy::Fabric if !context.device().supports_fabric_handles()? => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "GpuBuffer",
@@ -79,7 +79,7 @@ impl GpuBuffer {
                 ));
             }
             HandlePolicy::Fabric => Self::mapped(context, len, HandleTypes::FABRIC)?,
-            HandlePolicy::Auto if !context.device().supports_vmm() => Self::plain(context, len)?,
+            HandlePolicy::Auto if !context.device().supports_vmm()? => Self::plain(context, len)?,
             HandlePolicy::Auto => Self::mapped_by_any(context, len)?,
         };
         if options.zeroed {
@@ -90,8 +90,8 @@ impl GpuBuffer {
 
     fn mapped_by_any(context: &Context, len: usize) -> Result<Self> {
         let device = context.device();
-        let fd = if device.supports_fd_handles() { HandleTypes::FD } else { HandleTypes::NONE };
-        if device.supports_fabric_handles() {
+        let fd = if device.supports_fd_handles()? { HandleTypes::FD } else { HandleTypes::NONE };
+        if device.supports_fabric_handles()? {
             match Self::mapped(context, len, fd | HandleTypes::FABRIC) {
                 // The hardware could, but there is no IMEX channel or daemon, or not for us.
                 Err(error) if is_refusal(&error) => log::debug!("no fabric handles: {error}"),
@@ -103,7 +103,7 @@ impl GpuBuffer {
     }
 
     fn mapped(context: &Context, len: usize, types: HandleTypes) -> Result<Self> {
-        if !context.device().supports_vmm() {
+        if !context.device().supports_vmm()? {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "GpuBuffer",

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::fmt;
 
-use cuda_driver_sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUuuid};
+use cuda_driver_sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid};
 
 use super::driver::{Driver, call};
 use crate::error::{Error, Result};
@@ -172,8 +172,17 @@ impl Device {
     }
 
     /// A yes-or-no attribute; `false` also where the driver is too old to know it.
-    pub fn can(&self, attribute: CUdevice_attribute) -> bool {
-        self.attribute(attribute).is_ok_and(|value| value != 0)
+    ///
+    /// # Errors
+    /// What the driver says, other than that it does not know the attribute.
+    pub fn can(&self, attribute: CUdevice_attribute) -> Result<bool> {
+        // How a driver refuses an attribute younger than itself.
+        const UNKNOWN: i32 = CUresult::CUDA_ERROR_INVALID_VALUE.0.cast_signed();
+        match self.attribute(attribute) {
+            Ok(value) => Ok(value != 0),
+            Err(error) if error.code() == UNKNOWN => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The compute capability.
@@ -224,34 +233,52 @@ impl Device {
     }
 
     /// Whether grid barriers can be launched.
-    pub fn can_launch_cooperatively(&self) -> bool {
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn can_launch_cooperatively(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)
     }
 
     /// Whether memory can be reserved, created and mapped separately (`cuMemCreate` and its family).
-    pub fn supports_vmm(&self) -> bool {
-        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
-            && self.driver.table().cuMemCreate.is_some()
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn supports_vmm(&self) -> Result<bool> {
+        Ok(self.driver.table().cuMemCreate.is_some()
+            && self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?)
     }
 
     /// Whether an allocation can be exported as a file descriptor.
-    pub fn supports_fd_handles(&self) -> bool {
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn supports_fd_handles(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
     }
 
     /// Whether the hardware can export an allocation to other hosts of its NVLink domain. Permission is another
     /// question, which only an allocation answers.
-    pub fn supports_fabric_handles(&self) -> bool {
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn supports_fabric_handles(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
     }
 
     /// Whether `cuStreamWriteValue64` works.
-    pub fn supports_64_bit_stream_values(&self) -> bool {
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn supports_64_bit_stream_values(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
     }
 
     /// Whether multicast objects (NVLink SHARP) exist.
-    pub fn supports_multicast(&self) -> bool {
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub fn supports_multicast(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
     }
 

@@ -26,7 +26,7 @@ impl DmaBuf {
     /// What the driver says.
     pub fn export(slice: &DeviceSlice) -> Result<Option<Self>> {
         let context = slice.context();
-        if !context.device().can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) {
+        if !context.device().can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? {
             return Ok(None);
         }
         let start = slice.ptr() / PAGE * PAGE;

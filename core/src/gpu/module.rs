@@ -232,7 +232,7 @@ impl Function {
                 unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
             ],
             shared_per_block: device.max_shared_per_block()?,
-            cooperative: device.can_launch_cooperatively(),
+            cooperative: device.can_launch_cooperatively()?,
             capability: device.compute_capability()?,
         };
         let (name, resident) = (name.to_owned(), Mutex::default());

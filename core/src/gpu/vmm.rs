@@ -67,7 +67,7 @@ impl PhysicalAllocation {
     /// # Errors
     /// Out of memory; a kind of handle that is not supported or permitted.
     pub fn create(context: &Context, size: usize, types: HandleTypes) -> Result<Self> {
-        let prop = properties(context.device(), types);
+        let prop = properties(context.device(), types)?;
         let granularity = granularity(context, &prop)?;
         let size = size
             .checked_next_multiple_of(granularity)
@@ -343,7 +343,7 @@ pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chu
     Ok(chunks)
 }
 
-fn properties(device: &Device, types: HandleTypes) -> CUmemAllocationProp {
+fn properties(device: &Device, types: HandleTypes) -> Result<CUmemAllocationProp> {
     let mut prop = CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: CUmemAllocationHandleType(types.0),
@@ -352,8 +352,8 @@ fn properties(device: &Device, types: HandleTypes) -> CUmemAllocationProp {
     };
     // So that a NIC can register the memory later.
     let rdma = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    prop.allocFlags.gpuDirectRDMACapable = u8::from(device.can(rdma));
-    prop
+    prop.allocFlags.gpuDirectRDMACapable = u8::from(device.can(rdma)?);
+    Ok(prop)
 }
 
 fn granularity(context: &Context, prop: &CUmemAllocationProp) -> Result<usize> {

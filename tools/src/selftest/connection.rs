@@ -13,7 +13,7 @@ const RANGES: [(usize, usize, usize); 7] =
     [(0, 0, 0), (1, 3, 5), (15, 1, 0), (16, 16, 16), (4095, 0, 1), (65537, 13, 29), (COUNTER - 64, 64, 0)];
 
 pub(super) fn one_sided(stage: &Stage<'_>) -> Result<Ran> {
-    if !stage.rank.context.device().supports_64_bit_stream_values() {
+    if !stage.rank.context.device().supports_64_bit_stream_values()? {
         return Ok(Ran::not("this device cannot write 64-bit values in stream order"));
     }
     let what = format!("{} times write, update_and_sync, read, each flushed", RANGES.len());

@@ -76,7 +76,7 @@ fn is_refusal(stage: &Stage<'_>, policy: HandlePolicy, error: &aqueduct::Error) 
     ];
     let device = stage.rank.context.device();
     match policy {
-        HandlePolicy::Fd => !device.supports_fd_handles(),
+        HandlePolicy::Fd => device.supports_fd_handles().is_ok_and(|has| !has),
         HandlePolicy::Fabric => error.kind() == ErrorKind::Unsupported || REFUSALS.contains(&error.code()),
         _ => false,
     }
