@@ -80,7 +80,16 @@ fn a_killed_peer_takes_nobody_along() {
         }
     }
     lost(to_victim(&ways));
-    other(&rank, &ways);
+    // A rank is lost, not only a connection: the others go on in a communicator without it.
+    let comm = rank.comm.shrink(&[], soon()).unwrap();
+    let rank = Rank { comm, bootstrap: rank.bootstrap };
+    ways_to_the_other(&rank);
+    drop(ways);
+}
+
+/// Of two ranks.
+fn ways_to_the_other(rank: &Rank) {
+    ways(rank, &[1 - rank.me()], Transport::Ib(0))[0].works(rank.me());
 }
 
 /// The owner of memory may drop it while its peer writes: the NIC must not find a key that is no longer valid, which would

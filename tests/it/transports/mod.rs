@@ -2,7 +2,9 @@
 
 mod cases;
 mod faults;
+mod losses;
 mod pair;
+mod refusals;
 #[path = "../../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
 mod way;

@@ -21,6 +21,11 @@ fn ranks(size: u32, devices: &str, test: &str, run: impl Fn(Rank) + Sync) {
     let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     threads_with(Machine::Software, size, test, &config, &[("AQUEDUCT_IB_DEVICES", devices)], run);
     assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+    let until = soon();
+    while standin::opened() > 0 {
+        assert!(!until.expired(), "a NIC is open after everything was dropped");
+        std::thread::yield_now();
+    }
 }
 
 /// What connecting two ranks with these ends says, at `rank`.

@@ -48,6 +48,11 @@ pub fn violations() -> usize {
     machine().violations
 }
 
+/// Devices that are open.
+pub fn opened() -> usize {
+    machine().events.len()
+}
+
 /// From now on requests of queue pair `number` are accepted and not executed, until it is moved to the error state.
 pub fn hold(number: u32) {
     machine().qp(number).held = true;
