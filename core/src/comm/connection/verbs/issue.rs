@@ -103,7 +103,7 @@ impl Road {
                 }
                 let bytes = value.to_le_bytes();
                 // SYNC connection.signal: behind the data, on the same queue pair, into memory without relaxed ordering.
-                let (request, keep) = match &self.landing {
+                let (request, keep) = match &self.device.landing {
                     None => (Request::Inline(&bytes, *to), None),
                     Some(landing) => {
                         let difference = value.wrapping_sub(*old);

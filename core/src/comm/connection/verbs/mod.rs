@@ -92,7 +92,7 @@ impl Draft {
         let queue_pairs =
             self.queue_pairs.into_iter().zip(&addresses).map(connect).collect::<Result<Vec<_>>>();
         let queue_pairs = queue_pairs.map_err(|error| {
-            let message = format!("{}: {}", self.key, error.message());
+            let message = format!("{} cannot be connected", self.key);
             Error::new(error.kind(), OP, message).with_peer(peer).with_code(error.code()).with_source(error)
         })?;
         let road = Road::open(road::Parts {

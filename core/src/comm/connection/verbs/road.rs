@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -22,10 +23,11 @@ use crate::rdma::{
     About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QueuePair,
     ReadyToSend,
 };
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// Completions taken at a time.
 const POLL: usize = 64;
+
 /// A connection's way to one peer. Holds no communicator: the service thread holds it.
 pub(super) struct Road {
     peer: u32,
@@ -35,12 +37,9 @@ pub(super) struct Road {
     channel: CompletionChannel,
     pub(super) max_message: u64,
     pub(super) max_inline: usize,
-    /// Where atomics put the old value, if signals are atomics.
-    pub(super) landing: Option<MemoryRegion>,
     done: AtomicU64,
-    completion: Completion,
-    /// Orders events of the user's before operations.
-    stream: Stream,
+    /// Dropped on a thread of its own.
+    pub(super) device: ManuallyDrop<OnDevice>,
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     /// A stream waits, or the owner has gone: the service thread goes on until everything is done.
@@ -49,6 +48,15 @@ pub(super) struct Road {
     registration: OnceLock<Registration>,
     control: Arc<Control>,
     nic: Arc<Nic>,
+}
+
+/// What a road has of the device, and what the driver may wait for the device to free.
+pub(super) struct OnDevice {
+    completion: Completion,
+    /// Orders events of the user's before operations.
+    stream: Stream,
+    /// Where atomics put the old value, if signals are atomics.
+    pub(super) landing: Option<MemoryRegion>,
 }
 
 pub(super) struct State {
@@ -105,10 +113,12 @@ impl Road {
             channel,
             max_message,
             max_inline,
-            landing,
             done: AtomicU64::new(0),
-            completion: Completion::new(core.context())?,
-            stream: Stream::new(core.context())?,
+            device: ManuallyDrop::new(OnDevice {
+                completion: Completion::new(core.context())?,
+                stream: Stream::new(core.context())?,
+                landing,
+            }),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             serviced: AtomicBool::new(false),
@@ -154,19 +164,19 @@ impl Road {
 
     /// Lets what comes later begin only once the work before `event` is done.
     pub(super) fn after(&self, event: &Event) -> Result<()> {
-        self.stream.wait_event(event)?;
-        let reached = Event::new(self.stream.context())?;
-        reached.record(&self.stream)?;
+        self.device.stream.wait_event(event)?;
+        let reached = Event::new(self.device.stream.context())?;
+        reached.record(&self.device.stream)?;
         lock(&self.state).queue.push_back(Operation::After(reached));
         Ok(())
     }
 
     /// Puts `event` behind the position `mark`.
     pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
-        self.completion.record(event, mark)?;
-        self.completion.reach(self.done.load(Ordering::Acquire));
+        self.device.completion.record(event, mark)?;
+        self.device.completion.reach(self.done.load(Ordering::Acquire));
         if self.failed.load(Ordering::Acquire) {
-            self.completion.release();
+            self.device.completion.release();
         }
         self.serviced.store(true, Ordering::Release);
         self.nudge();
@@ -186,10 +196,8 @@ impl Road {
 
     /// Posts what can be posted, and leaves what cannot to the service thread.
     pub(super) fn drive(&self) -> Result<()> {
-        let outcome = self.look(lock(&self.state), false);
-        match outcome {
-            Ok((waits, spent)) => {
-                drop(spent);
+        match self.look_and_drop(false) {
+            Ok(waits) => {
                 if waits {
                     self.nudge();
                 }
@@ -206,14 +214,7 @@ impl Road {
     }
 
     fn poll(&self) -> Result<()> {
-        let outcome = self.look(lock(&self.state), true);
-        match outcome {
-            Ok((_, spent)) => {
-                drop(spent);
-                Ok(())
-            }
-            Err(error) => self.fail(&error),
-        }
+        self.look_and_drop(true).map(drop).or_else(|error| self.fail(&error))
     }
 
     fn nudge(&self) {
@@ -222,19 +223,28 @@ impl Road {
         }
     }
 
-    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait, and what
-    /// is to be dropped outside the lock.
-    fn look(&self, mut state: MutexGuard<'_, State>, poll: bool) -> Result<(bool, Vec<Keep>)> {
+    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait.
+    fn look(&self, state: &mut State, poll: bool) -> Result<bool> {
         self.check()?;
         if poll {
-            self.take_completions(&mut state)?;
+            self.take_completions(state)?;
         }
-        if !self.issue(&mut state)? && !poll {
-            self.take_completions(&mut state)?;
-            self.issue(&mut state)?;
+        if !self.issue(state)? && !poll {
+            self.take_completions(state)?;
+            self.issue(state)?;
         }
-        let waits = !state.queue.is_empty() || state.lanes.iter().any(Lane::has_unposted);
-        Ok((waits, std::mem::take(&mut state.spent)))
+        Ok(!state.queue.is_empty() || state.lanes.iter().any(Lane::has_unposted))
+    }
+
+    /// [`look`](Self::look) for a caller of the user's, who drops what is no longer used, outside the lock. The service
+    /// thread leaves it: dropping memory may wait for the device, and the last of it ends the communicator.
+    fn look_and_drop(&self, poll: bool) -> Result<bool> {
+        let mut state = lock(&self.state);
+        let outcome = self.look(&mut state, poll);
+        let spent = std::mem::take(&mut state.spent);
+        drop(state);
+        drop(spent);
+        outcome
     }
 
     fn take_completions(&self, state: &mut State) -> Result<()> {
@@ -260,7 +270,7 @@ impl Road {
                 break;
             }
             self.done.store(mark.number, Ordering::Release);
-            self.completion.reach(mark.number);
+            self.device.completion.reach(mark.number);
             state.marks.pop_front();
         }
         Ok(())
@@ -271,25 +281,19 @@ impl Road {
         {
             let mut failure = lock(&self.failure);
             if failure.is_none() {
-                let message =
-                    format!("the verbs connection to rank {} has failed: {}", self.peer, why.message());
+                let message = format!("the verbs connection to rank {} has failed", self.peer);
                 let error = Error::new(why.kind(), "connection", message);
                 *failure =
                     Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.duplicate()));
             }
         }
         if !self.failed.swap(true, Ordering::AcqRel) {
-            let queue: Vec<Operation> = {
-                let mut state = lock(&self.state);
-                for lane in &state.lanes {
-                    if let Err(error) = lane.queue_pair.abort() {
-                        log::debug!("a queue pair to rank {} cannot be stopped: {error}", self.peer);
-                    }
+            for lane in &lock(&self.state).lanes {
+                if let Err(error) = lane.queue_pair.abort() {
+                    log::debug!("a queue pair to rank {} cannot be stopped: {error}", self.peer);
                 }
-                state.queue.drain(..).collect()
-            };
-            self.control.drop_elsewhere(Arc::new(Mutex::new(queue)));
-            self.completion.release();
+            }
+            self.device.completion.release();
         }
         self.check()
     }
@@ -307,31 +311,26 @@ impl Pollable for Road {
         }
         // Asked for before looking: what completes after the look makes the channel readable.
         let armed = self.channel.clear().and_then(|_| self.completions.request_event());
-        let looked = armed.and_then(|()| self.look(lock(&self.state), true));
-        let waits = match looked {
-            Ok((waits, spent)) => {
-                if !spent.is_empty() {
-                    self.control.drop_elsewhere(Arc::new(Mutex::new(spent)));
-                }
-                waits
-            }
+        let mut state = lock(&self.state);
+        let waits = match armed.and_then(|()| self.look(&mut state, true)) {
+            Ok(waits) => waits,
             Err(error) => {
+                drop(state);
                 // Told to whoever calls next.
                 let _ = self.fail(&error);
                 return self.progress();
             }
         };
-        let state = lock(&self.state);
         let idle = state.lanes.iter().all(Lane::is_idle) && !waits;
         let stuck = matches!(state.queue.front(), Some(Operation::After(_)))
             || state.lanes.iter().any(Lane::has_unposted);
         let marked = !state.marks.is_empty();
-        // Requests that nobody asked about are not signalled: the last of a connection that ends must be.
         drop(state);
         let closing = self.closing.load(Ordering::Acquire);
         if closing && idle {
             return Next::Done;
         }
+        // Requests that nobody asked about are not signalled: the last of a connection that ends must be.
         if closing && !waits && !marked {
             self.mark();
             return Next::Again;
@@ -366,16 +365,25 @@ impl Watcher for Road {
 impl Drop for Road {
     fn drop(&mut self) {
         // The queue pairs go first: until then the NIC uses what the requests name.
-        let state = lock(&self.state);
-        let (lanes, queue, spent) = {
-            let mut state = state;
-            (
-                std::mem::take(&mut state.lanes),
-                std::mem::take(&mut state.queue),
-                std::mem::take(&mut state.spent),
-            )
+        let rest = {
+            let state = &mut *lock(&self.state);
+            let (lanes, queue) = (std::mem::take(&mut state.lanes), std::mem::take(&mut state.queue));
+            (lanes, queue, std::mem::take(&mut state.spent))
         };
-        self.control.drop_elsewhere(Arc::new(Mutex::new((lanes, queue, spent))));
+        // SAFETY: taken once, here, and not used after.
+        let device = unsafe { ManuallyDrop::take(&mut self.device) };
+        // This is the service thread, most likely. What is dropped may wait for the device, and may be the last that keeps
+        // the communicator, which waits for this thread; and there may be no later call that could drop it.
+        let rest = Arc::new(Mutex::new(Some((rest, device))));
+        let there = rest.clone();
+        let clean = move || drop(lock(&there).take());
+        if let Err(error) = std::thread::Builder::new().name("aqueduct-drop".into()).spawn(clean) {
+            log::warn!(
+                "what a connection to rank {} used is kept: no thread can be started: {error}",
+                self.peer
+            );
+            self.control.drop_elsewhere(rest);
+        }
     }
 }
 
