@@ -27,6 +27,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// [`write`](Self::write)s; between connections there is no order. A call returns when the operation is on its way, or
 /// waits for earlier ones when too many are outstanding; [`flush`](Self::flush) waits for all. Memory in use is kept alive
 /// until then. An operation that fails fails its connection, and every later call says why; other connections go on.
+///
+/// What was taken is done even if the connection is dropped before, as long as the process lives; the peer's end has to live as
+/// long. RDMA has no farewell: over `Ib` a peer that dropped its end, or whose NIC is gone, is noticed when the
+/// retries of this rank's NIC are over (`AQUEDUCT_IB_TIMEOUT`, `AQUEDUCT_IB_RETRY_CNT`), so agree, by a signal or a barrier, before
+/// dropping. A lost process is noticed sooner, by the communicator.
+///
 /// Cheap to clone; clones are one connection. Usable from several threads; their calls are ordered as they happen to come.
 #[derive(Clone)]
 pub struct Connection {
