@@ -486,6 +486,192 @@ static __device__ __forceinline__ void aqueduct_element_write_u32(const volatile
         : "memory");
 }
 
+/* Pushes a trigger: takes a position, waits until its slot is free, publishes what was written before, and
+ * writes the four words with the position's lap bit. A word that uses bit 63 is refused before anything is taken. If
+ * the wait was given up nothing was written, and nothing can be pushed past the position that was taken.
+ * slots: the slots (pinned host memory)
+ * head: next position (u64, device memory)
+ * tail: the consumer's position (u64, pinned host memory)
+ * tail_cache: its copy (u64, device memory)
+ * capacity: slots, a power of two
+ * capacity_log2: its base-two logarithm
+ * word0: first word, below 2^63
+ * word1: second word
+ * word2: third word
+ * word3: fourth word
+ * abort_word: the abort word (u32, pinned host memory)
+ * abort_record: this rank's AbortRecord (pinned host memory)
+ * rank: my rank
+ * position: the trigger's position, for fifo_sync; zero if it was refused
+ * aborted: set to 1 if the wait was given up, to 2 if a word was refused, else left as it is
+ * threads: one, for itself or, behind its group's barrier, for the group
+ * reads: [TAIL_CACHE], [TAIL], [ABORT_WORD]
+ * writes: [HEAD], [TAIL_CACHE], one slot, the abort record
+ * sync: fifo.commit (release), fifo.tail (acquire) */
+static __device__ __forceinline__ void aqueduct_fifo_push(const volatile void *slots, const volatile void *head, const volatile void *tail, const volatile void *tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3, const volatile void *abort_word, const volatile void *abort_record, uint32_t rank, uint64_t &position, uint32_t &aborted)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%fp_capacity;\n\t"
+        ".reg .u64  %%fp_tail;\n\t"
+        ".reg .u64  %%fp_ahead;\n\t"
+        ".reg .u64  %%fp_slot;\n\t"
+        ".reg .u64  %%fp_lap;\n\t"
+        ".reg .u64  %%fp_a;\n\t"
+        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u32  %%fp_spins;\n\t"
+        ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_p;\n\t"
+        "or.b64 %%fp_a, %8, %9;\n\t"
+        "or.b64 %%fp_b, %10, %11;\n\t"
+        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "@%%fp_p bra TAKE;\n\t"
+        "mov.u32 %1, 2;\n\t"
+        "mov.u64 %0, 0;\n\t"
+        "bra DONE;\n\t"
+        "TAKE:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %0, [%3], 1;\n\t"
+        "ld.relaxed.gpu.global.u64 %%fp_tail, [%5];\n\t"
+        "cvt.u64.u32 %%fp_capacity, %6;\n\t"
+        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
+        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
+        "@!%%fp_fresh bra ROOM;\n\t"
+        "mov.u32 %%fp_spins, 1000;\n\t"
+        "SPIN:\n\t"
+        "ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
+        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
+        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
+        "@%%fp_p bra ROOM;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sn_word;\n\t"
+        ".reg .pred %%sn_p;\n\t"
+        "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
+        "setp.gt.s32 %%sn_p, %%fp_spins, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
+        "@%%sn_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sn_word, [%12];\n\t"
+        "mov.u32 %%fp_spins, 1000;\n\t"
+        "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "mov.u32 %%fp_spins, 0xffffffff;\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "bra SPIN;\n\t"
+        "GIVEN_UP:\n\t"
+        "}\n\t"
+        "mov.u32 %1, 1;\n\t"
+        "{\n\t"
+        ".reg .u32  %%ar_old;\n\t"
+        ".reg .u32  %%ar_block;\n\t"
+        ".reg .pred %%ar_lost;\n\t"
+        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%13+0],\n\t"
+        "0, 1;\n\t"
+        "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
+        "@%%ar_lost bra AR_DONE;\n\t"
+        "mov.u32 %%ar_block, %%ctaid.x;\n\t"
+        "st.relaxed.sys.global.u32 [%13+4], %14;\n\t"
+        "st.relaxed.sys.global.u32 [%13+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%13+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%13+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%13+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%13+24], %0;\n\t"
+        "st.relaxed.sys.global.u64 [%13+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%13+0], 2;\n\t"
+        "AR_DONE:\n\t"
+        "}\n\t"
+        "bra DONE;\n\t"
+        "ROOM:\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "@%%fp_fresh st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
+        "shr.u64 %%fp_lap, %0, %7;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
+        "or.b64 %%fp_a, %8, %%fp_lap;\n\t"
+        "or.b64 %%fp_b, %9, %%fp_lap;\n\t"
+        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
+        "or.b64 %%fp_a, %10, %%fp_lap;\n\t"
+        "or.b64 %%fp_b, %11, %%fp_lap;\n\t"
+        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        : "=l"(position), "+r"(aborted)
+        : "l"((uint64_t)__cvta_generic_to_global((const void *)slots)), "l"((uint64_t)__cvta_generic_to_global((const void *)head)), "l"((uint64_t)__cvta_generic_to_global((const void *)tail)), "l"((uint64_t)__cvta_generic_to_global((const void *)tail_cache)), "r"(capacity), "r"(capacity_log2), "l"(word0), "l"(word1), "l"(word2), "l"(word3), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_word)), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_record)), "r"(rank)
+        : "memory");
+}
+
+/* Waits until the host has popped the trigger at POSITION, and sees what the host did before.
+ * tail: the consumer's position (u64, pinned host memory)
+ * position: what the push gave
+ * abort_word: the abort word (u32, pinned host memory)
+ * abort_record: this rank's AbortRecord (pinned host memory)
+ * rank: my rank
+ * aborted: set to 1 if the wait was given up, else left as it is
+ * threads: any
+ * reads: [TAIL], [ABORT_WORD]
+ * writes: the abort record
+ * sync: fifo.tail (acquire) */
+static __device__ __forceinline__ void aqueduct_fifo_sync(const volatile void *tail, uint64_t position, const volatile void *abort_word, const volatile void *abort_record, uint32_t rank, uint32_t &aborted)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%fs_tail;\n\t"
+        ".reg .u64  %%fs_past;\n\t"
+        ".reg .u32  %%fs_spins;\n\t"
+        ".reg .pred %%fs_p;\n\t"
+        "mov.u32 %%fs_spins, 1000;\n\t"
+        "SPIN:\n\t"
+        "ld.acquire.sys.global.u64 %%fs_tail, [%1];\n\t"
+        "sub.u64 %%fs_past, %%fs_tail, %2;\n\t"
+        "setp.gt.s64 %%fs_p, %%fs_past, 0;\n\t"
+        "@%%fs_p bra DONE;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sn_word;\n\t"
+        ".reg .pred %%sn_p;\n\t"
+        "sub.u32 %%fs_spins, %%fs_spins, 1;\n\t"
+        "setp.gt.s32 %%sn_p, %%fs_spins, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "setp.lt.s32 %%sn_p, %%fs_spins, 0;\n\t"
+        "@%%sn_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sn_word, [%3];\n\t"
+        "mov.u32 %%fs_spins, 1000;\n\t"
+        "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "mov.u32 %%fs_spins, 0xffffffff;\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "bra SPIN;\n\t"
+        "GIVEN_UP:\n\t"
+        "}\n\t"
+        "mov.u32 %0, 1;\n\t"
+        "{\n\t"
+        ".reg .u32  %%ar_old;\n\t"
+        ".reg .u32  %%ar_block;\n\t"
+        ".reg .pred %%ar_lost;\n\t"
+        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "0, 1;\n\t"
+        "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
+        "@%%ar_lost bra AR_DONE;\n\t"
+        "mov.u32 %%ar_block, %%ctaid.x;\n\t"
+        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%4+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%4+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%4+24], %2;\n\t"
+        "st.relaxed.sys.global.u64 [%4+32], %%fs_tail;\n\t"
+        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "AR_DONE:\n\t"
+        "}\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        : "+r"(aborted)
+        : "l"((uint64_t)__cvta_generic_to_global((const void *)tail)), "l"(position), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_word)), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_record)), "r"(rank)
+        : "memory");
+}
+
 /* Barrier of all groups of a grid: what any thread wrote before, every thread sees after. Also spreads the abort
  * flag within each group. All groups must be resident. The state never needs resetting, except after an abort.
  * state: GridBarrier (device memory)

@@ -2,6 +2,7 @@
 
 mod channel;
 mod collective;
+mod fifo;
 mod ll128;
 mod perf;
 
@@ -71,7 +72,7 @@ const fn arg(name: &'static str, ty: &'static str) -> Arg {
 }
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS, ll128::ROWS, perf::ROWS];
+const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {

@@ -2,6 +2,7 @@
 
 pub mod all_reduce;
 pub mod channel;
+pub mod fifo;
 pub mod half;
 pub mod ll128;
 

@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// Zeroed pinned memory that host and all devices reach at the same address.
-    fn host(&self, bytes: usize) -> *mut c_void {
+    pub(crate) fn host(&self, bytes: usize) -> *mut c_void {
         let mut memory = null_mut();
         call!(self.table, cuMemHostAlloc(&raw mut memory, bytes, HOST_FLAGS));
         // SAFETY: just allocated with this size; nobody else knows it yet.
