@@ -296,7 +296,7 @@ impl Peers {
             for line in links.values_mut().flat_map(|links| &mut links.open) {
                 match watch.silence(line, now) {
                     Some(why) => silent.push((line.link.clone(), why)),
-                    None if line.beat(now) => quiet.push(line.link.clone()),
+                    None if watch.is_on() && line.beat(now) => quiet.push(line.link.clone()),
                     None => {}
                 }
             }

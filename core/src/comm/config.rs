@@ -25,7 +25,7 @@ pub struct CommunicatorConfig {
     pub host_id: Option<String>,
     /// How long a rank may be silent before it counts as lost; 3 s, at least 1.25 s. Ranks give signs of life twice a second, by
     /// a thread of their own, so that only a stopped or starved process, a dead host or a broken network is silent.
-    /// `None`: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
+    /// `None`, on all ranks: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
     pub peer_timeout: Option<Duration>,
     /// What is put between control links and their sockets, for fault injection; nothing if `None`.
     pub layer: Option<NetLayer>,

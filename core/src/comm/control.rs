@@ -207,7 +207,7 @@ impl Control {
             for line in lines.iter_mut().flatten() {
                 if let Some(silence) = watch.silence(line, now) {
                     silent.push((line.link.peer().from, silence));
-                } else if line.beat(now) {
+                } else if watch.is_on() && line.beat(now) {
                     quiet.push(line.link.clone());
                 }
             }

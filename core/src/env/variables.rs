@@ -42,7 +42,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_PEER_TIMEOUT",
         "3",
-        "seconds of silence after which a rank counts as lost, at least 1.25; 0 for never, as debuggers need it",
+        "seconds of silence after which a rank counts as lost, at least 1.25; 0 for never, on all ranks, as debuggers need it",
     ),
     variable(
         "AQUEDUCT_SOCKET_IFNAME",

@@ -16,7 +16,8 @@ use super::Link;
 
 /// How often the service thread looks at the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
-/// How long a rank may leave a link without a frame, whatever its own settings: the others' watches depend on it.
+/// How long a rank that watches may leave a link without a frame. One that does not watch says nothing of itself: with the
+/// watch off on all ranks, as debuggers need it and the start of thousands of ranks on one machine, nobody pays for it.
 const BEAT: Duration = Duration::from_millis(500);
 /// The shortest time of silence after which a rank may count as lost: twice a beat, and the tick that sends it.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1250);
@@ -76,6 +77,11 @@ impl Watch {
         Self { patience, looked: Instant::now(), last: None }
     }
 
+    /// Whether signs of life are exchanged.
+    pub(crate) fn is_on(&self) -> bool {
+        self.patience.is_some()
+    }
+
     /// For how long this process did not run, if that is long enough for others to notice.
     pub(crate) fn gap(&self, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(self.looked)).filter(|gap| *gap >= GAP)
@@ -103,8 +109,8 @@ impl Watch {
         let silence = now.saturating_duration_since(line.heard);
         self.patience.filter(|patience| silence >= *patience).map(|_| {
             format!(
-                "it has been silent for {:.1} s: its process is stopped, its host is down or overloaded, or the network \
-                 to it is broken",
+                "it has been silent for {:.1} s: its process is stopped, its host is down or overloaded, the network to it \
+                 is broken, or AQUEDUCT_PEER_TIMEOUT is 0 there and not here",
                 silence.as_secs_f64()
             )
         })

@@ -253,3 +253,18 @@ fn elapsed_time_needs_timed_events() {
     let plain = Event::new(stream.context()).unwrap();
     assert_eq!(end.elapsed_ms(&plain).unwrap_err().kind(), ErrorKind::InvalidUsage);
 }
+
+#[test]
+fn a_query_that_fails_is_no_answer_and_an_attribute_that_is_not_known_is_no() {
+    use crate::fault::{Calls, DriverFault, DriverFaults};
+    use cuda_driver_sys::CUresult;
+
+    let ask = |result| {
+        let first = DriverFault::nth(Calls::Function("cuDeviceGetAttribute".into()), 1, result);
+        let driver = driver().with_hooks(Arc::new(DriverFaults::new([first])));
+        Device::new(&driver, 0).unwrap().can_launch_cooperatively()
+    };
+    assert!(!ask(CUresult::CUDA_ERROR_INVALID_VALUE).unwrap());
+    let error = ask(CUresult::CUDA_ERROR_ECC_UNCORRECTABLE).unwrap_err();
+    assert!(error.to_string().contains("cuDeviceGetAttribute"), "{error}");
+}
