@@ -132,22 +132,21 @@ pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Re
     let base = variables.as_ref().map_or(0, |a| a.base);
     let globals: Vec<u64> = offsets.iter().map(|at| base + at).collect();
     for (global, at) in code.globals.iter().zip(&globals) {
-        let mut bytes = global.init.clone();
+        let write = |offset: u64, bytes: &[u8]| {
+            let length = bytes.len() as u64;
+            assert!(offset.checked_add(length).is_some_and(|end| end <= global.size), "initial bytes outside");
+            // SAFETY: inside the variable, which lies in memory just allocated that nobody else knows yet.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (at + offset) as *mut u8, bytes.len()) };
+        };
+        global.init.iter().for_each(|(offset, bytes)| write(*offset, bytes));
         for r in &global.relocations {
             let address = match r.symbol {
                 Symbol::Global(i) => globals[i as usize],
                 Symbol::Function(i) => code::function_address(i),
             };
             let value = address.wrapping_add_signed(r.addend).to_le_bytes();
-            let (from, to) = (r.offset as usize, r.offset as usize + usize::from(r.size));
-            if bytes.len() < to {
-                bytes.resize(to, 0);
-            }
-            bytes[from..to].copy_from_slice(&value[..usize::from(r.size)]);
+            write(r.offset, &value[..usize::from(r.size)]);
         }
-        let n = bytes.len().min(global.size as usize);
-        // SAFETY: the variable lies in memory just allocated, which nobody else knows yet.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), *at as *mut u8, n) };
     }
     let constant = code.globals.iter().filter(|g| g.constant).map(|g| g.size).sum();
     let image = Arc::new(Image { code: Arc::new(code), globals });

@@ -127,13 +127,13 @@ pub struct Global {
     pub size: u64,
     /// Alignment in bytes.
     pub align: u64,
-    /// Initial bytes; shorter than `size` means zeros follow.
-    pub init: Vec<u8>,
+    /// Initial bytes by their offset, in order; everything else is zero.
+    pub init: Vec<(u64, Vec<u8>)>,
     /// Addresses to write over `init` once symbols have addresses.
     pub relocations: Vec<Relocation>,
 }
 
-/// `init[offset .. offset + size] = address(symbol) + addend`, little-endian.
+/// The bytes `offset .. offset + size` are `address(symbol) + addend`, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
     /// Byte offset in the variable.

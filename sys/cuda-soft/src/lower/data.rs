@@ -58,7 +58,7 @@ pub(super) fn globals(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Ve
 
 fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<code::Global, Diagnostic> {
     let size = size(variable)?;
-    let mut image = Image { program, unit, bytes: Vec::new(), relocations: Vec::new() };
+    let mut image = Image { program, unit, pieces: Vec::new(), relocations: Vec::new() };
     if let Some(init) = &variable.init {
         if size > INIT_LIMIT {
             return Err(variable.name.at.error("Initialised variable is too large"));
@@ -70,7 +70,6 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
         if variable.vector > 1 {
             shape.push(u64::from(variable.vector));
         }
-        image.bytes.resize(usize::try_from(size).unwrap_or(0), 0);
         image.fill(init, ty, &shape, 0, size)?;
     }
     Ok(code::Global {
@@ -79,7 +78,7 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
         visible: variable.linkage != Linkage::Internal,
         size,
         align: u64::from(alignment(variable)?),
-        init: image.bytes,
+        init: image.pieces,
         relocations: image.relocations,
     })
 }
@@ -87,9 +86,13 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
 struct Image<'p, 'a> {
     program: &'p Program<'a>,
     unit: usize,
-    bytes: Vec<u8>,
+    /// See [`code::Global::init`]: a few values far apart in a large array take no more memory than they need.
+    pieces: Vec<(u64, Vec<u8>)>,
     relocations: Vec<Relocation>,
 }
+
+/// Zeros between two values of one piece.
+const MAX_GAP: u64 = 32;
 
 impl Image<'_, '_> {
     /// Writes `init` into the `size` bytes at `offset`, which have `shape` (outermost first).
@@ -125,10 +128,16 @@ impl Image<'_, '_> {
         }
     }
 
+    /// Offsets only grow, as [`fill`](Self::fill) goes through the elements in order.
     fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        if let Some(place) = self.bytes.get_mut(start..start.saturating_add(bytes.len())) {
-            place.copy_from_slice(bytes);
+        if let Some((start, piece)) = self.pieces.last_mut()
+            && let Some(gap) = offset.checked_sub(*start + piece.len() as u64)
+            && gap <= MAX_GAP
+        {
+            piece.resize(piece.len() + gap as usize, 0);
+            piece.extend_from_slice(bytes);
+        } else {
+            self.pieces.push((offset, bytes.to_vec()));
         }
     }
 

@@ -57,7 +57,7 @@ fn addresses_in_initial_values_are_relocated() {
     .expect("compiles");
     let p = &module.globals[module.global("p").expect("p")];
     assert!(p.constant);
-    assert_eq!(p.init[8..], 7u64.to_le_bytes());
+    assert_eq!(p.init, [(8, 7u64.to_le_bytes().to_vec())]);
     assert_eq!(p.relocations, [Relocation { offset: 0, size: 8, symbol: Symbol::Global(0), addend: 4 }]);
     let q = &module.globals[module.global("q").expect("q")];
     assert_eq!(q.relocations[0].symbol, Symbol::Function(0));
@@ -69,12 +69,24 @@ fn initial_values_are_laid_out_by_type_and_shape() {
         link(&[".global .b16 x[2][3] = {{1, 2}, {-1, 0x1234, 5}}; .global .f32 f[2] = {1.0, 0f40000000};\n\
         .global .v2 .u32 v = {1, 2}; .global .s8 c[] = {-1, 2, 3}; .global .f64 d = 0d3FF0000000000000;"])
         .expect("compiles");
-    let bytes = |name: &str| module.globals[module.global(name).expect(name)].init.clone();
+    let pieces = |name: &str| module.globals[module.global(name).expect(name)].init.clone();
+    let bytes = |name: &str| match &pieces(name)[..] {
+        [(0, bytes)] => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
     assert_eq!(bytes("x"), [1, 0, 2, 0, 0, 0, 0xff, 0xff, 0x34, 0x12, 5, 0]);
     assert_eq!(bytes("f"), [1f32.to_le_bytes(), 2f32.to_le_bytes()].concat());
     assert_eq!(bytes("v"), [1, 0, 0, 0, 2, 0, 0, 0]);
     assert_eq!(bytes("c"), [0xff, 2, 3]);
     assert_eq!(bytes("d"), 1f64.to_le_bytes());
+}
+
+#[test]
+fn few_initial_values_of_a_large_array_take_little_memory() {
+    let module = link(&[".global .u32 x[2][1000000] = {{1, 2}, {3}};"]).expect("compiles");
+    let global = &module.globals[module.global("x").expect("x")];
+    let pieces = [(0, vec![1, 0, 0, 0, 2, 0, 0, 0]), (4_000_000, vec![3, 0, 0, 0])];
+    assert_eq!((global.size, &global.init[..]), (8_000_000, &pieces[..]));
 }
 
 #[test]
