@@ -5,7 +5,7 @@
 #   ci/deep.sh             all lanes
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
 #
-# ROUNDS (default 10): how often the soak lanes repeat.
+# ROUNDS (default 10): how often the soak lanes repeat. FUZZ_SECONDS (default 30): for how long each decoder is fuzzed.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
 . ci/need.sh
@@ -108,6 +108,29 @@ scale() {
 # The first driver calls of a job fail, each once, and every kind of network fault happens at many places.
 faults() { timeout 1800 cargo test --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
 
+# Every decoder under libFuzzer, from its kept corpus on. The coverage is stable rustc's own LLVM pass; --target keeps build
+# scripts out of it. What is found stays in .cache/fuzz.
+fuzz() {
+    need c++ g++
+    local triple=x86_64-unknown-linux-gnu work=$PWD/.cache/fuzz seconds=${FUZZ_SECONDS:-30} name failed=0 coverage
+    coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+    coverage+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
+    RUSTFLAGS="$coverage -Ccodegen-units=1" CARGO_TARGET_DIR=target/fuzz timeout 1800 \
+        cargo build --quiet --release --target $triple -p aqueduct-fuzz --features libfuzzer --bin fuzz || return
+    for folder in fuzz/corpus/*/; do
+        name=$(basename "$folder")
+        mkdir -p "$work/corpus/$name" "$work/found/$name"
+        FUZZ_TARGET=$name timeout $((seconds + 60)) "target/fuzz/$triple/release/fuzz" "$work/corpus/$name" "$folder" \
+            -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+            -artifact_prefix="$work/found/$name/" >"$work/$name.log" 2>&1 ||
+            { failed=1 && tail -n 25 "$work/$name.log" && echo "fuzz: $name failed"; }
+        # Blocks reached by the corpus, and at the end.
+        echo "fuzz: $name: $(sed -n 's/.*INITED *\(cov: [0-9]*\).*/\1/p' "$work/$name.log")," \
+            "then $(grep -oE 'cov: [0-9]+' "$work/$name.log" | tail -n 1), $(grep -oE '^#[0-9]+' "$work/$name.log" | tail -n 1) runs"
+    done
+    return $failed
+}
+
 lane bindings bindings
 lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass
@@ -115,6 +138,7 @@ lane address address
 lane thread thread
 lane launchers launchers
 lane faults faults
+lane fuzz fuzz
 lane scale scale
 lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long

@@ -3,9 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The most bytes that an input of `len` bytes may make its decoder hold at a time.
-pub const fn limit(len: usize) -> usize {
-    64 * len + (1 << 20)
+/// The most bytes that an input of `len` bytes may make its decoder hold at a time, of which `spare` are for any.
+pub const fn limit(len: usize, spare: usize) -> usize {
+    64 * len + spare
 }
 
 thread_local! {

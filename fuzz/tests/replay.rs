@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use aqueduct_fuzz::memory::{self, Counting};
-use aqueduct_fuzz::{TARGETS, corpus, target};
+use aqueduct_fuzz::{Form, TARGETS, Target, corpus, target};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -69,7 +69,7 @@ fn the_allocator_counts() {
         grown
     });
     assert!(peak >= kept.len());
-    let greedy = |_: &[u8]| Some(vec![0; memory::limit(0) + 1]);
-    let greedy = aqueduct_fuzz::Target { name: "greedy", decode: greedy, form: aqueduct_fuzz::Form::OneWay };
+    let decode = |_: &[u8]| Some(vec![0; memory::limit(0, 1000) + 1]);
+    let greedy = Target { name: "greedy", decode, form: Form::OneWay, memory: 1000 };
     assert!(std::panic::catch_unwind(|| greedy.check(&[])).is_err());
 }

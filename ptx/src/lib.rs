@@ -16,6 +16,9 @@ pub mod catalog;
 pub mod collective;
 mod forms;
 mod fragment;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod oracle;
 mod sources;
 mod target;

@@ -24,6 +24,11 @@ use std::fmt;
 const MAX_DEPTH: usize = 16;
 /// More iterations than this are taken for a mistake.
 const MAX_REPEAT: u64 = 256;
+/// So are more lines than this, repetitions and includes counted, a longer line after its names have been replaced, and
+/// more text than this: nested repetitions multiply.
+const MAX_LINES: usize = 1 << 16;
+const MAX_LINE: usize = 16 << 10;
+const MAX_TEXT: usize = 4 << 20;
 
 /// What is wrong with a template, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +50,12 @@ impl fmt::Display for TemplateError {
 impl std::error::Error for TemplateError {}
 
 /// Finds the text of a file by name.
-pub(crate) type Sources<'a> = &'a dyn Fn(&str) -> Option<&'static str>;
+pub(crate) type Sources<'a, 't> = &'a dyn Fn(&str) -> Option<&'t str>;
 
 /// Renders `file` with `params`; `globals` are known everywhere and need not be used.
 pub(crate) fn render(
     file: &str,
-    sources: Sources<'_>,
+    sources: Sources<'_, '_>,
     globals: &[(String, u64)],
     params: &[(String, String)],
 ) -> Result<String, TemplateError> {
@@ -60,7 +65,7 @@ pub(crate) fn render(
 /// Renders a fragment on its own, as an `#include` with these bindings would.
 pub(crate) fn render_fragment(
     file: &str,
-    sources: Sources<'_>,
+    sources: Sources<'_, '_>,
     globals: &[(String, u64)],
     params: &[(String, String)],
 ) -> Result<String, TemplateError> {
@@ -69,12 +74,12 @@ pub(crate) fn render_fragment(
 
 fn render_as(
     file: &str,
-    sources: Sources<'_>,
+    sources: Sources<'_, '_>,
     globals: &[(String, u64)],
     params: &[(String, String)],
     included: bool,
 ) -> Result<String, TemplateError> {
-    let mut renderer = Renderer { sources, globals, out: String::new(), depth: 0 };
+    let mut renderer = Renderer { sources, globals, out: String::new(), depth: 0, lines: 0 };
     renderer.file(file, params, included).map_err(|failure| match failure {
         Failure::At(error) => error,
         Failure::Caller(message) => TemplateError { file: file.to_owned(), line: 0, message },
@@ -88,11 +93,13 @@ enum Failure {
     Caller(String),
 }
 
-struct Renderer<'a> {
-    sources: Sources<'a>,
+struct Renderer<'a, 't> {
+    sources: Sources<'a, 't>,
     globals: &'a [(String, u64)],
     out: String,
     depth: usize,
+    /// Read so far.
+    lines: usize,
 }
 
 /// One file being rendered, with the names it sees.
@@ -105,7 +112,7 @@ struct Scope<'a> {
     declared: Vec<String>,
 }
 
-impl Renderer<'_> {
+impl Renderer<'_, '_> {
     fn file(&mut self, name: &str, params: &[(String, String)], included: bool) -> Result<(), Failure> {
         let text = (self.sources)(name).ok_or_else(|| Failure::Caller(format!("no such file: {name}")))?;
         let mut scope = Scope {
@@ -144,6 +151,11 @@ impl Renderer<'_> {
             let index = *at;
             let line = scope.lines[index].1.clone();
             *at += 1;
+            self.lines += 1;
+            if self.lines > MAX_LINES || self.out.len() > MAX_TEXT {
+                let limit = format!("{MAX_LINES} lines or {MAX_TEXT} bytes");
+                return Err(scope.error(index, format!("more than {limit}: repeats within repeats?")));
+            }
             let trimmed = line.trim_start();
             let Some(directive) = trimmed.strip_prefix('#') else {
                 if emit {
@@ -314,6 +326,9 @@ impl Scope<'_> {
                 out.push_str(&value.to_string());
             }
             rest = tail;
+            if out.len() > MAX_LINE {
+                return Err(self.error(index, format!("a line of more than {MAX_LINE} bytes")));
+            }
         }
         out.push_str(rest);
         Ok(out)

@@ -52,7 +52,7 @@ impl Hello {
         w.finish()
     }
 
-    fn decode(bytes: &[u8]) -> WireResult<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> WireResult<Self> {
         let mut r = Reader::new(bytes);
         r.version(VERSION)?;
         let (rank, size, patience) = (r.u32()?, r.u32()?, Duration::from_millis(r.u64()?));

@@ -1,7 +1,11 @@
 //! Frames and handshakes, see [`crate::fuzzing`].
 #![forbid(unsafe_code)]
 
+mod handshake;
+
 use super::frame::{Decoder, encode};
+
+pub use handshake::{handshake, stranger};
 
 /// The largest payload that the decoder is told to take.
 const MAX: u32 = 1 << 20;
@@ -31,5 +35,7 @@ pub fn frames(bytes: &[u8]) -> Option<Vec<u8>> {
 pub(crate) fn streams() -> Vec<(&'static str, Vec<u8>)> {
     let frame = |kind, payload: &[u8]| encode(kind, payload, 0, MAX).expect("short");
     let two = [frame(1, b"one"), frame(16, &[7; 40])].concat();
-    [0, 1, 5, 16].map(|cut| ("frames", [&[cut], &two[..]].concat())).to_vec()
+    let mut all = [0, 1, 5, 16].map(|cut| ("frames", [&[cut], &two[..]].concat())).to_vec();
+    all.extend(handshake::inputs());
+    all
 }

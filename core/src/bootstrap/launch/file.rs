@@ -165,19 +165,19 @@ fn digest(text: &str) -> String {
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+pub(super) struct Entry {
     job: String,
     writer: Writer,
     id: String,
 }
 
 impl Entry {
-    fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let Writer { host, pid, started } = &self.writer;
         format!("{TITLE}\njob {}\nwriter {host} {pid} {started}\nid {}\n", self.job, self.id)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines().filter(|line| !line.is_empty());
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
         field("aqueduct").filter(|rest| TITLE.ends_with(rest) && rest.len() + 9 == TITLE.len())?;

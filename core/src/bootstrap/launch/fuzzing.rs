@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::file::Entry;
 use super::store::Store;
 use super::{Launch, NodeList, TaskCounts, pmi};
 use crate::deadline::Deadline;
@@ -17,7 +18,7 @@ const MAX_CONVERSATION: usize = 32 << 10;
 /// A compressed list of hosts.
 pub fn node_list(bytes: &[u8]) -> Option<Vec<u8>> {
     let list = NodeList::parse(str::from_utf8(bytes).ok()?)?;
-    assert!(list.len() > 0 && list.name(list.len()).is_none());
+    assert!(!list.is_empty() && list.name(list.len()).is_none());
     let (first, last) = (list.name(0)?, list.name(list.len() - 1).expect("below its length"));
     Some(format!("{} {first} {last}", list.len()).into_bytes())
 }
@@ -53,6 +54,11 @@ pub fn store(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut store = Store::on(OwnedFd::from(ours).into(), "here".to_owned(), "key", soon()).ok()?;
     let value = store.get().ok()?;
     store.delete().ok().map(|()| value.into_bytes())
+}
+
+/// A rendezvous file.
+pub fn rendezvous_file(bytes: &[u8]) -> Option<Vec<u8>> {
+    Entry::parse(str::from_utf8(bytes).ok()?).map(|entry| entry.to_text().into_bytes())
 }
 
 /// A connection whose other end has said all of `bytes` and now only listens.
