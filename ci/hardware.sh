@@ -15,6 +15,8 @@ if [ -z "${BIN:-}" ]; then
     cp "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$BIN/"
     it=$(cargo test --release -p aqueduct-tests --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
     cp "$it" "$BIN/it" || exit 1
+    cargo build --release -p aqueduct-tools --features without-abort-check --target-dir target/without || exit 1
+    cp target/without/release/aqueduct "$BIN/aqueduct-without-abort-check"
 fi
 out=${OUT:-target/hardware}
 mkdir -p "$out"
@@ -61,6 +63,10 @@ if [ "$gpus" -gt 1 ]; then
     done
     [ "$gpus" -lt 3 ] || step write-all-to-all 90 $run "$gpus" -- aqueduct perf write -t CudaIpc -p all-to-all -b 1M -e 256M -J "$out/write-all-to-all.json"
     [ "$pairs" -lt 4 ] || step put-pairs 90 $run "$pairs" -- aqueduct perf put -b 64M -e 256M
+fi
+# What looking at the abort word costs: the same against a build that never looks, in turns.
+if [ "$gpus" -gt 1 ] && [ -x "$BIN/aqueduct-without-abort-check" ]; then
+    step abort-check 400 python3 benches/abort_check.py "$BIN/aqueduct" "$BIN/aqueduct-without-abort-check" "$gpus"
 fi
 if [ ${#failed[@]} -gt 0 ]; then
     echo "hardware: FAILED: ${failed[*]}"

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""What looking at the abort word costs: two builds in turns, medians, their ratio.
+
+    benches/abort_check.py AQUEDUCT AQUEDUCT_WITHOUT GPUS [ROUNDS]
+
+AQUEDUCT_WITHOUT is built with the feature `without-abort-check`. LL16 of 8 B one way between two ranks, and the one-shot
+all-reduce of 1 KiB over all, by graph replay. The goal is a ratio of at most 1.02.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def measure(binary, ranks, arguments):
+    """Microseconds of the first row."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        command = [binary, "run", "--no-prefix", "-n", str(ranks), "--", os.path.abspath(binary), "perf", *arguments, "-J", path]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)["rows"][0]["out_of_place"]["time_us"]
+
+
+def main():
+    ours, without, gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 7
+    cases = {
+        "ll16 8 B one way": (2, ["ll16", "-b", "8", "-e", "8", "-n", "2000"]),
+        "one-shot all-reduce 1 KiB": (gpus, ["all-reduce", "-b", "1K", "-e", "1K", "-G", "50", "-n", "500"]),
+    }
+    good = True
+    for name, (ranks, arguments) in cases.items():
+        times = {ours: [], without: []}
+        for _ in range(rounds):
+            for binary in (ours, without):
+                times[binary].append(measure(binary, ranks, arguments))
+        with_check, bare = (statistics.median(times[binary]) for binary in (ours, without))
+        ratio = with_check / bare
+        good &= ratio <= 1.02
+        spread = " ".join(f"{low:.3f}-{high:.3f}" for low, high in ((min(t), max(t)) for t in times.values()))
+        print(f"{name}: {with_check:.3f} us with the check, {bare:.3f} us without: {ratio:.3f} (of {rounds}: {spread})")
+    print("OK" if good else "above 1.02")
+
+
+if __name__ == "__main__":
+    main()
