@@ -14,6 +14,7 @@ use aqueduct::rdma::{
     Verbs, Window,
 };
 
+mod connection;
 #[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
 
@@ -33,6 +34,11 @@ fn main() -> Result<()> {
         rig.report(&name("8 bytes registered"), doorbell, signal, Kind::Registered(8))?;
     }
     rig.report("4 KiB registered, 16 per doorbell", 16, 16, Kind::Registered(BYTES as u64))?;
+    for batch in [1, 16, 64] {
+        let [median, min, max] = connection::writes(batch)?;
+        let name = format!("Connection::write, 8 bytes, {batch} per doorbell");
+        println!("  {name:<44} {median:>9.1} {min:>7.1} {max:>7.1}");
+    }
     Ok(())
 }
 
