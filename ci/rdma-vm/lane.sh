@@ -14,7 +14,7 @@ program() { # KIND NAME IS_TEST
 core=$(program lib aqueduct true)
 it=$(program test it true)
 tool=$(program bin aqueduct false)
-options=(--timeout 600 --step 150 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduct")
+options=(--timeout 800 --step 300 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduct")
 
 steps=(
     'verbs-pair --gid -g ibv_rc_pingpong -n 100'
