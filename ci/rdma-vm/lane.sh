@@ -19,7 +19,6 @@ options=(--timeout 800 --step 300 --put "$core=core-tests" --put "$it=it" --put 
 steps=(
     'verbs-pair --gid -g ibv_rc_pingpong -n 100'
     'nics 2 tests core-tests rdma::tests::nic::nic_'
-    'nics 1 tests it transports::verbs::host_to_host'
     'nics 1 tests it transports::verbs::device_to_device'
     'hosts 2 "aqueduct perf write --transport Ib0 --memory device -b 64 -e 64K -f 32 -W 16 -n 2"'
 )
@@ -27,6 +26,7 @@ steps=(
 soon='AQUEDUCT_IB_TIMEOUT=17 AQUEDUCT_IB_RETRY_CNT=3'
 [ "${1:-smoke}" = smoke ] || options+=(--timeout 1700 --step 300)
 [ "${1:-smoke}" = smoke ] || steps+=(
+    'nics 1 tests it transports::verbs::host_to_host'
     'nics 1 tests it transports::verbs::host_to_device'
     'nics 1 tests it transports::verbs::device_to_host'
     'hosts 4 "aqueduct perf write --transport Ib0 --memory device --pattern all-to-all -b 8K -e 64K -f 8 -W 8 -n 2"'
