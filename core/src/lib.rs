@@ -7,7 +7,7 @@
 //! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`fault`] [`logging`] [`wire`] [`volatile`] [`sync`] |
 //! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
 //! | 2 | [`bootstrap`] [`comm`] |
-//! | 3 | [`channel`] |
+//! | 3 | [`proxy`] [`channel`] |
 //! | 4 | [`collective`] |
 
 pub mod abort;
@@ -30,6 +30,7 @@ pub mod bootstrap;
 pub mod comm;
 
 pub mod channel;
+pub mod proxy;
 
 pub mod collective;
 
