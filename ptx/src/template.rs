@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 16;
 const MAX_REPEAT: u64 = 256;
 /// So are more lines than this, repetitions and includes counted, a longer line after its names have been replaced, and
 /// more text than this: nested repetitions multiply.
-const MAX_LINES: usize = 1 << 16;
+const MAX_LINES: usize = 1 << 14;
 const MAX_LINE: usize = 16 << 10;
 const MAX_TEXT: usize = 4 << 20;
 

@@ -134,7 +134,10 @@ pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Re
     for (global, at) in code.globals.iter().zip(&globals) {
         let write = |offset: u64, bytes: &[u8]| {
             let length = bytes.len() as u64;
-            assert!(offset.checked_add(length).is_some_and(|end| end <= global.size), "initial bytes outside");
+            assert!(
+                offset.checked_add(length).is_some_and(|end| end <= global.size),
+                "initial bytes outside"
+            );
             // SAFETY: inside the variable, which lies in memory just allocated that nobody else knows yet.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (at + offset) as *mut u8, bytes.len()) };
         };
