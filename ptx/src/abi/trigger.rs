@@ -390,7 +390,7 @@ mod tests {
                 && trigger.src_offset < 1 << 48
                 && trigger.size < 1 << 40
                 && trigger.kind.0 < 8;
-            let encoded = trigger.encode(next() % 2 == 0);
+            let encoded = trigger.encode(next().is_multiple_of(2));
             assert_eq!(encoded.is_ok(), legal, "{trigger:?}");
             if let Ok(words) = encoded {
                 assert_eq!(words.decode(), Ok(trigger));
