@@ -53,9 +53,8 @@ impl SocketDir {
             Error::system("mkdtemp", text, error)
         })?;
         // Before the socket is there: a directory without one is left alone.
-        let lock = File::open(&directory)
-            .and_then(|file| try_lock(&file).map(|_| file))
-            .map_err(|error| {
+        let lock =
+            File::open(&directory).and_then(|file| try_lock(&file).map(|_| file)).map_err(|error| {
                 // Nobody has seen it yet, and whoever looks leaves it alone.
                 let _ = std::fs::remove_dir(&directory);
                 Error::system("flock", format!("cannot lock {}", directory.display()), error)
