@@ -268,7 +268,7 @@ impl Communicator {
     /// communicator as it is. What was made by this one belongs to this one: make it anew, and drop the old.
     ///
     /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
-    /// descriptors or fabric handles, as [`GpuBuffer`] does wherever it can, a lost rank does no harm to the others' memory;
+    /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
     /// for legacy handles the driver does not promise that.
     ///
     /// A loss during the call is dealt with where all hear of it in time. Otherwise some ranks may end with a communicator
