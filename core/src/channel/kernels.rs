@@ -38,7 +38,7 @@ fn without_abort_check(text: &str) -> String {
             None => changed.push_str(line),
         }
         changed.push('\n');
-        counted = code.starts_with("setp.gt.s32 %sn_p");
+        counted = code.starts_with("setp.gt.s32 %sn_p") || counted && code.starts_with("sub.u32");
     }
     changed
 }
