@@ -196,7 +196,8 @@ AQUEDUCT_ASSERT(offsetof(AqueductProxyTrigger, words) == 0, "AqueductProxyTrigge
  *
  * A producer takes position p by adding one to head; slot p % capacity is free once
  * p < tail + capacity. The host publishes its tail with a release store; the device keeps a copy so
- * that it seldom reads across the bus. */
+ * that it seldom reads across the bus. Positions have 63 bits: a head whose top bit is set was closed, and what is taken
+ * from it is no position. */
 typedef struct AqueductFifo {
     /* Address of capacity ProxyTrigger slots, pinned host memory, 32-byte aligned. */
     uint64_t slots;
@@ -221,6 +222,64 @@ AQUEDUCT_ASSERT(offsetof(AqueductFifo, tail_cache) == 24, "AqueductFifo.tail_cac
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity) == 32, "AqueductFifo.capacity");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity_log2) == 36, "AqueductFifo.capacity_log2");
 AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 40, "AqueductFifo.abort");
+
+/* One end of a port channel, passed by value to every port kernel.
+ *
+ * A put copies from src, which the proxy knows as src_id, to the peer's memory, which it knows as dst_id; a
+ * signal raises the peer's inbound counter behind all puts before it. A flush waits until everything pushed
+ * before it on this connection has completed, by its position in the FIFO. data and packets serve the packet form: data
+ * becomes packets in src, which are put; packets that arrive in packets become data. */
+typedef struct AqueductPortChannelHandle {
+    /* The queue to the proxy. */
+    AqueductFifo fifo;
+    /* The semaphore of the connection; its outbound counter is the host's. */
+    AqueductSemaphoreHandle semaphore;
+    /* Abort word, record and my rank, for waits for the peer and for flushes. */
+    AqueductAbortHandle abort;
+    /* Address of the FIFO position behind the latest flush that has completed (u64, pinned host memory). */
+    uint64_t flushed;
+    /* Bytes of the peer's memory. */
+    uint64_t dst_bytes;
+    /* Base of my memory that puts read; zero if it is not mapped for this device. */
+    uint64_t src;
+    /* Bytes at src. */
+    uint64_t src_bytes;
+    /* Base of the data of the packet form; zero if the channel has none. */
+    uint64_t data;
+    /* Bytes at data. */
+    uint64_t data_bytes;
+    /* Base of my packet buffer, which the peer's channel has as its destination. */
+    uint64_t packets;
+    /* Bytes at packets. */
+    uint64_t packet_bytes;
+    /* Address of a u32 in my device memory that counts finished blocks of a launch; zero between launches. */
+    uint64_t arrived;
+    /* The proxy's number of the semaphore. */
+    uint32_t semaphore_id;
+    /* The proxy's number of the peer's memory. */
+    uint32_t dst_id;
+    /* The proxy's number of my memory. */
+    uint32_t src_id;
+    /* Rank of the peer. */
+    uint32_t peer;
+} AqueductPortChannelHandle;
+AQUEDUCT_ASSERT(sizeof(AqueductPortChannelHandle) == 208, "AqueductPortChannelHandle");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, fifo) == 0, "AqueductPortChannelHandle.fifo");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, semaphore) == 64, "AqueductPortChannelHandle.semaphore");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, abort) == 96, "AqueductPortChannelHandle.abort");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, flushed) == 120, "AqueductPortChannelHandle.flushed");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, dst_bytes) == 128, "AqueductPortChannelHandle.dst_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src) == 136, "AqueductPortChannelHandle.src");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src_bytes) == 144, "AqueductPortChannelHandle.src_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, data) == 152, "AqueductPortChannelHandle.data");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, data_bytes) == 160, "AqueductPortChannelHandle.data_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, packets) == 168, "AqueductPortChannelHandle.packets");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, packet_bytes) == 176, "AqueductPortChannelHandle.packet_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, arrived) == 184, "AqueductPortChannelHandle.arrived");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, semaphore_id) == 192, "AqueductPortChannelHandle.semaphore_id");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, dst_id) == 196, "AqueductPortChannelHandle.dst_id");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src_id) == 200, "AqueductPortChannelHandle.src_id");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, peer) == 204, "AqueductPortChannelHandle.peer");
 
 #if defined(__CUDACC__)
 
@@ -486,9 +545,32 @@ static __device__ __forceinline__ void aqueduct_element_write_u32(const volatile
         : "memory");
 }
 
+/* Whether the host has popped the trigger at POSITION; if so, sees what the host did before.
+ * tail: the consumer's position (u64, pinned host memory)
+ * position: what the push gave
+ * popped: 1 or 0
+ * threads: any
+ * reads: [TAIL]
+ * sync: fifo.tail (acquire) */
+static __device__ __forceinline__ void aqueduct_fifo_poll(const volatile void *tail, uint64_t position, uint32_t &popped)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%fo_tail;\n\t"
+        ".reg .pred %%fo_p;\n\t"
+        "ld.acquire.sys.global.u64 %%fo_tail, [%1];\n\t"
+        "setp.gt.u64 %%fo_p, %%fo_tail, %2;\n\t"
+        "selp.u32 %0, 1, 0, %%fo_p;\n\t"
+        "}\n\t"
+        : "=r"(popped)
+        : "l"((uint64_t)__cvta_generic_to_global((const void *)tail)), "l"(position)
+        : "memory");
+}
+
 /* Pushes a trigger: takes a position, waits until its slot is free, publishes what was written before, and
- * writes the four words with the position's lap bit. A word that uses bit 63 is refused before anything is taken. If
- * the wait was given up nothing was written, and nothing can be pushed past the position that was taken.
+ * writes the four words with the position's lap bit. A word that uses bit 63 is refused before anything is taken; if the
+ * FIFO was closed, nothing is taken either. If the wait was given up nothing was written, and nothing can be pushed
+ * past the position that was taken.
  * slots: the slots (pinned host memory)
  * head: next position (u64, device memory)
  * tail: the consumer's position (u64, pinned host memory)
@@ -502,12 +584,12 @@ static __device__ __forceinline__ void aqueduct_element_write_u32(const volatile
  * abort_word: the abort word (u32, pinned host memory)
  * abort_record: this rank's AbortRecord (pinned host memory)
  * rank: my rank
- * position: the trigger's position, for fifo_sync; zero if it was refused
- * aborted: set to 1 if the wait was given up, to 2 if a word was refused, else left as it is
+ * position: the trigger's position, for fifo_sync; zero if none was taken
+ * aborted: set to LEFT_TOLD, LEFT_REFUSED or LEFT_CLOSED if it was not pushed, else left as it is
  * threads: one, for itself or, behind its group's barrier, for the group
  * reads: [TAIL_CACHE], [TAIL], [ABORT_WORD]
  * writes: [HEAD], [TAIL_CACHE], one slot, the abort record
- * sync: fifo.commit (release), fifo.tail (acquire) */
+ * sync: fifo.commit (release), fifo.tail (acquire), fifo.closed */
 static __device__ __forceinline__ void aqueduct_fifo_push(const volatile void *slots, const volatile void *head, const volatile void *tail, const volatile void *tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3, const volatile void *abort_word, const volatile void *abort_record, uint32_t rank, uint64_t &position, uint32_t &aborted)
 {
     asm volatile(
@@ -537,6 +619,12 @@ static __device__ __forceinline__ void aqueduct_fifo_push(const volatile void *s
         "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
         "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
         "@!%%fp_fresh bra ROOM;\n\t"
+        "setp.ge.s64 %%fp_p, %0, 0;\n\t"
+        "@%%fp_p bra FULL;\n\t"
+        "mov.u32 %1, 3;\n\t"
+        "mov.u64 %0, 0;\n\t"
+        "bra DONE;\n\t"
+        "FULL:\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "SPIN:\n\t"
         "ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
@@ -609,7 +697,7 @@ static __device__ __forceinline__ void aqueduct_fifo_push(const volatile void *s
  * abort_word: the abort word (u32, pinned host memory)
  * abort_record: this rank's AbortRecord (pinned host memory)
  * rank: my rank
- * aborted: set to 1 if the wait was given up, else left as it is
+ * aborted: set to LEFT_TOLD if the wait was given up, else left as it is
  * threads: any
  * reads: [TAIL], [ABORT_WORD]
  * writes: the abort record
@@ -1267,6 +1355,244 @@ static __device__ __forceinline__ void aqueduct_ll128_unpack(const volatile void
         "}\n\t"
         : "+r"(aborted)
         : "l"((uint64_t)__cvta_generic_to_global((const void *)packets)), "l"((uint64_t)__cvta_generic_to_global((const void *)dst)), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_word)), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_record)), "r"(rank), "r"(peer)
+        : "memory");
+}
+
+/* Waits until the flush at POSITION has completed: what this connection was asked before it has left my memory, and by
+ * the transports that say so has arrived.
+ * flushed: position behind the latest completed flush (u64, pinned host memory)
+ * position: what the push of the flush gave
+ * abort_word: the channel's abort word (u32, pinned host memory)
+ * abort_record: the AbortRecord (pinned host memory)
+ * rank: my rank
+ * peer: the rank at the other end
+ * aborted: set to LEFT_TOLD if the wait was given up, else left as it is
+ * threads: any
+ * reads: [FLUSHED], [ABORT_WORD]
+ * writes: the abort record
+ * sync: port.flushed (acquire) */
+static __device__ __forceinline__ void aqueduct_port_flushed(const volatile void *flushed, uint64_t position, const volatile void *abort_word, const volatile void *abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%pf_seen;\n\t"
+        ".reg .u32  %%pf_spins;\n\t"
+        ".reg .pred %%pf_p;\n\t"
+        "mov.u32 %%pf_spins, 1000;\n\t"
+        "SPIN:\n\t"
+        "ld.acquire.sys.global.u64 %%pf_seen, [%1];\n\t"
+        "setp.gt.u64 %%pf_p, %%pf_seen, %2;\n\t"
+        "@%%pf_p bra DONE;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sn_word;\n\t"
+        ".reg .pred %%sn_p;\n\t"
+        "setp.gt.s32 %%sn_p, %%pf_spins, 1;\n\t"
+        "sub.u32 %%pf_spins, %%pf_spins, 1;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "setp.lt.s32 %%sn_p, %%pf_spins, 0;\n\t"
+        "@%%sn_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sn_word, [%3];\n\t"
+        "mov.u32 %%pf_spins, 1000;\n\t"
+        "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "mov.u32 %%pf_spins, 0xffffffff;\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "bra SPIN;\n\t"
+        "GIVEN_UP:\n\t"
+        "}\n\t"
+        "mov.u32 %0, 1;\n\t"
+        "{\n\t"
+        ".reg .u32  %%ar_old;\n\t"
+        ".reg .u32  %%ar_block;\n\t"
+        ".reg .pred %%ar_lost;\n\t"
+        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "0, 1;\n\t"
+        "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
+        "@%%ar_lost bra AR_DONE;\n\t"
+        "mov.u32 %%ar_block, %%ctaid.x;\n\t"
+        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%4+8], 9;\n\t"
+        "st.relaxed.sys.global.u32 [%4+12], %6;\n\t"
+        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%4+24], %2;\n\t"
+        "st.relaxed.sys.global.u64 [%4+32], %%pf_seen;\n\t"
+        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "AR_DONE:\n\t"
+        "}\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        : "+r"(aborted)
+        : "l"((uint64_t)__cvta_generic_to_global((const void *)flushed)), "l"(position), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_word)), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_record)), "r"(rank), "r"(peer)
+        : "memory");
+}
+
+/* Asks the proxy of a port channel to put, to signal, to flush, or for several of these, which it does in this order. A
+ * put past the end of either memory is refused before anything is pushed. What the thread wrote before, and what
+ * its group wrote before the group's barrier, is what a put reads.
+ * slots: the FIFO's slots (pinned host memory)
+ * head: its next position (u64, device memory)
+ * tail: its consumer's position (u64, pinned host memory)
+ * tail_cache: its copy (u64, device memory)
+ * capacity: its slots, a power of two
+ * capacity_log2: its base-two logarithm
+ * fifo_word: its abort word (u32, pinned host memory)
+ * abort_record: the AbortRecord (pinned host memory)
+ * rank: my rank
+ * semaphore_id: the proxy's number of the semaphore
+ * dst_id: the proxy's number of the peer's memory
+ * src_id: the proxy's number of my memory
+ * dst_bytes: bytes of the peer's memory
+ * src_bytes: bytes of my memory
+ * kind: TRIGGER_DATA, TRIGGER_FLAG and TRIGGER_SYNC, one or several
+ * dst_offset: where to put; zero without TRIGGER_DATA
+ * src_offset: what to put; zero without TRIGGER_DATA
+ * bytes: how much, below 2^40; zero without TRIGGER_DATA
+ * position: position in the FIFO, for port_flushed
+ * aborted: set to LEFT_TOLD, LEFT_REFUSED or LEFT_CLOSED if it was not pushed, else left as it is
+ * threads: one, for itself or, behind its group's barrier, for the group
+ * reads: [TAIL_CACHE], [TAIL], [FIFO_WORD]
+ * writes: [HEAD], [TAIL_CACHE], one slot, the abort record
+ * sync: fifo.commit (release), fifo.tail (acquire), fifo.closed */
+static __device__ __forceinline__ void aqueduct_port_push(const volatile void *slots, const volatile void *head, const volatile void *tail, const volatile void *tail_cache, uint32_t capacity, uint32_t capacity_log2, const volatile void *fifo_word, const volatile void *abort_record, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t &position, uint32_t &aborted)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%pq_room;\n\t"
+        ".reg .u64  %%pq_word0;\n\t"
+        ".reg .u64  %%pq_word2;\n\t"
+        ".reg .u64  %%pq_word3;\n\t"
+        ".reg .u64  %%pq_t;\n\t"
+        ".reg .u32  %%pq_bit;\n\t"
+        ".reg .pred %%pq_p;\n\t"
+        "and.b32 %%pq_bit, %16, 1;\n\t"
+        "setp.eq.u32 %%pq_p, %%pq_bit, 0;\n\t"
+        "@%%pq_p bra FITS;\n\t"
+        "shr.u64 %%pq_t, %19, 40;\n\t"
+        "setp.ne.u64 %%pq_p, %%pq_t, 0;\n\t"
+        "@%%pq_p bra REFUSED;\n\t"
+        "setp.gt.u64 %%pq_p, %19, %14;\n\t"
+        "@%%pq_p bra REFUSED;\n\t"
+        "sub.u64 %%pq_room, %14, %19;\n\t"
+        "setp.gt.u64 %%pq_p, %17, %%pq_room;\n\t"
+        "@%%pq_p bra REFUSED;\n\t"
+        "setp.gt.u64 %%pq_p, %19, %15;\n\t"
+        "@%%pq_p bra REFUSED;\n\t"
+        "sub.u64 %%pq_room, %15, %19;\n\t"
+        "setp.gt.u64 %%pq_p, %18, %%pq_room;\n\t"
+        "@!%%pq_p bra FITS;\n\t"
+        "REFUSED:\n\t"
+        "mov.u32 %1, 2;\n\t"
+        "mov.u64 %0, 0;\n\t"
+        "bra PQ_DONE;\n\t"
+        "FITS:\n\t"
+        "cvt.u64.u32 %%pq_word0, %16;\n\t"
+        "shl.b64 %%pq_word0, %%pq_word0, 48;\n\t"
+        "or.b64 %%pq_word0, %%pq_word0, %17;\n\t"
+        "cvt.u64.u32 %%pq_word2, %11;\n\t"
+        "shl.b64 %%pq_word2, %%pq_word2, 40;\n\t"
+        "or.b64 %%pq_word2, %%pq_word2, %19;\n\t"
+        "cvt.u64.u32 %%pq_word3, %13;\n\t"
+        "shl.b64 %%pq_word3, %%pq_word3, 16;\n\t"
+        "cvt.u64.u32 %%pq_t, %12;\n\t"
+        "or.b64 %%pq_word3, %%pq_word3, %%pq_t;\n\t"
+        "{\n\t"
+        ".reg .u64  %%fp_capacity;\n\t"
+        ".reg .u64  %%fp_tail;\n\t"
+        ".reg .u64  %%fp_ahead;\n\t"
+        ".reg .u64  %%fp_slot;\n\t"
+        ".reg .u64  %%fp_lap;\n\t"
+        ".reg .u64  %%fp_a;\n\t"
+        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u32  %%fp_spins;\n\t"
+        ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_p;\n\t"
+        "or.b64 %%fp_a, %%pq_word0, %18;\n\t"
+        "or.b64 %%fp_b, %%pq_word2, %%pq_word3;\n\t"
+        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "@%%fp_p bra TAKE;\n\t"
+        "mov.u32 %1, 2;\n\t"
+        "mov.u64 %0, 0;\n\t"
+        "bra DONE;\n\t"
+        "TAKE:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %0, [%3], 1;\n\t"
+        "ld.relaxed.gpu.global.u64 %%fp_tail, [%5];\n\t"
+        "cvt.u64.u32 %%fp_capacity, %6;\n\t"
+        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
+        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
+        "@!%%fp_fresh bra ROOM;\n\t"
+        "setp.ge.s64 %%fp_p, %0, 0;\n\t"
+        "@%%fp_p bra FULL;\n\t"
+        "mov.u32 %1, 3;\n\t"
+        "mov.u64 %0, 0;\n\t"
+        "bra DONE;\n\t"
+        "FULL:\n\t"
+        "mov.u32 %%fp_spins, 1000;\n\t"
+        "SPIN:\n\t"
+        "ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
+        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
+        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
+        "@%%fp_p bra ROOM;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sn_word;\n\t"
+        ".reg .pred %%sn_p;\n\t"
+        "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
+        "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
+        "@%%sn_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sn_word, [%8];\n\t"
+        "mov.u32 %%fp_spins, 1000;\n\t"
+        "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
+        "@%%sn_p bra SPIN;\n\t"
+        "mov.u32 %%fp_spins, 0xffffffff;\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "bra SPIN;\n\t"
+        "GIVEN_UP:\n\t"
+        "}\n\t"
+        "mov.u32 %1, 1;\n\t"
+        "{\n\t"
+        ".reg .u32  %%ar_old;\n\t"
+        ".reg .u32  %%ar_block;\n\t"
+        ".reg .pred %%ar_lost;\n\t"
+        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%9+0],\n\t"
+        "0, 1;\n\t"
+        "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
+        "@%%ar_lost bra AR_DONE;\n\t"
+        "mov.u32 %%ar_block, %%ctaid.x;\n\t"
+        "st.relaxed.sys.global.u32 [%9+4], %10;\n\t"
+        "st.relaxed.sys.global.u32 [%9+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%9+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%9+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%9+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%9+24], %0;\n\t"
+        "st.relaxed.sys.global.u64 [%9+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%9+0], 2;\n\t"
+        "AR_DONE:\n\t"
+        "}\n\t"
+        "bra DONE;\n\t"
+        "ROOM:\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "@%%fp_fresh st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
+        "shr.u64 %%fp_lap, %0, %7;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
+        "or.b64 %%fp_a, %%pq_word0, %%fp_lap;\n\t"
+        "or.b64 %%fp_b, %18, %%fp_lap;\n\t"
+        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
+        "or.b64 %%fp_a, %%pq_word2, %%fp_lap;\n\t"
+        "or.b64 %%fp_b, %%pq_word3, %%fp_lap;\n\t"
+        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        "PQ_DONE:\n\t"
+        "}\n\t"
+        : "=l"(position), "+r"(aborted)
+        : "l"((uint64_t)__cvta_generic_to_global((const void *)slots)), "l"((uint64_t)__cvta_generic_to_global((const void *)head)), "l"((uint64_t)__cvta_generic_to_global((const void *)tail)), "l"((uint64_t)__cvta_generic_to_global((const void *)tail_cache)), "r"(capacity), "r"(capacity_log2), "l"((uint64_t)__cvta_generic_to_global((const void *)fifo_word)), "l"((uint64_t)__cvta_generic_to_global((const void *)abort_record)), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "r"(kind), "l"(dst_offset), "l"(src_offset), "l"(bytes)
         : "memory");
 }
 

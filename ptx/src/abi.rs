@@ -9,9 +9,11 @@
 //! that launches the kernel, "peer" the rank at the other end.
 
 mod layout;
+mod port;
 mod trigger;
 
 pub use layout::{DeviceStruct, Field, StructLayout, symbol, symbols};
+pub use port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 pub use trigger::{ChannelTrigger, Fifo, ProxyTrigger, TriggerError, TriggerKind, lap_bit};
 
 use layout::device_struct;
@@ -59,10 +61,12 @@ impl Operation {
     pub const GRID_BARRIER: Self = Self(5);
     /// Waiting inside an all-reduce.
     pub const ALL_REDUCE: Self = Self(6);
-    /// Waiting for room in a FIFO or for a flush.
+    /// Waiting for room in a FIFO, or for one of its positions.
     pub const FIFO: Self = Self(7);
     /// Waiting inside a measuring kernel.
     pub const PERF: Self = Self(8);
+    /// Waiting for a port channel's flush.
+    pub const FLUSH: Self = Self(9);
 
     /// The field's name for the operation, or `"unknown operation"`.
     pub fn name(self) -> &'static str {
@@ -75,6 +79,7 @@ impl Operation {
             Self::ALL_REDUCE => "all-reduce",
             Self::FIFO => "FIFO",
             Self::PERF => "perf",
+            Self::FLUSH => "flush",
             _ => "unknown operation",
         }
     }
@@ -263,6 +268,17 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("OPERATION_ALL_REDUCE", Operation::ALL_REDUCE.0 as u64),
     ("OPERATION_FIFO", Operation::FIFO.0 as u64),
     ("OPERATION_PERF", Operation::PERF.0 as u64),
+    ("OPERATION_FLUSH", Operation::FLUSH.0 as u64),
+    ("LEFT_NOT", LEFT_NOT as u64),
+    ("LEFT_TOLD", LEFT_TOLD as u64),
+    ("LEFT_REFUSED", LEFT_REFUSED as u64),
+    ("LEFT_CLOSED", LEFT_CLOSED as u64),
+    ("TRIGGER_DATA", TriggerKind::DATA.0 as u64),
+    ("TRIGGER_FLAG", TriggerKind::FLAG.0 as u64),
+    ("TRIGGER_SYNC", TriggerKind::SYNC.0 as u64),
+    ("TRIGGER_OFFSET_BITS", trigger::OFFSET_BITS as u64),
+    ("TRIGGER_SIZE_BITS", trigger::SIZE_BITS as u64),
+    ("TRIGGER_ID_BITS", trigger::ID_BITS as u64),
     ("LAST_EPOCH", LAST_EPOCH as u64),
     ("FIRST_EPOCH_OF_LAP", FIRST_EPOCH_OF_LAP as u64),
 ];
@@ -277,6 +293,7 @@ pub const STRUCTS: &[&StructLayout] = &[
     &ScratchRegion::LAYOUT,
     &ProxyTrigger::LAYOUT,
     &Fifo::LAYOUT,
+    &PortChannelHandle::LAYOUT,
 ];
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod collective;
 mod fifo;
 mod ll128;
 mod perf;
+mod port;
 
 /// A kernel file and everything a caller must know to use it.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,8 @@ const fn arg(name: &'static str, ty: &'static str) -> Arg {
 }
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] = &[channel::ROWS, collective::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS];
+const FAMILIES: &[&[Kernel]] =
+    &[channel::ROWS, collective::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS, port::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {
