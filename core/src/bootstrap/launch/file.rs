@@ -178,7 +178,8 @@ impl Entry {
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.lines().filter(|line| !line.is_empty());
+        // Not `lines`, which takes a carriage return for a part of the line's end only where a line feed follows.
+        let mut lines = text.split('\n').filter(|line| !line.is_empty());
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
         field("aqueduct").filter(|rest| TITLE.ends_with(rest) && rest.len() + 9 == TITLE.len())?;
         let job = field("job")?.to_owned();
@@ -330,9 +331,19 @@ mod tests {
         assert!(writer.is_gone());
     }
 
+    #[test]
+    fn a_carriage_return_is_a_character_of_its_line() {
+        for end in ["", "\n", "\r\n"] {
+            let text = format!("{TITLE}\njob j\nwriter h 1 2\nid x\r{end}");
+            let entry = Entry::parse(&text).unwrap();
+            assert!(entry.id.starts_with("x\r"), "{entry:?}");
+            assert_eq!(Entry::parse(&entry.to_text()), Some(entry));
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,200}|aqueduct rendezvous 1\n(job|writer|id|[ 0-9\n]){0,40}") {
+        fn any_text_is_read_or_refused(text in ".{0,200}|aqueduct rendezvous 1\n(job|writer|id|[ 0-9\r\n]){0,40}") {
             if let Some(entry) = Entry::parse(&text) {
                 prop_assert_eq!(Entry::parse(&entry.to_text()), Some(entry));
             }
