@@ -58,6 +58,10 @@ pub(super) fn globals(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Ve
 
 fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<code::Global, Diagnostic> {
     let size = size(variable)?;
+    if size == 0 && variable.linkage != Linkage::Extern {
+        let text = format!("Non-external variable '{}' has incomplete type", variable.name.text);
+        return Err(variable.name.at.error(text));
+    }
     let mut image = Image { program, unit, pieces: Vec::new(), relocations: Vec::new() };
     if let Some(init) = &variable.init {
         if size > INIT_LIMIT {
@@ -102,11 +106,9 @@ impl Image<'_, '_> {
                 if items.len() as u64 > *outer {
                     return Err(at.error(format!("{} initial values for {outer} elements", items.len())));
                 }
-                let stride = if *outer == u64::MAX {
-                    size.checked_div(items.len() as u64).unwrap_or(0)
-                } else {
-                    size / outer
-                };
+                let elements = if *outer == u64::MAX { items.len() as u64 } else { *outer };
+                // Not zero: a variable without bytes is refused.
+                let stride = size / elements;
                 let mut place = offset;
                 for item in items {
                     self.fill(item, ty, inner, place, stride)?;

@@ -134,6 +134,12 @@ fn modules() {
         ),
         (&format!("{head}.global .u32 x = y;"), "4:18 Unknown symbol 'y'"),
         (&format!("{head}.global .u32 x[2] = {{1, 2, 3}};"), "4:21 3 initial values for 2 elements"),
+        (&format!("{head}.global .u32 x[0] = {{}};"), "4:14 Non-external variable 'x' has incomplete type"),
+        (&format!("{head}.global .u32 x[] = {{}};"), "4:14 Non-external variable 'x' has incomplete type"),
+        (
+            &format!("{head}.const .u32 x[2][0] = {{{{}}, {{}}}};"),
+            "4:13 Non-external variable 'x' has incomplete type",
+        ),
         (&format!("{head}.local .b32 x;"), "4:1 '.local' variables cannot be declared at module scope"),
         (&format!("{head}.entry k() .maxntid 1, 1, 1, 1 {{}}"), "4:12 '.maxntid' does not take 4 values"),
         (&format!("{head}.entry k() .fast {{}}"), "4:12 Unknown directive '.fast'"),
