@@ -10,3 +10,10 @@ mod software;
 mod targets;
 
 pub use targets::{Form, TARGETS, Target, target};
+
+/// What real encoders write, by the target that it belongs to.
+pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let mut all = aqueduct::fuzzing::seeds();
+    all.extend(software::triggers());
+    all
+}

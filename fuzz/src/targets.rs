@@ -54,8 +54,11 @@ pub const TARGETS: &[Target] = &[
     new("pmi", core::pmi, Form::OneWay),
     new("store", core::store, Form::OneWay),
     new("rendezvous-file", core::rendezvous_file, Form::Stable),
+    new("collective", core::collective, Form::OneWay),
+    new("letters", core::letters, Form::Exact),
     new("environment", core::environment, Form::OneWay),
     new("faults", core::faults, Form::OneWay),
+    new("channel-trigger", software::channel_trigger, Form::Exact),
     new("ptx", software::ptx, Form::OneWay),
     Target { name: "template", decode: software::template, form: Form::OneWay, memory: 16 << 20 },
 ];

@@ -35,7 +35,7 @@ fn corpora_and_their_neighbours() {
 
 #[test]
 fn what_encoders_write_is_accepted() {
-    for (name, bytes) in aqueduct::fuzzing::seeds() {
+    for (name, bytes) in aqueduct_fuzz::seeds() {
         let target = target(name).unwrap_or_else(|| panic!("a seed for {name}, which is no target"));
         assert!(target.check(&bytes), "{name}: refused {bytes:?}");
     }

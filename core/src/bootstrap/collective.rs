@@ -162,9 +162,18 @@ fn send_long<B: Bootstrap + ?Sized>(
 fn recv_long<B: Bootstrap + ?Sized>(b: &B, from: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
     let mut bytes = b.recv(from, tag, deadline)?;
     let total = Reader::new(&bytes).u64()?;
+    // Every rank's block, each with its length, and a little in front.
+    let limit = u64::from(b.size()) * (MAX_MESSAGE as u64 + 4) + 64;
+    if total > limit {
+        return Err(WireError::TooLong { length: total, limit }.into());
+    }
     bytes.drain(..8);
     while (bytes.len() as u64) < total {
-        bytes.extend(b.recv(from, tag, deadline)?);
+        let part = b.recv(from, tag, deadline)?;
+        if part.is_empty() {
+            return Err(WireError::Invalid { what: "part of a message, it is empty" }.into());
+        }
+        bytes.extend(part);
     }
     if bytes.len() as u64 == total {
         Ok(bytes)

@@ -3,6 +3,10 @@
 
 pub use super::launch::fuzzing::*;
 
+mod collective;
+
+pub use collective::collective;
+
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -62,5 +66,6 @@ pub(crate) fn messages() -> Vec<(&'static str, Vec<u8>)> {
     w.u8(0).u16(1).count(1).u32(5);
     write_address(&mut w, Some(&([10, 0, 0, 1], 1).into()));
     all.push(("answer", w.finish()));
+    all.extend(collective::heard());
     all
 }

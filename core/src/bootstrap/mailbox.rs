@@ -9,6 +9,8 @@ use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Bytes that may lie here unread. Beyond it the sender is broken or hostile, and its link is closed.
 const MAX_UNREAD: usize = 256 << 20;
+/// What a message takes besides its bytes, about: empty ones are not free.
+const ENVELOPE: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
@@ -27,7 +29,8 @@ impl Mailbox {
     /// Adds a message. An error if too much lies unread.
     pub(super) fn deliver(&self, from: u32, tag: u64, message: Vec<u8>) -> Result<()> {
         let mut state = lock(&self.state);
-        if state.unread + message.len() > MAX_UNREAD {
+        let size = message.len() + ENVELOPE;
+        if state.unread + size > MAX_UNREAD {
             return Err(Error::usage(
                 "recv",
                 format!(
@@ -35,7 +38,7 @@ impl Mailbox {
                 ),
             ));
         }
-        state.unread += message.len();
+        state.unread += size;
         state.queues.entry((from, tag)).or_default().push_back(message);
         drop(state);
         self.arrived.notify_all();
@@ -63,7 +66,7 @@ impl Mailbox {
                 if queue.is_empty() {
                     state.queues.remove(&(from, tag));
                 }
-                state.unread -= message.len();
+                state.unread -= message.len() + ENVELOPE;
                 return Ok(message);
             }
             if let Some(why) = state.lost.get(&from) {
@@ -78,6 +81,23 @@ impl Mailbox {
             }
             state = wait(&self.arrived, state, deadline);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn empty_messages_are_not_free() {
+        let mailbox = Mailbox::default();
+        let most = (MAX_UNREAD / ENVELOPE) as u64;
+        (0..most).for_each(|tag| mailbox.deliver(1, tag / 8, Vec::new()).unwrap());
+        assert!(mailbox.deliver(1, 0, Vec::new()).unwrap_err().message().contains("rank 1"));
+        mailbox.take(1, 7, Deadline::after(Duration::ZERO)).unwrap();
+        mailbox.deliver(1, 0, Vec::new()).unwrap();
     }
 }
 

@@ -19,9 +19,9 @@ use crate::net::{
     Address, Claims, Frame, Handler, Layer, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
 };
 use crate::sync::{Mutex, lock, lock_until};
-use crate::wire::{Reader, WireError, Writer};
+use crate::wire::{Reader, WireError, WireResult, Writer};
 
-const MESSAGE: u16 = 1;
+pub(super) const MESSAGE: u16 = 1;
 /// Nothing but a sign of life.
 const ALIVE: u16 = 2;
 
@@ -357,6 +357,22 @@ impl Peers {
     }
 }
 
+/// The tag and the bytes of a message; `None` for a sign of life.
+pub(super) fn read_message(mut frame: Frame) -> WireResult<Option<(u64, Vec<u8>)>> {
+    match frame.kind {
+        MESSAGE => {}
+        ALIVE => return Ok(None),
+        _ => return Err(WireError::Invalid { what: "kind of a bootstrap message" }),
+    }
+    let mut r = Reader::new(&frame.payload);
+    let tag = r.u64()?;
+    if r.remaining() > MAX_MESSAGE {
+        return Err(WireError::TooLong { length: r.remaining() as u64, limit: MAX_MESSAGE as u64 });
+    }
+    frame.payload.drain(..8);
+    Ok(Some((tag, frame.payload)))
+}
+
 /// The service thread's side. Holds the shared state, never the bootstrap.
 struct Receiver(Arc<Peers>);
 
@@ -365,20 +381,12 @@ impl Handler for Receiver {
         self.0.accepted(link.peer().from, link);
     }
 
-    fn frame(&mut self, link: &Link, mut frame: Frame) -> Result<()> {
+    fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
         self.0.heard(link);
-        match frame.kind {
-            MESSAGE => {}
-            ALIVE => return Ok(()),
-            _ => return Err(WireError::Invalid { what: "kind of a bootstrap message" }.into()),
+        match read_message(frame)? {
+            Some((tag, message)) => self.0.mailbox.deliver(link.peer().from, tag, message),
+            None => Ok(()),
         }
-        let mut r = Reader::new(&frame.payload);
-        let tag = r.u64()?;
-        if r.remaining() > MAX_MESSAGE {
-            return Err(WireError::TooLong { length: r.remaining() as u64, limit: MAX_MESSAGE as u64 }.into());
-        }
-        frame.payload.drain(..8);
-        self.0.mailbox.deliver(link.peer().from, tag, frame.payload)
     }
 
     fn closed(&mut self, link: &Link, why: &Error) {

@@ -26,6 +26,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "fuzzing")]
+pub(super) use letters::fuzzing;
+
 pub(super) use letters::Address;
 pub(super) use service::Service;
 

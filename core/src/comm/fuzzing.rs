@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+pub use super::control::fuzzing::letters;
 pub use super::memory::fuzzing::memory;
 
 use super::endpoint::{EndpointWire, Transport};
@@ -88,5 +89,6 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         all.push(("endpoint", EndpointWire { transport, detail: vec![1, 2] }.encode()));
     }
     all.extend(super::memory::fuzzing::wire_forms());
+    all.extend(super::control::fuzzing::sent());
     all
 }

@@ -2,6 +2,9 @@
 //! [`shrink`](super::super::shrink). They pass on the same links, also after an abort.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "fuzzing")]
+pub(in super::super) mod fuzzing;
+
 use std::collections::{HashMap, VecDeque};
 
 use super::super::frames;
@@ -16,6 +19,8 @@ use crate::wire::{Reader, WireResult, Writer};
 const PART: usize = 64 << 10;
 /// Bytes that may lie here unread. Beyond it the peer is broken, and lost.
 const MAX_UNREAD: usize = 64 << 20;
+/// What a letter takes besides its bytes, about: empty ones are not free.
+const ENVELOPE: usize = 256;
 
 /// Which letters belong together, at their receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,13 +44,14 @@ pub(super) struct Letters {
 impl Letters {
     fn deliver(&mut self, peer: u32, payload: &[u8]) -> Result<()> {
         let Part { group, tag, last, bytes } = Part::decode(payload)?;
-        if self.unread + bytes.len() > MAX_UNREAD {
+        let address = Address { peer, group, tag };
+        let envelope = if self.parts.contains_key(&address) { 0 } else { ENVELOPE };
+        if self.unread + bytes.len() + envelope > MAX_UNREAD {
             let message =
                 format!("more than {MAX_UNREAD} bytes lie unread; rank {peer} sends what nobody expects");
             return Err(Error::new(ErrorKind::Remote, "shrink", message).with_peer(peer));
         }
-        self.unread += bytes.len();
-        let address = Address { peer, group, tag };
+        self.unread += bytes.len() + envelope;
         let so_far = self.parts.entry(address).or_default();
         so_far.extend_from_slice(bytes);
         if last && let Some(letter) = self.parts.remove(&address) {
@@ -60,7 +66,7 @@ impl Letters {
         if queue.is_empty() {
             self.whole.remove(&address);
         }
-        self.unread -= letter.len();
+        self.unread -= letter.len() + ENVELOPE;
         Some(letter)
     }
 
@@ -68,8 +74,12 @@ impl Letters {
     fn forget(&mut self, group: u64) {
         self.whole.retain(|address, _| address.group != group);
         self.parts.retain(|address, _| address.group != group);
-        let whole = self.whole.values().flatten().map(Vec::len);
-        self.unread = whole.chain(self.parts.values().map(Vec::len)).sum();
+        self.unread = self.count();
+    }
+
+    /// What lies here.
+    fn count(&self) -> usize {
+        self.whole.values().flatten().chain(self.parts.values()).map(|letter| letter.len() + ENVELOPE).sum()
     }
 }
 
@@ -191,9 +201,22 @@ mod tests {
         assert_eq!(letters.take(address).unwrap(), b"one two ");
         assert_eq!(letters.take(Address { tag: 2, ..address }), None);
         letters.forget(8);
-        assert_eq!(letters.unread, 4);
+        assert_eq!(letters.unread, 4 + ENVELOPE);
         assert_eq!(letters.take(address).unwrap(), b"more");
         assert_eq!((letters.take(address), letters.unread), (None, 0));
         assert!(letters.deliver(3, &part(7, true, b"x")[1..]).is_err());
+    }
+
+    #[test]
+    fn empty_letters_are_not_free() {
+        let mut letters = Letters::default();
+        let part = |tag| Part { group: 7, tag, last: tag % 2 == 0, bytes: b"" }.encode();
+        let most = (MAX_UNREAD / ENVELOPE) as u64;
+        (0..most).for_each(|tag| letters.deliver(3, &part(tag)).unwrap());
+        let error = letters.deliver(3, &part(most)).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(3)));
+        letters.deliver(3, &Part { group: 7, tag: 1, last: true, bytes: b"" }.encode()).unwrap();
+        letters.forget(7);
+        assert_eq!(letters.unread, 0);
     }
 }
