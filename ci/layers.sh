@@ -66,9 +66,10 @@ check_modules() { # SRC
             (map { $_ => 0 } qw(error deadline abort env fault fork logging wire volatile sync)),
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap comm)),
-            (map { $_ => 3 } qw(proxy channel)),
-            (map { $_ => 4 } qw(plan collective message)),
-            (map { $_ => 5 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
+            (map { $_ => 3 } qw(proxy)),
+            (map { $_ => 4 } qw(channel)),
+            (map { $_ => 5 } qw(plan collective message)),
+            (map { $_ => 6 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
         );
         my $src = shift;
         open my $list, "-|", "find", $src, "-name", "*.rs" or die; my @files = sort <$list>; chomp @files;

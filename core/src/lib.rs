@@ -7,8 +7,9 @@
 //! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`fault`] [`logging`] [`wire`] [`volatile`] [`sync`] |
 //! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
 //! | 2 | [`bootstrap`] [`comm`] |
-//! | 3 | [`proxy`] [`channel`] |
-//! | 4 | [`collective`] |
+//! | 3 | [`proxy`] |
+//! | 4 | [`channel`] |
+//! | 5 | [`collective`] |
 
 pub mod abort;
 pub mod deadline;
@@ -29,8 +30,9 @@ pub mod shm;
 pub mod bootstrap;
 pub mod comm;
 
-pub mod channel;
 pub mod proxy;
+
+pub mod channel;
 
 pub mod collective;
 

@@ -14,6 +14,7 @@ mod faults;
 mod group;
 mod launchers;
 mod loss;
+mod ports;
 mod readme;
 mod strangers;
 mod transports;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi;
 
-use super::kernels::load_kernels;
+use super::kernels::{load_kernels, take};
 use crate::comm::Host2DeviceSemaphore;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
 
 /// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
@@ -36,11 +36,7 @@ impl InboundSignals {
     /// # Errors
     /// What loading the kernels says.
     pub fn new(semaphore: &Host2DeviceSemaphore) -> Result<Self> {
-        let functions = load_kernels(semaphore.context(), "semaphore", &[])?;
-        let [_, _, wait, _, poll] = <[Function; 5]>::try_from(functions).map_err(|have| {
-            let message = format!("the semaphore kernels have {} entries instead of 5", have.len());
-            Error::new(ErrorKind::Internal, "load kernels", message)
-        })?;
+        let [_, _, wait, _, poll] = take(load_kernels(semaphore.context(), "semaphore", &[])?)?;
         // The kernels take a whole channel and use its semaphore only.
         let handle = abi::MemoryChannelHandle {
             semaphore: semaphore.device_handle(),

@@ -9,6 +9,10 @@ use crate::gpu::{Context, Function, KernelParam, Module};
 unsafe impl KernelParam for abi::MemoryChannelHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for abi::ScratchRegion {}
+// SAFETY: as above.
+unsafe impl KernelParam for abi::Fifo {}
+// SAFETY: as above.
+unsafe impl KernelParam for abi::PortChannelHandle {}
 
 /// The kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in the order of
 /// the row's entries. Loaded once per context as long as anybody holds them. Launching one is `unsafe`: its contract is
@@ -24,6 +28,14 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
         Ok(if cfg!(feature = "without-abort-check") { without_abort_check(&text) } else { text })
     })?;
     entries(kernel, params).map_err(wrong)?.iter().map(|entry| module.function(entry)).collect()
+}
+
+/// The entries of a row, which must be as many as the code expects.
+pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function; N]> {
+    functions.try_into().map_err(|have: Vec<_>| {
+        let message = format!("a kernel file has {} entries instead of {N}", have.len());
+        Error::new(ErrorKind::Internal, "load kernels", message)
+    })
 }
 
 /// Makes every wait go round for ever: in the `spin` fragment, the branch back while there are free rounds left is taken

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi;
 
+use super::checks::{check, packet_room};
 use super::geometry::Geometry;
-use super::kernels::load_kernels;
+use super::kernels::{load_kernels, take};
 use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gpu::{
     BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
     LaunchConfig, Stream, arg,
@@ -352,17 +353,6 @@ impl Functions {
     }
 }
 
-/// The entries of a row, which must be as many as the code expects.
-fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function; N]> {
-    functions.try_into().map_err(|have: Vec<_>| {
-        Error::new(
-            ErrorKind::Internal,
-            "load kernels",
-            format!("a kernel file has {} entries instead of {N}", have.len()),
-        )
-    })
-}
-
 fn check_sides(
     semaphore: &Device2DeviceSemaphore,
     dst: &RegisteredMemory,
@@ -395,16 +385,6 @@ fn check_sides(
     Ok(())
 }
 
-fn check(op: &'static str, what: &str, offset: usize, bytes: usize, len: usize) -> Result<()> {
-    match offset.checked_add(bytes) {
-        Some(end) if end <= len => Ok(()),
-        _ => Err(Error::usage(
-            op,
-            format!("{bytes} bytes at offset {offset} of {what} do not fit into its {len} bytes"),
-        )),
-    }
-}
-
 fn check_result<T>(op: &'static str, context: &Context, slice: &DeviceSlice) -> Result<()> {
     let size = size_of::<T>();
     slice.check_context(op, context)?;
@@ -414,13 +394,4 @@ fn check_result<T>(op: &'static str, context: &Context, slice: &DeviceSlice) -> 
         return Err(Error::usage(op, message));
     }
     Ok(())
-}
-
-fn packet_room(op: &'static str, format: PacketFormat, bytes: usize, flag: u32) -> Result<usize> {
-    if flag == 0 {
-        return Err(Error::usage(op, "0 is never a flag: fresh packet buffers hold zeros"));
-    }
-    format
-        .packet_bytes(bytes)
-        .ok_or_else(|| Error::usage(op, format!("packets for {bytes} bytes exceed the address space")))
 }

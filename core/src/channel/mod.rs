@@ -2,17 +2,21 @@
 //!
 //! A [`MemoryChannel`] (the seed's SmChannel) reads and writes the peer's memory with loads and stores. Its
 //! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the library's own
-//! kernels on a stream. [`InboundSignals`] lets a stream wait for what a peer's host signals through a connection.
+//! kernels on a stream. A [`PortChannel`] (ProxyChannel) does the same over a connection of any transport, by way of a
+//! [`ProxyService`](crate::proxy::ProxyService). [`InboundSignals`] lets a stream wait for what a peer's host signals through a connection.
 
+mod checks;
 mod geometry;
 mod inbound;
 mod kernels;
 mod memory;
 mod packet;
+mod port;
 
 pub use inbound::InboundSignals;
 pub use kernels::load_kernels;
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;
+pub use port::PortChannel;
 
 pub(crate) use geometry::Geometry;

@@ -36,6 +36,7 @@ mod wire_up;
 
 pub use communicator::{Communicator, RESERVED_TAGS};
 pub use config::{CommunicatorConfig, NetLayer};
+pub(crate) use connection::Claim;
 pub use connection::{Batch, Connection, ConnectionCounters};
 pub use endpoint::{EndpointConfig, IbSignal, Transport, Transports};
 pub use memory::{HostBuffer, RegisteredMemory};

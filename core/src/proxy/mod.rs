@@ -1,5 +1,36 @@
-//! The way from a kernel to the host: kernels push triggers into a [`Fifo`], one thread of the host takes them out.
+//! The host side of what kernels ask for: a FIFO from their threads, and a thread that serves it.
+//!
+//! [`Fifo`] carries triggers; a [`Proxy`] is a thread that takes them out and hands each to a [`ProxyHandler`]. A
+//! [`ProxyService`] is such a thread, or several, for port channels: its handler puts, signals and flushes over
+//! connections of any transport. A kernel's own requests need a handler of one's own and nothing else:
+//!
+//! ```no_run
+//! use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult};
+//! # fn main() -> aqueduct::Result<()> {
+//! # let driver = aqueduct::gpu::Driver::select()?;
+//! # let context = aqueduct::gpu::Context::new(&aqueduct::gpu::Device::new(&driver, 0)?)?;
+//! let proxy = Proxy::start(&context, ProxyConfig::default(), |trigger: &aqueduct_ptx::abi::ProxyTrigger| {
+//!     println!("a kernel asks for {:?}", trigger.payload());
+//!     Ok(ProxyHandlerResult::Continue)
+//! })?;
+//! let handle = proxy.fifo(); // what kernels push with
+//! # drop(handle);
+//! proxy.stop(std::time::Duration::from_secs(10))
+//! # }
+//! ```
 
+mod affinity;
+mod config;
 mod fifo;
+mod service;
+mod thread;
+mod words;
 
+pub use config::{Idle, ProxyConfig};
 pub use fifo::{Fifo, FifoConsumer};
+pub use service::{
+    MemoryId, PendingSemaphore, PortCounters, ProxyService, ProxyServiceConfig, SemaphoreId, ServiceCounters,
+};
+pub use thread::{Proxy, ProxyCounters, ProxyHandler, ProxyHandlerResult};
+
+pub(crate) use service::Port;

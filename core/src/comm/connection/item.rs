@@ -12,8 +12,7 @@ use crate::comm::mailbox::Offer;
 use crate::comm::pending::Pending;
 use crate::comm::setup::Item;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::Stream;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicBool, AtomicU32};
 
 const OP: &str = "connect";
 
@@ -39,9 +38,7 @@ impl ConnectItem {
 
     fn draft(&self, core: &Arc<Core>) -> Result<(Draft, Vec<u8>)> {
         match self.config.transport {
-            Transport::CudaIpc => {
-                Ok((Draft::CudaIpc(CudaIpc::new(Stream::new(core.context())?)), Vec::new()))
-            }
+            Transport::CudaIpc => Ok((Draft::CudaIpc(CudaIpc::new(core.context())?), Vec::new())),
             Transport::Ethernet => {
                 let draft = ethernet::Draft::new(core, self.key, &self.config)?;
                 let detail = draft.describe();
@@ -101,6 +98,7 @@ impl Item for ConnectItem {
             backend,
             counters: Counters::default(),
             batches: AtomicU32::new(0),
+            claimed: AtomicBool::new(false),
         };
         self.made = Some(Connection { inner: Arc::new(inner) });
         Ok(())

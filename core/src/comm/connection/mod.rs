@@ -4,12 +4,14 @@ mod completion;
 mod cuda_ipc;
 mod ethernet;
 mod item;
+mod served;
 mod verbs;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub(super) use item::ConnectItem;
+pub(crate) use served::Claim;
 
 use super::core::Core;
 use super::endpoint::Transport;
@@ -18,7 +20,7 @@ use super::memory::{Place, RegisteredMemory, Remote};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Event};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
@@ -47,6 +49,8 @@ struct Inner {
     counters: Counters,
     /// How many batches are open.
     batches: AtomicU32,
+    /// Whether a proxy service uses it.
+    claimed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -112,6 +116,14 @@ trait Backend: Send + Sync {
     /// Puts on its way what was taken.
     fn kick(&self) -> Result<()> {
         Ok(())
+    }
+    /// Whether an operation would be taken without waiting for earlier ones; moves those along.
+    fn has_room(&self) -> Result<bool> {
+        Ok(true)
+    }
+    /// Has `value` written to `word` when everything so far is done; false if the transport cannot.
+    fn report(&self, _word: &DeviceSlice, _value: u64) -> Result<bool> {
+        Ok(false)
     }
     /// A position behind everything so far.
     fn mark(&self) -> Result<u64>;

@@ -206,7 +206,7 @@ impl RegisteredMemory {
     }
 
     /// `Ok` if it is registered for `transport`.
-    pub(super) fn check_transport(&self, op: &'static str, transport: Transport) -> Result<()> {
+    pub(crate) fn check_transport(&self, op: &'static str, transport: Transport) -> Result<()> {
         if self.transports.contains(transport) {
             return Ok(());
         }

@@ -14,14 +14,17 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::{self, AbortHandle, ProxyTrigger};
 
 use self::ring::{Consumer, Storage};
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, KeepAlive, PinnedBuffer};
+use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, KeepAlive, PinnedBuffer, Stream};
 use crate::sync::{AtomicBool, Ordering, raw};
 
 /// Bytes of a slot.
 const SLOT: usize = size_of::<ProxyTrigger>();
 /// Words with different writers, and the slots, lie on different cache lines of host and GPU.
 const LINE: usize = 128;
+/// The upper half of a head that gives no more positions.
+const CLOSED: u32 = 1 << 31;
 
 /// A queue with many producers, the threads of one GPU's kernels, and one consumer, a thread of the host.
 ///
@@ -46,9 +49,13 @@ const LINE: usize = 128;
 /// and a `sync` whose handler forgot to ask for it waited for the interval. Here a pop is seen as soon as it is stored,
 /// so neither exists.
 ///
+/// A FIFO is [closed](Self::close) by setting the top bit of the head. A position taken after that is none: its thread takes it
+/// back and leaves with `LEFT_CLOSED`. So a closed FIFO is drained, with nothing lost, when the head has come back to the
+/// tail, and a push that finds room costs nothing for it, because only one that finds none looks.
+///
 /// A kernel that is told to leave while it waits for room has taken a position that nobody writes. The FIFO is then
-/// stuck at that position: drop it and make another one.
-#[derive(Debug)]
+/// stuck at that position: drop it and make another one. Cheap to clone; all clones are one FIFO.
+#[derive(Clone, Debug)]
 pub struct Fifo {
     memory: Arc<Memory>,
 }
@@ -58,7 +65,9 @@ struct Memory {
     /// The tail, and from `LINE` on the slots.
     host: PinnedBuffer,
     /// Head, and at `LINE` the cached tail.
-    device: GpuBuffer,
+    device: Arc<GpuBuffer>,
+    /// For what the host writes and reads of the head.
+    control: Stream,
     capacity: u32,
     /// Whether there is a [`FifoConsumer`].
     consumed: AtomicBool,
@@ -83,7 +92,8 @@ impl Fifo {
         let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
         let memory = Memory {
             host: PinnedBuffer::new(context, LINE + size * SLOT)?,
-            device: GpuBuffer::with_options(context, 2 * LINE, plain)?,
+            device: Arc::new(GpuBuffer::with_options(context, 2 * LINE, plain)?),
+            control: Stream::new(context)?,
             capacity,
             consumed: AtomicBool::new(false),
         };
@@ -114,6 +124,18 @@ impl Fifo {
     /// What keeps the memory behind [`device_handle`](Self::device_handle) alive.
     pub fn keep_alive(&self) -> KeepAlive {
         self.memory.clone()
+    }
+
+    /// Ends pushing: from now on pushes leave with `LEFT_CLOSED`. Positions taken before will still be written, and have to be
+    /// consumed until [`FifoConsumer::is_drained`]. Works while kernels run. There is no way back.
+    ///
+    /// # Errors
+    /// Timeout, and what the driver says.
+    pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        // The upper half only, so that atomic additions to the whole are neither lost nor undone; positions stay below 2^63.
+        let upper = self.memory.device.slice(4..8)?;
+        self.memory.control.write_value32(&upper, CLOSED)?; // SYNC fifo.closed
+        self.memory.control.synchronize(deadline)
     }
 
     /// The consuming end. When it is dropped another one can be had, which goes on where it stopped.
@@ -154,6 +176,25 @@ impl FifoConsumer {
         } else {
             Err(Error::usage("FifoConsumer::pop", "no trigger has been polled: nothing to pop"))
         }
+    }
+
+    /// Whether every position that was taken before the FIFO was closed has been popped. Asks the device, so ask when
+    /// [`poll`](Self::poll) has nothing. While kernels keep pushing in vain it may say no once more than needed.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the FIFO was not closed; timeout, and what the driver says.
+    pub fn is_drained(&self, deadline: impl Into<Deadline>) -> Result<bool> {
+        let memory = &self.ring.storage().0;
+        let mut head = [0_u32; 2];
+        memory.device.slice(0..8)?.download(0, &mut head, deadline)?;
+        if head[1] & CLOSED == 0 {
+            return Err(Error::usage(
+                "FifoConsumer::is_drained",
+                "the FIFO is open: Fifo::close comes first",
+            ));
+        }
+        // Fewer than 2^32 positions are ever under way, so the lower half tells.
+        Ok(head[0] == self.position() as u32)
     }
 
     /// Position of the trigger that [`poll`](Self::poll) looks for: the number of triggers popped so far.

@@ -190,6 +190,14 @@ impl Backend for Ethernet {
         self.wire.kick()
     }
 
+    fn has_room(&self) -> Result<bool> {
+        if self.wire.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding {
+            return Ok(true);
+        }
+        self.wire.kick()?;
+        Ok(self.wire.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding)
+    }
+
     fn mark(&self) -> Result<u64> {
         let mark = self.wire.outbox(Outbox::ask);
         match self.wire.kick() {

@@ -186,6 +186,14 @@ impl Backend for Verbs {
         self.road.drive()
     }
 
+    fn has_room(&self) -> Result<bool> {
+        let most = self.config.max_outstanding;
+        Ok(self.road.has_room(most) || {
+            self.road.drive()?;
+            self.road.has_room(most)
+        })
+    }
+
     fn mark(&self) -> Result<u64> {
         let mark = self.road.mark();
         self.road.drive()?;

@@ -153,6 +153,11 @@ impl Road {
         true
     }
 
+    /// Whether an operation more would be taken.
+    pub(super) fn has_room(&self, most: usize) -> bool {
+        lock(&self.state).queue.len() < most
+    }
+
     /// A position behind everything so far.
     pub(super) fn mark(&self) -> u64 {
         let mut state = lock(&self.state);

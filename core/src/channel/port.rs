@@ -1,0 +1,412 @@
+//! [`PortChannel`].
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{self, TriggerKind};
+
+use super::checks::{check, packet_room};
+use super::geometry::Geometry;
+use super::kernels::{load_kernels, take};
+use super::packet::PacketFormat;
+use crate::comm::RegisteredMemory;
+use crate::error::{Error, Result};
+use crate::gpu::{
+    BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
+    LaunchConfig, Stream, arg,
+};
+use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
+
+/// One end of a channel to a peer over a connection of any transport, driven by kernels and executed by a
+/// [`ProxyService`] (the seed's ProxyChannel).
+///
+/// | operation | asks the proxy to | returns |
+/// |---|---|---|
+/// | [`put`](Self::put) | copy from my `src` to the peer's `dst` | at once |
+/// | [`signal`](Self::signal) | signal the peer, behind all puts of this connection before | at once |
+/// | [`flush`](Self::flush) | report when everything asked of this connection before has completed | then; `src` can be used again |
+/// | [`put_with_signal`](Self::put_with_signal), [`put_with_signal_and_flush`](Self::put_with_signal_and_flush) | both or all three, as one request | as above |
+/// | [`wait`](Self::wait), [`poll`](Self::poll) | nothing: they take one signal of the peer | when there is one; at once |
+/// | [`put_packets`](Self::put_packets), [`unpack_packets`](Self::unpack_packets) | copy packets that carry their own flags | at once; when they have come |
+///
+/// Each call enqueues one kernel; "returns" is when that kernel ends. Kernels of the user's own do the same
+/// with [`device_handle`](Self::device_handle). Offsets and sizes are bytes; a put of up to 2^40 bytes is one request. Signals and waits are matched one to
+/// one. Waits belong on one stream, or on streams the caller orders; everything else may come from any number of threads
+/// and streams.
+///
+/// A kernel that waits leaves when the connection, its peer, the service or the communicator fails, or when
+/// the service stops; [`check`](Self::check) then has the reason.
+#[derive(Clone, Debug)]
+pub struct PortChannel {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    handle: abi::PortChannelHandle,
+    port: Port,
+    packets: Option<Packets>,
+    geometry: Geometry,
+    functions: Functions,
+    /// Holds the counter at `handle.arrived`.
+    _arrived: GpuBuffer,
+}
+
+/// What the packet form needs besides.
+#[derive(Clone, Debug)]
+struct Packets {
+    data: RegisteredMemory,
+    inbox: RegisteredMemory,
+}
+
+#[derive(Debug)]
+struct Functions {
+    act: Function,
+    wait: Function,
+    poll: Function,
+    /// LL8 and LL16: put and unpack.
+    packets: [[Function; 2]; 2],
+}
+
+/// For kernels of which one thread acts.
+const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
+
+impl PortChannel {
+    /// A channel over semaphore `semaphore` of `service` that puts from its memory `src`, this rank's, to its memory `dst`, received from the
+    /// semaphore's peer. Any number of channels may share a semaphore.
+    ///
+    /// Loads the channel's kernels, so make channels before kernels spin.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a number that is not in the service, memory of the wrong side, or memory that is not
+    /// registered for the connection's transport; why the service does not serve.
+    pub fn new(service: &ProxyService, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
+        Self::make(service.port(semaphore, dst, src)?, dst, src, None)
+    }
+
+    /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in `inbox`, this rank's, become.
+    /// `inbox` is what the peer's channel has as its `dst`.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device.
+    pub fn with_packets(
+        service: &ProxyService,
+        semaphore: SemaphoreId,
+        dst: MemoryId,
+        src: MemoryId,
+        data: &RegisteredMemory,
+        inbox: &RegisteredMemory,
+    ) -> Result<Self> {
+        let port = service.port(semaphore, dst, src)?;
+        for memory in [data, inbox, &port.src] {
+            own("PortChannel::with_packets", memory, &port)?;
+            memory.slice()?;
+        }
+        let packets = Packets { data: data.clone(), inbox: inbox.clone() };
+        Self::make(port, dst, src, Some(packets))
+    }
+
+    fn make(port: Port, dst: MemoryId, src: MemoryId, packets: Option<Packets>) -> Result<Self> {
+        check_sides(&port)?;
+        let context = port.semaphore.context();
+        let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+        let arrived = GpuBuffer::with_options(context, size_of::<u64>(), plain)?;
+        let (data, inbox) = (packets.as_ref().map(|p| &p.data), packets.as_ref().map(|p| &p.inbox));
+        let at = |memory: Option<&RegisteredMemory>| memory.map_or(0, RegisteredMemory::ptr);
+        let bytes = |memory: Option<&RegisteredMemory>| memory.map_or(0, |memory| memory.len() as u64);
+        let handle = abi::PortChannelHandle {
+            fifo: port.fifo,
+            semaphore: port.semaphore.device_handle(),
+            abort: port.abort,
+            flushed: port.flushed,
+            dst_bytes: port.dst.len() as u64,
+            src: port.src.ptr(),
+            src_bytes: port.src.len() as u64,
+            data: at(data),
+            data_bytes: bytes(data),
+            packets: at(inbox),
+            packet_bytes: bytes(inbox),
+            arrived: arrived.ptr(),
+            semaphore_id: u32::from(port.id().0),
+            dst_id: u32::from(dst.0),
+            src_id: u32::from(src.0),
+            peer: port.semaphore.peer(),
+        };
+        let (geometry, functions) = (Geometry::of(context)?, Functions::load(context)?);
+        let inner = Inner { handle, port, packets, geometry, functions, _arrived: arrived };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The channel as kernels see it: plain data, valid as long as this channel lives.
+    pub fn device_handle(&self) -> abi::PortChannelHandle {
+        self.inner.handle
+    }
+
+    /// What a stream has to retain while a kernel uses the handle.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.inner.clone()
+    }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> u32 {
+        self.inner.handle.peer
+    }
+
+    /// `Ok` while it works.
+    ///
+    /// # Errors
+    /// Why it does not: the failure of its connection, of its peer or of the service.
+    pub fn check(&self) -> Result<()> {
+        self.inner.port.check()
+    }
+
+    /// What has been done for all channels of this semaphore.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the semaphore was removed.
+    pub fn counters(&self) -> Result<PortCounters> {
+        self.inner.port.service().port_counters(self.inner.port.id())
+    }
+
+    /// Puts `bytes` bytes from my `src_offset` to the peer's `dst_offset`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` past the end; why the channel does not work; what the driver says. The same for the others.
+    pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
+        self.move_bytes(stream, TriggerKind::DATA, dst_offset, src_offset, bytes)
+    }
+
+    /// [`put`](Self::put), then [`signal`](Self::signal), as one request.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn put_with_signal(
+        &self,
+        stream: &Stream,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.move_bytes(stream, TriggerKind::DATA.with(TriggerKind::FLAG), dst_offset, src_offset, bytes)
+    }
+
+    /// [`put`](Self::put), then [`signal`](Self::signal), then [`flush`](Self::flush), as one request.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn put_with_signal_and_flush(
+        &self,
+        stream: &Stream,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        let kind = TriggerKind::DATA.with(TriggerKind::FLAG).with(TriggerKind::SYNC);
+        self.move_bytes(stream, kind, dst_offset, src_offset, bytes)
+    }
+
+    /// Signals the peer once, after the data of all puts of this connection before.
+    ///
+    /// # Errors
+    /// Why the channel does not work; what the driver says.
+    pub fn signal(&self, stream: &Stream) -> Result<()> {
+        self.act(stream, TriggerKind::FLAG, 0, 0, 0)
+    }
+
+    /// Lets later work of the stream begin when everything asked of this connection before has completed: sources may be used
+    /// again. What others ask for meanwhile is not waited for.
+    ///
+    /// # Errors
+    /// As for [`signal`](Self::signal).
+    pub fn flush(&self, stream: &Stream) -> Result<()> {
+        self.act(stream, TriggerKind::SYNC, 0, 0, 0)
+    }
+
+    /// Waits for one signal; later work of the stream sees the data of the puts before it (`ld.acquire.sys`).
+    ///
+    /// # Errors
+    /// As for [`signal`](Self::signal).
+    pub fn wait(&self, stream: &Stream) -> Result<()> {
+        self.launch(&self.inner.functions.wait, stream, &ONE_WARP, &[arg(&NO_STATUS)], None)
+    }
+
+    /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` unless `taken` has four aligned bytes of this device; as for [`signal`](Self::signal).
+    pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
+        taken.check_context("poll", self.context())?;
+        if taken.len() < 4 || !taken.ptr().is_multiple_of(4) {
+            return Err(Error::usage("poll", "the result needs 4 aligned bytes"));
+        }
+        self.launch(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
+    }
+
+    /// Writes `bytes` bytes of the data at `data_offset` as packets with `flag` to `src_offset` of my `src`, and puts
+    /// those to `dst_offset` of the peer's packet buffer. The receiver needs no signal: each packet carries its flag, which
+    /// must differ from every flag those packets may still carry there, and is never 0. The packets of an earlier put must
+    /// have left `src` before they are overwritten: a flush says so, and so does an answer of the peer.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the channel was made without packets, for LL128, for what does not fit or is not aligned; otherwise as for
+    /// [`signal`](Self::signal).
+    #[expect(clippy::too_many_arguments, reason = "three places and how much: as in the seed")]
+    pub fn put_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        dst_offset: usize,
+        src_offset: usize,
+        data_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        const OP: &str = "put_packets";
+        let (packets, functions) = self.packet_form(OP, format)?;
+        let room = packet_room(OP, format, bytes, flag)?;
+        format.check(OP, dst_offset, data_offset, bytes)?;
+        format.check(OP, src_offset, data_offset, bytes)?;
+        check(OP, "dst", dst_offset, room, self.inner.port.dst.len())?;
+        check(OP, "src", src_offset, room, self.inner.port.src.len())?;
+        check(OP, "data", data_offset, bytes, packets.data.len())?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let [dst, src, data, bytes] = [dst_offset, src_offset, data_offset, bytes].map(|value| value as u64);
+        let args = [arg(&dst), arg(&src), arg(&data), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
+        self.launch(&functions[0], stream, &config, &args, None)
+    }
+
+    /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` bytes of data
+    /// at `data_offset` of the data.
+    ///
+    /// # Errors
+    /// As for [`put_packets`](Self::put_packets).
+    pub fn unpack_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        packet_offset: usize,
+        data_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        const OP: &str = "unpack_packets";
+        let (packets, functions) = self.packet_form(OP, format)?;
+        let room = packet_room(OP, format, bytes, flag)?;
+        format.check(OP, packet_offset, data_offset, bytes)?;
+        check(OP, "the packet buffer", packet_offset, room, packets.inbox.len())?;
+        check(OP, "data", data_offset, bytes, packets.data.len())?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let [from, to, bytes] = [packet_offset, data_offset, bytes].map(|value| value as u64);
+        let args = [arg(&from), arg(&to), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
+        self.launch(&functions[1], stream, &config, &args, None)
+    }
+
+    fn packet_form(&self, op: &'static str, format: PacketFormat) -> Result<(&Packets, &[Function; 2])> {
+        let packets = self.inner.packets.as_ref().ok_or_else(|| {
+            Error::usage(op, "the channel has no packet buffer; make it with PortChannel::with_packets")
+        })?;
+        let index = match format {
+            PacketFormat::Ll8 => 0,
+            PacketFormat::Ll16 => 1,
+            PacketFormat::Ll128 => {
+                let message = "LL128 needs lines that arrive whole, which no copy engine and no network promises: use LL16";
+                return Err(Error::usage(op, message));
+            }
+        };
+        Ok((packets, &self.inner.functions.packets[index]))
+    }
+
+    fn move_bytes(
+        &self,
+        stream: &Stream,
+        kind: TriggerKind,
+        dst: usize,
+        src: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        check("put", "dst", dst, bytes, self.inner.port.dst.len())?;
+        check("put", "src", src, bytes, self.inner.port.src.len())?;
+        if bytes as u64 >> 40 != 0 {
+            return Err(Error::usage(
+                "put",
+                format!("{bytes} bytes: a put has less than 2^40; make several"),
+            ));
+        }
+        self.act(stream, kind, dst as u64, src as u64, bytes as u64)
+    }
+
+    fn act(&self, stream: &Stream, kind: TriggerKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let kind = u32::from(kind.0);
+        let args = [arg(&kind), arg(&dst), arg(&src), arg(&bytes), arg(&NO_STATUS)];
+        self.launch(&self.inner.functions.act, stream, &ONE_WARP, &args, None)
+    }
+
+    /// `result` is the user's memory that the kernel writes, checked for size and alignment.
+    fn launch(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        config: &LaunchConfig,
+        args: &[KernelArg<'_>],
+        result: Option<&DeviceSlice>,
+    ) -> Result<()> {
+        self.check()?;
+        let mut all = [arg(&self.inner.handle); 7];
+        all[1..=args.len()].copy_from_slice(args);
+        // SAFETY: the arguments are those of the catalog row this function was loaded from. Ranges were checked against the
+        // memories, which the channel holds and the stream retains, as it does `result`; they are written by kernels and
+        // peers only, never a Rust reference. Waiting kernels leave when the abort words are set.
+        unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
+        let keep: KeepAlive = self.inner.clone();
+        stream.retain_all(result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
+    }
+
+    fn context(&self) -> &Context {
+        self.inner.port.semaphore.context()
+    }
+}
+
+/// Kernels need not say with what they left: the service does.
+const NO_STATUS: u64 = 0;
+
+impl Functions {
+    fn load(context: &Context) -> Result<Self> {
+        let [act, wait, poll] = take(load_kernels(context, "port", &[])?)?;
+        let packets = |format| take(load_kernels(context, "port_packet", &[("FORMAT", format)])?);
+        Ok(Self { act, wait, poll, packets: [packets("ll8")?, packets("ll16")?] })
+    }
+}
+
+fn check_sides(port: &Port) -> Result<()> {
+    const OP: &str = "PortChannel::new";
+    let peer = port.semaphore.peer();
+    let oneself = peer == port.service().communicator().rank();
+    match port.dst.received_from() {
+        Some(rank) if rank != peer => {
+            let message = format!("dst was received from rank {rank}, the semaphore's peer is rank {peer}");
+            return Err(Error::usage(OP, message));
+        }
+        None if !oneself => {
+            let message = format!("dst is this rank's own memory; add rank {peer}'s, from recv_memory");
+            return Err(Error::usage(OP, message));
+        }
+        _ => {}
+    }
+    own(OP, &port.src, port)?;
+    let transport = port.semaphore.connection().transport();
+    port.dst.check_transport(OP, transport)?;
+    port.src.check_transport(OP, transport)
+}
+
+/// That `memory` is this rank's.
+fn own(op: &'static str, memory: &RegisteredMemory, port: &Port) -> Result<()> {
+    match memory.received_from() {
+        Some(rank) if rank != port.service().communicator().rank() => Err(Error::usage(
+            op,
+            format!("the memory to put from was received from rank {rank}; it must be this rank's own"),
+        )),
+        _ if memory.context() != port.semaphore.context() => {
+            Err(Error::usage(op, "the memory belongs to another context than the semaphore"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,226 @@
+//! One connection as a proxy serves it: what waits for room, what waits for completion.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
+
+use super::port::Ports;
+use super::registry::{MemoryId, SemaphoreId, unknown_memory};
+use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
+use crate::error::{Error, Result};
+
+/// Memories by number.
+pub(super) type Memories = Vec<Option<RegisteredMemory>>;
+
+/// A request at its position in the FIFO.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) position: u64,
+    pub(super) trigger: ChannelTrigger,
+}
+
+#[derive(Debug)]
+pub(super) struct Line {
+    connection: Connection,
+    ports: Arc<Ports>,
+    /// The semaphores that lead over it, by number.
+    semaphores: Vec<(SemaphoreId, Host2DeviceSemaphore)>,
+    /// In order; while there are any, later requests queue behind them.
+    deferred: VecDeque<Request>,
+    /// Flushes under way, in order: where the connection then is, whose, and the position behind it.
+    flushes: VecDeque<(u64, SemaphoreId, u64)>,
+    /// Semaphores that were removed, and where the connection was then.
+    leaving: Vec<(u64, SemaphoreId)>,
+    /// Whether operations are held back until the end of the burst.
+    held: bool,
+    failed: bool,
+}
+
+impl Line {
+    pub(super) fn new(connection: &Connection, ports: Arc<Ports>) -> Self {
+        Self {
+            connection: connection.clone(),
+            ports,
+            semaphores: Vec::new(),
+            deferred: VecDeque::new(),
+            flushes: VecDeque::new(),
+            leaving: Vec::new(),
+            held: false,
+            failed: false,
+        }
+    }
+
+    pub(super) fn is_over(&self, connection: &Connection) -> bool {
+        self.connection.is(connection)
+    }
+
+    /// Whether nothing needs it any more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.semaphores.is_empty() && self.leaving.is_empty() && !self.is_busy()
+    }
+
+    /// Whether numbers of semaphores that were removed are not free yet.
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether something is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.held || !self.deferred.is_empty() || !self.flushes.is_empty()
+    }
+
+    pub(super) fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore) {
+        self.semaphores.push((id, semaphore));
+    }
+
+    /// What was asked for before is still done; its number is free when that has completed.
+    pub(super) fn remove(&mut self, id: SemaphoreId) {
+        self.semaphores.retain(|(known, _)| *known != id);
+        let mark = if self.failed { Ok(0) } else { self.connection.mark() };
+        match mark {
+            Ok(mark) if !self.failed => self.leaving.push((mark, id)),
+            _ => self.ports.retire(id),
+        }
+    }
+
+    /// Does what a trigger asks for, now or when there is room. If `patience` requests wait for room already, this waits, too.
+    pub(super) fn take(&mut self, request: Request, memories: &Memories, patience: usize) {
+        if self.failed {
+            return self.ports.count_dropped(1);
+        }
+        if let Err(error) = self.try_take(request, memories, patience) {
+            self.fail(&error);
+        }
+    }
+
+    fn try_take(&mut self, request: Request, memories: &Memories, patience: usize) -> Result<()> {
+        if self.deferred.is_empty() && self.connection.has_room()? {
+            return self.execute(request, memories);
+        }
+        self.ports.count_deferred();
+        self.deferred.push_back(request);
+        if self.deferred.len() > patience
+            && let Some(first) = self.deferred.pop_front()
+        {
+            self.execute(first, memories)?;
+        }
+        Ok(())
+    }
+
+    /// Moves along what is under way; whether anything still is.
+    pub(super) fn progress(&mut self, memories: &Memories) -> bool {
+        if !self.failed
+            && let Err(error) = self.try_progress(memories)
+        {
+            self.fail(&error);
+        }
+        self.is_busy()
+    }
+
+    fn try_progress(&mut self, memories: &Memories) -> Result<()> {
+        while !self.deferred.is_empty() && self.connection.has_room()? {
+            if let Some(request) = self.deferred.pop_front() {
+                self.execute(request, memories)?;
+            }
+        }
+        if std::mem::take(&mut self.held) {
+            self.connection.release()?;
+        }
+        while let Some(&(mark, id, position)) = self.flushes.front() {
+            if !self.connection.is_done(mark)? {
+                break;
+            }
+            self.flushes.pop_front();
+            self.ports.set_flushed(id, position);
+        }
+        let mut index = 0;
+        while let Some(&(mark, id)) = self.leaving.get(index) {
+            if self.connection.is_done(mark)? {
+                self.leaving.swap_remove(index);
+                self.ports.retire(id);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails it if the connection has failed, or its peer or the communicator.
+    pub(super) fn examine(&mut self) {
+        if !self.failed
+            && let Err(error) = self.connection.check("proxy")
+        {
+            self.fail(&error);
+        }
+    }
+
+    /// Data, then signal, then flush.
+    fn execute(&mut self, request: Request, memories: &Memories) -> Result<()> {
+        let Request { position, trigger } = request;
+        let id = SemaphoreId(trigger.semaphore);
+        let Some((_, semaphore)) = self.semaphores.iter().find(|(known, _)| *known == id) else {
+            self.ports.count_dropped(1);
+            return Ok(());
+        };
+        if !self.held {
+            self.connection.hold();
+            self.held = true;
+        }
+        if trigger.kind.contains(TriggerKind::DATA) {
+            let dst = memory(memories, trigger.dst_id)?;
+            let src = memory(memories, trigger.src_id)?;
+            let [to, from, size] = [trigger.dst_offset, trigger.src_offset, trigger.size].map(|v| v as usize);
+            self.connection.write(dst, to, src, from, size)?;
+            self.ports.count_put(id, trigger.size);
+        }
+        if trigger.kind.contains(TriggerKind::FLAG) {
+            semaphore.signal()?;
+            self.ports.count_signal(id);
+        }
+        if trigger.kind.contains(TriggerKind::SYNC) {
+            self.ports.count_flush(id);
+            if !self.connection.report(&self.ports.flushed_slice(id)?, position + 1)? {
+                self.flushes.push_back((self.connection.mark()?, id, position + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more is done on it; everybody who waits for one of its channels leaves.
+    fn fail(&mut self, error: &Error) {
+        log::error!("the proxy gives up the connection to rank {}: {error}", self.connection.peer());
+        self.failed = true;
+        for (id, _) in &self.semaphores {
+            self.ports.fail(*id, error);
+        }
+        self.ports.count_dropped(self.deferred.len());
+        self.deferred.clear();
+        self.flushes.clear();
+        for (_, id) in self.leaving.drain(..) {
+            self.ports.retire(id);
+        }
+        if std::mem::take(&mut self.held)
+            && let Err(error) = self.connection.release()
+        {
+            log::debug!("what was held back could not be sent: {error}");
+        }
+    }
+
+    /// The service ends.
+    pub(super) fn end(&mut self, error: &Error) {
+        for (id, _) in &self.semaphores {
+            self.ports.fail(*id, error);
+        }
+        if std::mem::take(&mut self.held)
+            && let Err(error) = self.connection.release()
+        {
+            log::debug!("what was held back could not be sent: {error}");
+        }
+    }
+}
+
+fn memory(memories: &Memories, id: u16) -> Result<&RegisteredMemory> {
+    memories.get(usize::from(id)).and_then(Option::as_ref).ok_or_else(|| unknown_memory(MemoryId(id)))
+}

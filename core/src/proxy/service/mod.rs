@@ -1,0 +1,317 @@
+//! [`ProxyService`]: proxies that put, signal and flush over connections, for port channels.
+
+mod line;
+mod port;
+mod registry;
+mod router;
+
+use std::fmt;
+use std::sync::{Arc, mpsc};
+
+use aqueduct_ptx::abi;
+
+pub(crate) use port::Port;
+pub use port::PortCounters;
+pub use registry::{MemoryId, SemaphoreId};
+
+use self::registry::Registry;
+use self::router::{Command, Router};
+use super::config::{Idle, ProxyConfig};
+use super::fifo::Fifo;
+use super::thread::{Proxy, ProxyCounters};
+use crate::comm::{
+    AbortReport, Communicator, Connection, Dependency, Host2DeviceSemaphore, Pending, RegisteredMemory,
+};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use port::Ports;
+
+/// Settings of a [`ProxyService`].
+#[derive(Clone, Debug)]
+pub struct ProxyServiceConfig {
+    /// Threads, each with a FIFO of its own; connections are spread over them. 1 unless set.
+    pub proxies: usize,
+    /// Slots of each FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
+    pub fifo_size: usize,
+    /// Most semaphores at a time, at most 65,536; 4,096 unless set. Each takes 64 bytes of pinned memory from the start.
+    pub max_semaphores: usize,
+    /// What the threads do while there is nothing to do.
+    pub idle: Idle,
+    /// Cores for the threads, the first for the first; the others run beside the GPU.
+    pub cpus: Vec<usize>,
+}
+
+impl Default for ProxyServiceConfig {
+    fn default() -> Self {
+        Self {
+            proxies: 1,
+            fifo_size: Fifo::DEFAULT_SIZE,
+            max_semaphores: 4096,
+            idle: Idle::default(),
+            cpus: Vec::new(),
+        }
+    }
+}
+
+/// Threads that do for kernels what only the host can: put, signal and flush over connections of any transport.
+///
+/// Semaphores and memories are added under numbers, and a [`PortChannel`](crate::channel::PortChannel) is made of
+/// them; adding and removing is safe while kernels push. All of one connection goes through one thread, in the order in which it was
+/// pushed; between connections there is no order.
+///
+/// What fails fails its connection: kernels that wait for one of its channels leave, [`check`](Self::check) has the reason,
+/// what is still pushed for it is dropped, and other connections go on. While a connection has no room, its requests
+/// wait in a queue of their own.
+///
+/// Cheap to clone; clones are one service, which ends when the last of it and of its channels is dropped, or by
+/// [`stop`](Self::stop).
+#[derive(Clone)]
+pub struct ProxyService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    communicator: Communicator,
+    shards: Vec<Shard>,
+    ports: Arc<Ports>,
+    registry: Mutex<Registry>,
+}
+
+/// One proxy, and the way to its router.
+struct Shard {
+    proxy: Proxy,
+    commands: Mutex<mpsc::Sender<Command>>,
+    /// Commands so far: the router looks at it before each trigger.
+    sent: Arc<AtomicU64>,
+}
+
+/// What a service has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Per proxy.
+    pub proxies: Vec<ProxyCounters>,
+    /// Requests that had to wait because their connection had no room.
+    pub deferred: u64,
+    /// Requests that were dropped: for a connection that had failed, or a semaphore that is not there.
+    pub dropped: u64,
+}
+
+/// A semaphore that the next [`setup()`](Communicator::setup) makes, and that then has a number.
+#[derive(Debug)]
+pub struct PendingSemaphore {
+    service: ProxyService,
+    semaphore: Pending<Host2DeviceSemaphore>,
+    id: Mutex<Option<SemaphoreId>>,
+}
+
+impl ProxyService {
+    /// Starts a service for the channels of `communicator`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for settings that make no sense; what the driver says.
+    pub fn start(communicator: &Communicator, config: ProxyServiceConfig) -> Result<Self> {
+        const OP: &str = "ProxyService::start";
+        if !(1..=256).contains(&config.proxies) {
+            return Err(Error::usage(OP, format!("{} proxies: 1 to 256 make sense", config.proxies)));
+        }
+        if !(1..=1 << 16).contains(&config.max_semaphores) {
+            let message =
+                format!("room for {} semaphores: a trigger's number has 16 bits", config.max_semaphores);
+            return Err(Error::usage(OP, message));
+        }
+        let context = communicator.context();
+        let ports = Ports::new(context, communicator.rank(), config.max_semaphores)?;
+        let start = |index: usize| {
+            let (sender, receiver) = mpsc::channel();
+            let sent = Arc::new(AtomicU64::new(0));
+            let router = Router::new(receiver, sent.clone(), ports.clone(), config.fifo_size);
+            let settings = ProxyConfig {
+                fifo_size: config.fifo_size,
+                idle: config.idle,
+                cpu: config.cpus.get(index).copied(),
+                rank: communicator.rank(),
+            };
+            let proxy = Proxy::start(context, settings, router)?;
+            Ok(Shard { proxy, commands: Mutex::new(sender), sent })
+        };
+        let shards = (0..config.proxies).map(start).collect::<Result<_>>()?;
+        let registry = Mutex::new(Registry::new(config.max_semaphores));
+        let inner = Inner { communicator: communicator.clone(), shards, ports, registry };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Asks for a semaphore on `connection`, made by the next `setup()`, and adds it then.
+    ///
+    /// # Errors
+    /// As for [`Communicator::build_host2device_semaphore`].
+    pub fn build_and_add_semaphore(
+        &self,
+        connection: impl Into<Dependency<Connection>>,
+        tag: u64,
+    ) -> Result<PendingSemaphore> {
+        let semaphore = self.inner.communicator.build_host2device_semaphore(connection, tag)?;
+        Ok(PendingSemaphore { service: self.clone(), semaphore, id: Mutex::new(None) })
+    }
+
+    /// Adds a semaphore, and with it its connection.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the connection belongs to another service, or there are as many as there is room for; why the service
+    /// does not serve.
+    pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
+        let inner = &*self.inner;
+        if semaphore.context() != inner.communicator.context() {
+            return Err(Error::usage(
+                "add_semaphore",
+                "the semaphore belongs to another device than the service",
+            ));
+        }
+        let mut registry = lock(&inner.registry);
+        let (id, shard) = registry.add_semaphore(semaphore, inner.shards.len(), &inner.ports)?;
+        inner.ports.open(id);
+        inner.shards[shard].send(Command::AddSemaphore(id, semaphore.clone()))?;
+        Ok(id)
+    }
+
+    /// Adds a memory, of this rank or of a peer.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there are 65,536; why the service does not serve.
+    pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        let id = lock(&self.inner.registry).add_memory(memory)?;
+        self.inner.tell_all(|| Command::AddMemory(id, memory.clone()))?;
+        Ok(id)
+    }
+
+    /// Removes a semaphore: kernels that wait for one of its channels leave, and what is pushed for it is dropped. Its number
+    /// is given out again only after all others.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn remove_semaphore(&self, id: SemaphoreId) -> Result<()> {
+        let shard = lock(&self.inner.registry).remove_semaphore(id)?;
+        self.inner.shards[shard].send(Command::RemoveSemaphore(id))
+    }
+
+    /// Removes a memory. Puts that name it from now on fail their connection; those under way keep it alive.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        lock(&self.inner.registry).remove_memory(id)?;
+        self.inner.tell_all(|| Command::RemoveMemory(id))
+    }
+
+    /// `Ok` while what is pushed for this semaphore is served.
+    ///
+    /// # Errors
+    /// Why not: its connection's failure, or that of the service, or that it was removed or the service stopped.
+    pub fn check(&self, id: SemaphoreId) -> Result<()> {
+        let shard = lock(&self.inner.registry).shard(id)?;
+        self.inner.ports.check(id)?;
+        self.inner.shards[shard].proxy.check()
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> ServiceCounters {
+        let Inner { shards, ports, .. } = &*self.inner;
+        let proxies = shards.iter().map(|shard| shard.proxy.counters()).collect();
+        ServiceCounters { proxies, deferred: ports.deferred(), dropped: ports.dropped() }
+    }
+
+    /// What has been done for a semaphore so far.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn port_counters(&self, id: SemaphoreId) -> Result<PortCounters> {
+        lock(&self.inner.registry).shard(id)?;
+        Ok(self.inner.ports.counters(id))
+    }
+
+    /// What the first kernel that was told to leave was waiting for.
+    pub fn abort_report(&self) -> Option<AbortReport> {
+        let fifo = |shard: &Shard| shard.proxy.abort_report();
+        self.inner.ports.abort_report().or_else(|| self.inner.shards.iter().find_map(fifo))
+    }
+
+    /// The communicator that it serves.
+    pub fn communicator(&self) -> &Communicator {
+        &self.inner.communicator
+    }
+
+    /// Ends it: pushes are refused from now on, what was pushed before is done, flushes included, and then kernels that
+    /// wait for one of its channels leave. Works while kernels push.
+    ///
+    /// # Errors
+    /// `Timeout` if that took too long, after which it ends with requests undone; the failure it ended with, if it did.
+    pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let shards = &self.inner.shards;
+        shards.iter().for_each(|shard| shard.proxy.ask_to_stop(deadline));
+        shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and)
+    }
+
+    /// What a channel is made of.
+    pub(crate) fn port(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Port> {
+        let (entry, shard, dst, src) = lock(&self.inner.registry).port(semaphore, dst, src)?;
+        let shard = &self.inner.shards[shard];
+        shard.proxy.check()?;
+        let keep = shard.proxy.keep_alive();
+        Ok(Port::new(self.clone(), &self.inner.ports, semaphore, entry, dst, src, shard.proxy.fifo(), keep))
+    }
+}
+
+impl PendingSemaphore {
+    /// Its number.
+    ///
+    /// # Errors
+    /// `InvalidUsage` before `setup()`; afterwards why it was not made, or as for [`ProxyService::add_semaphore`].
+    pub fn get(&self) -> Result<SemaphoreId> {
+        let mut id = lock(&self.id);
+        match *id {
+            Some(id) => Ok(id),
+            None => Ok(*id.insert(self.service.add_semaphore(&self.semaphore.get()?)?)),
+        }
+    }
+
+    /// The semaphore itself.
+    ///
+    /// # Errors
+    /// `InvalidUsage` before `setup()`; afterwards why it was not made.
+    pub fn semaphore(&self) -> Result<Host2DeviceSemaphore> {
+        self.semaphore.get()
+    }
+}
+
+impl Inner {
+    fn tell_all(&self, command: impl Fn() -> Command) -> Result<()> {
+        self.shards.iter().map(|shard| shard.send(command())).fold(Ok(()), Result::and)
+    }
+}
+
+impl Shard {
+    /// In effect for every trigger that a kernel pushes after this.
+    fn send(&self, command: Command) -> Result<()> {
+        self.proxy.check()?;
+        let sender = lock(&self.commands);
+        if sender.send(command).is_err() {
+            self.proxy.check()?;
+        }
+        // Behind the command: whoever sees the count finds it.
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ProxyService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyService")
+            .field("communicator", &self.inner.communicator)
+            .field("proxies", &self.inner.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The FIFO that a kernel pushes to.
+pub(crate) type FifoHandle = abi::Fifo;

@@ -1,0 +1,193 @@
+//! What has been added to a service, as callers see it: numbers, and which proxy serves what.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::port::Ports;
+use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
+use crate::error::{Error, Result};
+
+/// Number of a semaphore in a [`ProxyService`](super::ProxyService).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SemaphoreId(pub u16);
+
+/// Number of a memory in a [`ProxyService`](super::ProxyService).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemoryId(pub u16);
+
+/// Numbers of which the one that was given back first is given out next, but only after all that were never used.
+#[derive(Debug)]
+struct Numbers {
+    limit: usize,
+    fresh: usize,
+    freed: VecDeque<u16>,
+}
+
+impl Numbers {
+    fn take(&mut self) -> Option<u16> {
+        if self.fresh < self.limit {
+            self.fresh += 1;
+            return u16::try_from(self.fresh - 1).ok();
+        }
+        self.freed.pop_front()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Registry {
+    semaphores: Vec<Option<Entry>>,
+    semaphore_numbers: Numbers,
+    memories: Vec<Option<RegisteredMemory>>,
+    memory_numbers: Numbers,
+    lines: Vec<Line>,
+    /// The shard of the next connection.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    semaphore: Host2DeviceSemaphore,
+    shard: usize,
+}
+
+/// A connection, and how many semaphores it has here.
+#[derive(Debug)]
+struct Line {
+    connection: Connection,
+    shard: usize,
+    semaphores: usize,
+    _claim: Claim,
+}
+
+/// Semaphore, proxy, destination and source of a channel.
+type PortParts = (Host2DeviceSemaphore, usize, RegisteredMemory, RegisteredMemory);
+
+impl Registry {
+    pub(super) fn new(max_semaphores: usize) -> Self {
+        let numbers = |limit| Numbers { limit, fresh: 0, freed: VecDeque::new() };
+        Self {
+            semaphores: Vec::new(),
+            semaphore_numbers: numbers(max_semaphores),
+            memories: Vec::new(),
+            memory_numbers: numbers(1 << 16),
+            lines: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// A number and a proxy for a semaphore.
+    pub(super) fn add_semaphore(
+        &mut self,
+        semaphore: &Host2DeviceSemaphore,
+        shards: usize,
+        ports: &Ports,
+    ) -> Result<(SemaphoreId, usize)> {
+        self.semaphore_numbers.freed.extend(ports.take_retired());
+        let connection = semaphore.connection();
+        let known = self.lines.iter().position(|line| line.connection.is(connection));
+        let claim = if known.is_none() { Some(connection.claim()?) } else { None };
+        let number = self.semaphore_numbers.take().ok_or_else(|| {
+            let message = format!(
+                "there are {} semaphores already: remove some, or raise ProxyServiceConfig::max_semaphores",
+                self.semaphore_numbers.limit
+            );
+            Error::usage("add_semaphore", message)
+        })?;
+        let shard = match (known, claim) {
+            (Some(line), _) => {
+                self.lines[line].semaphores += 1;
+                self.lines[line].shard
+            }
+            (None, Some(claim)) => {
+                let shard = self.next % shards;
+                self.next += 1;
+                let connection = connection.clone();
+                self.lines.push(Line { connection, shard, semaphores: 1, _claim: claim });
+                shard
+            }
+            (None, None) => self.next % shards,
+        };
+        put(&mut self.semaphores, number, Entry { semaphore: semaphore.clone(), shard });
+        Ok((SemaphoreId(number), shard))
+    }
+
+    /// The proxy that has to be told.
+    pub(super) fn remove_semaphore(&mut self, id: SemaphoreId) -> Result<usize> {
+        let entry = self.semaphores.get_mut(usize::from(id.0)).and_then(Option::take);
+        let entry = entry.ok_or_else(|| unknown_semaphore(id))?;
+        if let Some(at) = self.lines.iter().position(|line| line.connection.is(entry.semaphore.connection()))
+        {
+            self.lines[at].semaphores -= 1;
+            if self.lines[at].semaphores == 0 {
+                self.lines.swap_remove(at);
+            }
+        }
+        Ok(entry.shard)
+    }
+
+    pub(super) fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        let number = self.memory_numbers.take().ok_or_else(|| {
+            Error::usage("add_memory", "there are 65,536 memories already: remove some, or add larger ones")
+        })?;
+        put(&mut self.memories, number, memory.clone());
+        Ok(MemoryId(number))
+    }
+
+    pub(super) fn remove_memory(&mut self, id: MemoryId) -> Result<()> {
+        let memory = self.memories.get_mut(usize::from(id.0)).and_then(Option::take);
+        memory.ok_or_else(|| unknown_memory(id))?;
+        self.memory_numbers.freed.push_back(id.0);
+        Ok(())
+    }
+
+    /// The proxy of a semaphore.
+    pub(super) fn shard(&self, id: SemaphoreId) -> Result<usize> {
+        self.entry(id).map(|entry| entry.shard)
+    }
+
+    pub(super) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortParts> {
+        let entry = self.entry(id)?;
+        let (dst, src) = (self.memory(dst)?, self.memory(src)?);
+        Ok((entry.semaphore.clone(), entry.shard, dst.clone(), src.clone()))
+    }
+
+    fn entry(&self, id: SemaphoreId) -> Result<&Entry> {
+        let entry = self.semaphores.get(usize::from(id.0)).and_then(Option::as_ref);
+        entry.ok_or_else(|| unknown_semaphore(id))
+    }
+
+    fn memory(&self, id: MemoryId) -> Result<&RegisteredMemory> {
+        let memory = self.memories.get(usize::from(id.0)).and_then(Option::as_ref);
+        memory.ok_or_else(|| unknown_memory(id))
+    }
+}
+
+fn put<T>(table: &mut Vec<Option<T>>, number: u16, value: T) {
+    let number = usize::from(number);
+    if table.len() <= number {
+        table.resize_with(number + 1, || None);
+    }
+    table[number] = Some(value);
+}
+
+pub(super) fn unknown_semaphore(id: SemaphoreId) -> Error {
+    let message = format!("there is no semaphore {}: it was removed, or never added", id.0);
+    Error::usage("ProxyService", message)
+}
+
+pub(super) fn unknown_memory(id: MemoryId) -> Error {
+    Error::usage("ProxyService", format!("there is no memory {}: it was removed, or never added", id.0))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_used_again_as_late_as_possible() {
+        let mut numbers = Numbers { limit: 3, fresh: 0, freed: VecDeque::new() };
+        assert_eq!([numbers.take(), numbers.take()], [Some(0), Some(1)]);
+        numbers.freed.extend([1, 0]);
+        assert_eq!([(); 4].map(|()| numbers.take()), [Some(2), Some(1), Some(0), None]);
+    }
+}

@@ -1,0 +1,105 @@
+//! The words in pinned memory by which waiting kernels learn that a flush has completed, or that they must leave.
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord};
+
+use crate::abort::AbortRecordCell;
+use crate::error::Result;
+use crate::gpu::{Context, DeviceSlice, KeepAlive, PinnedBuffer};
+use crate::sync::raw::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots of two words each, and one record for all of them.
+///
+/// | at | what | written by |
+/// |---|---|---|
+/// | slot + 0 | position behind the latest flush that has completed | the proxy, or a stream for it |
+/// | slot + 8 | abort word | the proxy |
+/// | behind the slots | [`AbortRecord`] | the first kernel that leaves |
+#[derive(Debug)]
+pub(super) struct Words {
+    rank: u32,
+    pinned: Arc<PinnedBuffer>,
+    slots: usize,
+    record: AbortRecordCell<AbortRecord>,
+}
+
+/// Bytes of a slot: no two in one cache line of the host.
+const SLOT: usize = 64;
+const FLUSHED: usize = 0;
+const ABORT: usize = 8;
+
+impl Words {
+    pub(super) fn new(context: &Context, rank: u32, slots: usize) -> Result<Arc<Self>> {
+        const { assert!(SLOT.is_multiple_of(align_of::<AbortRecord>())) };
+        let pinned = Arc::new(PinnedBuffer::new(context, (slots + 1) * SLOT)?);
+        // SAFETY: behind the slots, inside the buffer.
+        let record = unsafe { pinned.host_ptr().add(slots * SLOT) }.cast::<AbortRecord>();
+        // SAFETY: aligned (asserted above), inside the buffer that the `Arc` keeps, beginning with the state word, all
+        // integers; written by kernels only.
+        let record = unsafe { AbortRecordCell::from_ptr(record, pinned.clone()) };
+        Ok(Arc::new(Self { rank, pinned, slots, record }))
+    }
+
+    /// For kernels that wait for what slot `slot` stands for.
+    pub(super) fn handle(&self, slot: usize) -> AbortHandle {
+        let base = self.pinned.device_ptr();
+        AbortHandle {
+            word: base + (slot * SLOT + ABORT) as u64,
+            record: base + (self.slots * SLOT) as u64,
+            rank: self.rank,
+            reserved: 0,
+        }
+    }
+
+    /// Where kernels read how far flushes have come.
+    pub(super) fn flushed_ptr(&self, slot: usize) -> u64 {
+        self.pinned.device_ptr() + (slot * SLOT + FLUSHED) as u64
+    }
+
+    /// The same for a stream that writes it.
+    pub(super) fn flushed_slice(&self, slot: usize) -> Result<DeviceSlice> {
+        self.pinned.slice(slot * SLOT + FLUSHED..slot * SLOT + FLUSHED + 8)
+    }
+
+    /// Every flush before `position` has completed.
+    pub(super) fn set_flushed(&self, slot: usize, position: u64) {
+        self.word64(slot).store(position, Ordering::Release); // SYNC port.flushed (release)
+    }
+
+    /// Tells kernels that wait for this slot to leave.
+    pub(super) fn raise(&self, slot: usize) {
+        self.word32(slot).store(1, Ordering::Release); // SYNC abort.word
+    }
+
+    /// A slot for somebody new.
+    pub(super) fn reset(&self, slot: usize) {
+        self.word64(slot).store(0, Ordering::Relaxed);
+        self.word32(slot).store(0, Ordering::Release);
+    }
+
+    /// What the first kernel that left was waiting for.
+    pub(super) fn record(&self) -> Option<AbortRecord> {
+        self.record.read(ABORT_RECORD_COMPLETE)
+    }
+
+    pub(super) fn keep_alive(&self) -> KeepAlive {
+        self.pinned.clone()
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn word64(&self, slot: usize) -> &AtomicU64 {
+        assert!(slot < self.slots, "a slot that does not exist");
+        // SAFETY: aligned, inside the buffer, which lives as long as `self`; only accessed atomically.
+        unsafe { AtomicU64::from_ptr(self.pinned.host_ptr().add(slot * SLOT + FLUSHED).as_ptr().cast()) }
+    }
+
+    fn word32(&self, slot: usize) -> &AtomicU32 {
+        assert!(slot < self.slots, "a slot that does not exist");
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.pinned.host_ptr().add(slot * SLOT + ABORT).as_ptr().cast()) }
+    }
+}
