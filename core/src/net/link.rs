@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use super::bell::Bell;
 use super::frame;
 use super::raw::RawStream;
-use super::reactor::Bell;
 use super::stream::lost;
 use super::{Claims, sys};
 use crate::deadline::Deadline;

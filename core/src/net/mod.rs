@@ -6,6 +6,7 @@
 //! listeners with one thread. There is no confidentiality and no protection against someone who can alter packets
 //! between two hosts: the secret keeps strangers out, it does not hide what is said.
 
+mod bell;
 mod connect;
 mod faulty;
 mod frame;

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::reactor::Bell;
+use super::bell::Bell;
 use super::stream::Stream;
 use super::sys;
 use crate::error::Error;

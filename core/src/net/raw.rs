@@ -194,6 +194,12 @@ impl RawStream for Socket {
     }
 
     unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        if let [part] = parts {
+            // SAFETY: the caller vouches for the part. Descriptors that come along are not taken.
+            return retry(|| unsafe {
+                libc::recv(self.raw(), part.iov_base, part.iov_len, libc::MSG_DONTWAIT)
+            });
+        }
         // SAFETY: all-zero is a valid msghdr.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
@@ -203,12 +209,17 @@ impl RawStream for Socket {
     }
 
     unsafe fn write_parts(&self, parts: &[libc::iovec]) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        if let [part] = parts {
+            // SAFETY: the caller vouches for the part, which is only read.
+            return retry(|| unsafe { libc::send(self.raw(), part.iov_base, part.iov_len, flags) });
+        }
         // SAFETY: all-zero is a valid msghdr.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_ptr().cast_mut();
         message.msg_iovlen = parts.len();
         // SAFETY: the caller vouches for the parts, which are only read.
-        retry(|| unsafe { libc::sendmsg(self.raw(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+        retry(|| unsafe { libc::sendmsg(self.raw(), &message, flags) })
     }
 
     fn shutdown(&self, both: bool) -> io::Result<()> {

@@ -2,27 +2,25 @@
 //!
 //! The thread owns the reading side: it decodes frames and gives them to a [`Handler`]. Sending goes straight to
 //! the socket from the posting thread; only what does not fit is left to the service thread. Other threads talk to
-//! it through a list of commands and an eventfd, the [`Bell`].
+//! it through the [`Bell`].
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Address;
+use super::bell::{BELL, Bell, Command};
 use super::frame::{Decoder, Frame};
 use super::link::Link;
 use super::listener::Listener;
 use super::pollable::{Acceptor, Next, Pollable, Registration};
 use super::stream::{READ_BYTES, Stream, ended, lost};
-use super::sys::{self, Epoll, EventFd};
+use super::sys;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Ordering};
 
-/// The epoll token of the bell.
-const BELL: u64 = 0;
 /// How long a closed link waits for the peer to close its side.
 const LINGER: Duration = Duration::from_secs(2);
 /// The same when the whole reactor stops and its owner waits.
@@ -171,78 +169,6 @@ impl Drop for Reactor {
     }
 }
 
-/// How other threads reach the service thread.
-pub(super) struct Bell {
-    epoll: Epoll,
-    event: EventFd,
-    commands: Mutex<Vec<Command>>,
-}
-
-enum Command {
-    Add(Link, Decoder),
-    Listen(Box<Listener>),
-    Accept(u64, Box<Listener>, Acceptor),
-    Serve(u64, Arc<dyn Pollable>),
-    Nudge(u64),
-    Forget(u64),
-    StopListening { unix: bool },
-    Close(u64),
-    Failed(u64),
-    Stop,
-}
-
-impl Bell {
-    pub(super) fn new() -> std::io::Result<Self> {
-        let bell = Self { epoll: Epoll::new()?, event: EventFd::new()?, commands: Mutex::default() };
-        bell.epoll.add(bell.event.as_fd(), sys::READ, BELL)?;
-        Ok(bell)
-    }
-
-    fn ring(&self, command: Command) {
-        lock(&self.commands).push(command);
-        self.event.notify();
-    }
-
-    /// Has the service thread serve a socket under the number `id`.
-    pub(super) fn register(&self, fd: BorrowedFd<'_>, events: u32, id: u64) -> std::io::Result<()> {
-        self.epoll.add(fd, events, id)
-    }
-
-    pub(super) fn close(&self, id: u64) {
-        self.ring(Command::Close(id));
-    }
-
-    /// Has the service thread serve `thing` under the number `id`.
-    pub(super) fn serve(&self, id: u64, thing: Arc<dyn Pollable>) {
-        self.ring(Command::Serve(id, thing));
-    }
-
-    /// Has the service thread look at what it serves under `id`.
-    pub(super) fn nudge(&self, id: u64) {
-        self.ring(Command::Nudge(id));
-    }
-
-    /// Ends the service of what has the number `id`.
-    pub(super) fn forget(&self, id: u64) {
-        self.ring(Command::Forget(id));
-    }
-
-    pub(super) fn failed(&self, id: u64) {
-        self.ring(Command::Failed(id));
-    }
-
-    /// Changes what the service thread waits for on a link; does nothing for one it does not serve.
-    pub(super) fn watch(&self, fd: BorrowedFd<'_>, events: u32, id: u64) {
-        let _ = self.epoll.modify(fd, events, id);
-    }
-}
-
-impl std::fmt::Debug for Bell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bell").finish_non_exhaustive()
-    }
-}
-
 fn adopt(id: u64, stream: Stream, bell: &Arc<Bell>) -> (Link, Decoder) {
     let Stream { raw, decoder, peer } = stream;
     (Link::new(id, raw, peer, decoder.max(), bell.clone()), decoder)
@@ -280,11 +206,11 @@ impl Service {
         let mut events = Vec::new();
         loop {
             let timeout = self.timeout_ms();
-            let waited = self.bell.epoll.wait(timeout, &mut events);
+            let waited = self.bell.wait(timeout, &mut events);
             waited.map_err(|error| Error::system("reactor", "cannot wait for events", error))?;
             for (token, ready) in events.drain(..) {
                 if token == BELL {
-                    self.bell.event.clear();
+                    self.bell.heard();
                 } else if self.listeners.contains_key(&token) {
                     self.serve_listener(token)?;
                 } else if self.pollables.contains_key(&token) {
@@ -293,8 +219,7 @@ impl Service {
                     self.serve_link(token, ready);
                 }
             }
-            let commands = std::mem::take(&mut *lock(&self.bell.commands));
-            commands.into_iter().for_each(|command| self.obey(command));
+            self.bell.take().into_iter().for_each(|command| self.obey(command));
             for id in std::mem::take(&mut self.busy) {
                 self.poll(id);
             }
@@ -334,7 +259,7 @@ impl Service {
                 self.acceptors.insert(id, acceptor);
                 self.listen(id, *listener);
             }
-            Command::Serve(id, thing) => match self.bell.epoll.add(thing.fd(), 0, id) {
+            Command::Serve(id, thing) => match self.bell.register(thing.fd(), 0, id) {
                 Ok(()) => {
                     self.pollables.insert(id, thing);
                     self.poll(id);
@@ -344,7 +269,7 @@ impl Service {
             Command::Nudge(id) => self.poll(id),
             Command::Forget(id) => {
                 if let Some(thing) = self.pollables.remove(&id) {
-                    let _ = self.bell.epoll.remove(thing.fd());
+                    self.bell.unregister(thing.fd());
                 }
                 self.listeners.remove(&id);
                 self.acceptors.remove(&id);
@@ -367,7 +292,7 @@ impl Service {
     }
 
     fn listen(&mut self, id: u64, listener: Listener) {
-        match self.bell.epoll.add(listener.fd(), sys::READ, id) {
+        match self.bell.register(listener.fd(), sys::READ, id) {
             Ok(()) => drop(self.listeners.insert(id, listener)),
             Err(error) => log::error!("cannot serve {}: {error}", listener.address()),
         }
@@ -477,7 +402,7 @@ impl Service {
 
     fn finish(&mut self, id: u64, why: Error) {
         let Some(served) = self.links.remove(&id) else { return };
-        let _ = self.bell.epoll.remove(served.link.inner.raw.fd());
+        self.bell.unregister(served.link.inner.raw.fd());
         let closed_here = served.close_by.is_some();
         served.link.inner.fail(why.duplicate());
         if !closed_here {
