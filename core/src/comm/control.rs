@@ -58,6 +58,10 @@ pub(super) struct Control {
     waiters: Arc<dyn Waiters>,
     /// Some waiters were dismissed, so that one may have left.
     dismissed: AtomicBool,
+    /// Some peer is not simply there, or this rank has left. Set with the state locked, before anybody can see why.
+    uneasy: AtomicBool,
+    /// The state may hold something to be dropped. Set with the state locked.
+    untidy: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -104,6 +108,8 @@ impl Control {
             abort: abort.clone(),
             waiters,
             dismissed: AtomicBool::new(false),
+            uneasy: AtomicBool::new(false),
+            untidy: AtomicBool::new(false),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -116,8 +122,11 @@ impl Control {
         &self.abort
     }
 
-    /// `Ok` while `peer` can be talked to.
+    /// `Ok` while `peer` can be talked to. One load while all is well: every operation of a connection asks.
     pub(super) fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
+        if !self.uneasy.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let state = lock(&self.state);
         if state.leaving {
             return Err(Error::usage(op, "the communicator is closed"));
@@ -146,7 +155,7 @@ impl Control {
         lock(&self.state).lost().collect()
     }
 
-    /// `Ok` while nothing has failed. Not for the service thread.
+    /// `Ok` while nothing has failed. A few loads while all is well. Not for the service thread.
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         self.drop_released();
         self.notice_abandoned();
@@ -157,12 +166,21 @@ impl Control {
     /// the device for the service thread.
     pub(super) fn drop_elsewhere(&self, what: KeepAlive) {
         if !self.forked() {
-            lock(&self.state).released.push(what);
+            let mut state = lock(&self.state);
+            state.released.push(what);
+            self.untidy.store(true, Ordering::Release);
         }
     }
 
     fn drop_released(&self) {
-        let released = std::mem::take(&mut lock(&self.state).released);
+        if !self.untidy.load(Ordering::Acquire) {
+            return;
+        }
+        let released = {
+            let mut state = lock(&self.state);
+            self.untidy.store(false, Ordering::Release);
+            std::mem::take(&mut state.released)
+        };
         drop(released);
     }
 
@@ -372,6 +390,7 @@ impl Control {
         if std::mem::replace(&mut state.leaving, true) {
             return Vec::new();
         }
+        self.uneasy.store(true, Ordering::Release);
         let links = state.all_links();
         drop(state);
         // Whoever leaves because of a failure must not seem to leave in good order.
@@ -428,8 +447,15 @@ impl Control {
         }
     }
 
+    /// After every change of the state, with it still locked.
     fn wake(&self, state: &mut MutexGuard<'_, State>) {
         state.version += 1;
+        if state.standing.iter().any(|standing| *standing != Standing::Present) {
+            self.uneasy.store(true, Ordering::Release);
+        }
+        if !state.released.is_empty() {
+            self.untidy.store(true, Ordering::Release);
+        }
         self.changed.notify_all();
     }
 

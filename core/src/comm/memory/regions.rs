@@ -20,7 +20,7 @@ struct Table {
     regions: HashMap<u64, Region>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Region {
     peer: u32,
     place: Place,
@@ -46,17 +46,31 @@ impl Regions {
 
     /// `offset .. offset + len` of what was granted to `peer` as `number`.
     pub(in super::super) fn find(&self, number: u64, peer: u32, offset: u64, len: u64) -> Result<Place> {
+        self.visit(number, peer, offset, len, |place, at| place.part(at, len as usize))?
+    }
+
+    /// What `f` makes of the granted memory and the offset in it at which `len` bytes have been found to lie. With the table
+    /// locked, so that the memory stays: for work that is shorter than keeping it.
+    pub(in super::super) fn visit<T>(
+        &self,
+        number: u64,
+        peer: u32,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce(&Place, usize) -> T,
+    ) -> Result<T> {
+        let table = lock(&self.table);
         let refuse = |message: String| Err(Error::new(ErrorKind::Remote, "write", message).with_peer(peer));
-        let found = lock(&self.table).regions.get(&number).filter(|region| region.peer == peer).cloned();
-        let Some(Region { place, len: size, .. }) = found else {
+        let Some(region) = table.regions.get(&number).filter(|region| region.peer == peer) else {
             return refuse(format!(
                 "rank {peer} wrote to region {number}, which it has not been given or has given back"
             ));
         };
         match offset.checked_add(len) {
-            Some(end) if end <= size as u64 => place.part(offset as usize, len as usize),
+            Some(end) if end <= region.len as u64 => Ok(f(&region.place, offset as usize)),
             _ => refuse(format!(
-                "rank {peer} wrote {len} bytes at offset {offset} of a region of {size} bytes"
+                "rank {peer} wrote {len} bytes at offset {offset} of a region of {} bytes",
+                region.len
             )),
         }
     }
