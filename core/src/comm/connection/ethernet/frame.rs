@@ -1,7 +1,7 @@
 //! What crosses the socket of a connection: headers of one size, some with bytes behind them.
 #![forbid(unsafe_code)]
 
-use crate::wire::{Reader, WireError, WireResult, Writer};
+use crate::wire::{Reader, WireError, WireResult};
 
 /// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 32;
@@ -37,10 +37,12 @@ impl Frame {
             Self::Fail { len } => (5, len, 0, 0, 0),
             Self::Bye => (6, 0, 0, 0, 0),
         };
-        let mut w = Writer::new();
-        w.u32(kind).u32(len).u64(region).u64(offset).u64(value);
         let mut header = [0; HEADER_BYTES];
-        header.copy_from_slice(&w.finish());
+        header[..4].copy_from_slice(&u32::to_le_bytes(kind));
+        header[4..8].copy_from_slice(&len.to_le_bytes());
+        for (at, word) in [(8, region), (16, offset), (24, value)] {
+            header[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+        }
         header
     }
 

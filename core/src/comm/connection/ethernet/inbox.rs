@@ -1,13 +1,14 @@
 //! The receiving half: bytes from the socket become data in this rank's memory.
 //!
 //! What a frame does is checked against what this rank granted to the peer, before anything is written. Data for host
-//! memory is received in place. Data for device memory goes through pinned memory and a copy on one stream, so that it
-//! lands in order; what follows it lands after it.
+//! memory is received in place; a little of it, of which all is here already, is copied without further ado. Data for device
+//! memory goes through pinned memory and a copy on one stream, so that it lands in order; what follows it lands after it.
 
 use std::collections::VecDeque;
 use std::io;
 
 use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::outbox::SMALL;
 use super::staging::Staging;
 use crate::comm::memory::{HostSlice, Place, Regions};
 use crate::error::{Error, ErrorKind, Result};
@@ -253,34 +254,92 @@ impl Inbox {
         const { assert!(MAX_PAYLOAD < (1 << 20), "a frame fits into the ring several times") };
         match frame {
             Frame::Write { region, offset, len } => {
+                if self.put(region, offset, len as usize, regions)? {
+                    return self.ended_now(turn);
+                }
                 self.target = match regions.find(region, self.peer, offset, u64::from(len))? {
                     Place::Host(to, _) => Target::Host { to, done: 0 },
                     Place::Device(to) => Target::Full { to },
                     Place::Elsewhere => return Err(self.nowhere()),
                 };
             }
-            Frame::Update { region, offset, value } => match regions.find(region, self.peer, offset, 8)? {
-                Place::Host(to, _) => {
-                    // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
-                    to.memory().word64(0)?;
-                    self.arrived(None, false, Effect::Store(to, value));
+            Frame::Update { region, offset, value } => {
+                if self.landings.is_empty() && self.store(region, offset, value, regions)? {
+                    return self.ended_now(turn);
                 }
-                Place::Device(to) => {
-                    let staging = &mut self.staging;
-                    // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
-                    staging.stream.write_value64(&to, value)?;
-                    let copied = staging.event()?;
-                    turn.spent.push(Place::Device(to));
-                    self.arrived(Some(copied), false, Effect::None);
-                }
-                Place::Elsewhere => return Err(self.nowhere()),
-            },
+                self.update(region, offset, value, regions, turn)?;
+            }
             Frame::Ask => self.arrived(None, false, Effect::Acknowledge),
             Frame::Ack { count } => turn.acknowledged = Some(count),
             Frame::Bye => turn.bye = true,
             Frame::Fail { len } => self.target = Target::Reason { text: Vec::new(), len: len as usize },
         }
         self.land(turn)
+    }
+
+    /// Copies the bytes of a small write into host memory, if they are all here; false if not.
+    fn put(&mut self, region: u64, offset: u64, len: usize, regions: &Regions) -> Result<bool> {
+        let Some(bytes) = self.buffer[self.start..self.end].get(..len).filter(|_| len <= SMALL) else {
+            return Ok(false);
+        };
+        let put =
+            regions.visit(region, self.peer, offset, len as u64, |place, at| match place.host() {
+                Some(host) => host.memory().write(at, bytes).map(|()| true),
+                None => Ok(false),
+            })??;
+        self.start += if put { len } else { 0 };
+        Ok(put)
+    }
+
+    /// Stores a signal in host memory, everything before it having landed; false if it belongs elsewhere.
+    fn store(&self, region: u64, offset: u64, value: u64, regions: &Regions) -> Result<bool> {
+        // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this inbox back
+        // through a lock.
+        regions.visit(region, self.peer, offset, 8, |place, at| match place.host() {
+            Some(host) => host.memory().word64(at).map(|word| {
+                word.store(value, Ordering::Release);
+                true
+            }),
+            None => Ok(false),
+        })?
+    }
+
+    /// A counted frame whose effect is there. It has landed unless earlier ones have not.
+    fn ended_now(&mut self, turn: &mut Turn) -> Result<()> {
+        if self.landings.is_empty() {
+            self.landed += 1;
+            turn.progress = true;
+            return Ok(());
+        }
+        self.arrived(None, false, Effect::None);
+        self.land(turn)
+    }
+
+    fn update(
+        &mut self,
+        region: u64,
+        offset: u64,
+        value: u64,
+        regions: &Regions,
+        turn: &mut Turn,
+    ) -> Result<()> {
+        match regions.find(region, self.peer, offset, 8)? {
+            Place::Host(to, _) => {
+                // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
+                to.memory().word64(0)?;
+                self.arrived(None, false, Effect::Store(to, value));
+            }
+            Place::Device(to) => {
+                let staging = &mut self.staging;
+                // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
+                staging.stream.write_value64(&to, value)?;
+                let copied = staging.event()?;
+                turn.spent.push(Place::Device(to));
+                self.arrived(Some(copied), false, Effect::None);
+            }
+            Place::Elsewhere => return Err(self.nowhere()),
+        }
+        Ok(())
     }
 
     fn nowhere(&self) -> Error {

@@ -60,26 +60,29 @@ impl Loan {
 
     /// A wait begins; one at a time. Whether the service thread does not read already.
     pub(super) fn begin(&self) -> bool {
+        self.waits.fetch_add(1, Ordering::AcqRel);
+        if self.is_lent() {
+            return true;
+        }
         let since = self.now().saturating_sub(self.ended.load(Ordering::Relaxed));
         if u128::from(since) > CLOSE.as_micros() {
             self.run.store(0, Ordering::Relaxed);
         }
-        self.waits.fetch_add(1, Ordering::AcqRel);
-        self.is_lent()
+        false
     }
 
     /// The wait that began last ends; `idle` unless something is left that only looking again brings on.
     pub(super) fn end(&self, idle: bool) -> End {
-        self.ended.store(self.now(), Ordering::Relaxed);
-        let run = self.run.fetch_add(1, Ordering::Relaxed);
         if !idle {
             self.lent.store(false, Ordering::Release);
-            return End::GivenBack;
+        } else if self.is_lent() {
+            // The service thread may take it back meanwhile. Then it reads from now on, and nothing is lost.
+            return End::StillLent;
         }
-        // The service thread may take it back meanwhile. Then it reads from now on, and nothing is lost.
-        if self.is_lent() {
-            End::StillLent
-        } else if run >= RUN {
+        // While the socket is lent nobody asks when a wait ended, nor how long the run is.
+        self.ended.store(self.now(), Ordering::Relaxed);
+        let run = self.run.fetch_add(1, Ordering::Relaxed);
+        if idle && run >= RUN {
             self.lent.store(true, Ordering::Release);
             End::NewlyLent
         } else {

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
 use crate::net::{Address, Listener, Registration, Stream};
 use crate::wire::{Reader, WireResult, Writer};
-use outbox::Outbox;
+use outbox::{Outbox, SMALL};
 use wire::Wire;
 
 /// Operations held back in a batch before they are sent all the same.
@@ -138,25 +138,22 @@ pub(super) struct Ethernet {
 
 impl Ethernet {
     /// Gives the sending half something, once it has room.
-    fn give(&self, op: &'static str, f: impl FnOnce(&mut Outbox)) -> Result<()> {
+    fn give(&self, op: &'static str, f: impl FnOnce(&mut Outbox) -> Result<()>) -> Result<()> {
         self.wire.check()?;
-        let deadline = Deadline::after(self.config.timeout);
-        let mut backoff = Backoff::new();
         let mut give = Some(f);
+        let mut waited = None;
         loop {
-            let waiting = self.wire.outbox(|outbox| {
+            let (waiting, given) = self.wire.outbox(|outbox| {
                 let waiting = outbox.waiting();
-                if waiting < self.config.max_outstanding
-                    && let Some(give) = give.take()
-                {
-                    give(outbox);
-                }
-                waiting
+                let room = waiting < self.config.max_outstanding;
+                (waiting, give.take_if(|_| room).map(|give| give(outbox)))
             });
-            if give.is_none() {
-                return if waiting >= BATCH { self.wire.kick() } else { Ok(()) };
+            if let Some(given) = given {
+                return if waiting >= BATCH { given.and_then(|()| self.wire.kick()) } else { given };
             }
             self.wire.kick()?;
+            let new = || (Backoff::new(), Deadline::after(self.config.timeout));
+            let (backoff, deadline) = waited.get_or_insert_with(new);
             if deadline.expired() {
                 let message = format!(
                     "rank {} has not taken the {waiting} operations before this one within {:?}",
@@ -164,7 +161,7 @@ impl Ethernet {
                 );
                 return Err(Error::timeout(op, message).with_peer(self.peer));
             }
-            self.wire.assist(&mut backoff, deadline);
+            self.wire.assist(backoff, *deadline);
         }
     }
 }
@@ -172,8 +169,16 @@ impl Ethernet {
 impl Backend for Ethernet {
     fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
         let (region, offset) = region(dst)?;
-        let place = src.place()?;
-        self.give("write", |outbox| outbox.write(region, offset, place, src.len))
+        self.give("write", |outbox| {
+            if src.len <= SMALL
+                && let Some(memory) = src.memory.host()
+                && outbox.write_now(region, offset, memory.slice(src.offset, src.len)?)?
+            {
+                return Ok(());
+            }
+            outbox.write(region, offset, src.place()?, src.len);
+            Ok(())
+        })
     }
 
     fn read(&self, _: Span<'_>, _: Span<'_>) -> Result<()> {
@@ -183,7 +188,10 @@ impl Backend for Ethernet {
 
     fn update(&self, dst: Span<'_>, _: u64, value: u64) -> Result<()> {
         let (region, offset) = region(dst)?;
-        self.give("update_and_sync", |outbox| outbox.update(region, offset, value))
+        self.give("update_and_sync", |outbox| {
+            outbox.update(region, offset, value);
+            Ok(())
+        })
     }
 
     fn kick(&self) -> Result<()> {

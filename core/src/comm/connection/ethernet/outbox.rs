@@ -1,18 +1,26 @@
 //! The sending half: operations become frames, and frames go to the socket as far as it takes them.
+//!
+//! A small write is copied when it is asked for, together with those around it: many of them, and their signal, are one
+//! piece of memory that goes to the socket in one call, and nothing has to be kept alive for them.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr;
 
-use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::frame::{Frame, MAX_PAYLOAD};
 use super::staging::Staging;
 use crate::comm::memory::{HostSlice, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Event};
 use crate::net::RawStream;
+use crate::volatile::VolatileSlice;
 
-/// How many frames are made ready at a time, and how many go into one system call.
+/// How many pieces are made ready at a time, and how many go into one system call.
 const READY: usize = 32;
+/// Writes from host memory of up to this size are copied.
+pub(super) const SMALL: usize = 512;
+/// Bytes of frames that are collected in one piece.
+const COLLECTED: usize = 4 << 10;
 
 /// What is to be sent, in order.
 pub(super) struct Outbox {
@@ -22,6 +30,10 @@ pub(super) struct Outbox {
     staging: Staging,
     /// What is on its way and need not be kept any more; to be dropped where waiting is allowed.
     spent: Vec<Place>,
+    /// The memory of a piece that was sent, for the next.
+    spare: Vec<u8>,
+    /// Operations among the pieces that were put there without waiting.
+    collected: usize,
     /// Counted frames of all operations so far.
     count: u64,
     /// The count behind the latest request for an acknowledgement.
@@ -35,20 +47,21 @@ enum Operation {
     After(Event),
 }
 
-/// One frame on its way.
+/// Whole frames, the last of which may have its bytes elsewhere.
 struct Piece {
-    header: [u8; HEADER_BYTES],
+    head: Vec<u8>,
     payload: Payload,
     sent: usize,
     /// The copy that fills the payload.
     filled: Option<Event>,
+    /// Operations in it that were collected.
+    collected: usize,
 }
 
 enum Payload {
     None,
     Host(HostSlice),
     Staged { at: usize, len: usize },
-    Text(Vec<u8>),
 }
 
 /// What sending waits for.
@@ -70,6 +83,8 @@ impl Outbox {
             pieces: VecDeque::new(),
             staging,
             spent: Vec::new(),
+            spare: Vec::new(),
+            collected: 0,
             count: 0,
             asked: 0,
         }
@@ -77,7 +92,7 @@ impl Outbox {
 
     /// Operations that are not on their way yet.
     pub(super) fn waiting(&self) -> usize {
-        self.operations.len()
+        self.operations.len() + self.collected
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,17 +104,36 @@ impl Outbox {
         self.operations.push_back(Operation::Write { region, offset, source, len, done: 0 });
     }
 
+    /// [`write`](Self::write) of at most [`SMALL`] bytes, which are read now; false, having done nothing, if earlier operations
+    /// wait, which may be for whoever produces these bytes.
+    pub(super) fn write_now(&mut self, region: u64, offset: u64, source: VolatileSlice<'_>) -> Result<bool> {
+        let len = source.len();
+        if !self.collect(Frame::Write { region, offset, len: len as u32 }, len) {
+            return Ok(false);
+        }
+        if let Some(piece) = self.pieces.back_mut() {
+            let at = piece.head.len();
+            piece.head.resize(at + len, 0);
+            source.read(0, &mut piece.head[at..])?;
+        }
+        Ok(true)
+    }
+
     pub(super) fn update(&mut self, region: u64, offset: u64, value: u64) {
-        self.count += 1;
-        self.operations.push_back(Operation::Update { region, offset, value });
+        if !self.collect(Frame::Update { region, offset, value }, 0) {
+            self.count += 1;
+            self.operations.push_back(Operation::Update { region, offset, value });
+        }
     }
 
     /// Asks for an acknowledgement of everything so far: the count that it will name.
     pub(super) fn ask(&mut self) -> u64 {
         if self.asked != self.count {
-            self.count += 1;
+            if !self.collect(Frame::Ask, 0) {
+                self.count += 1;
+                self.operations.push_back(Operation::Ask);
+            }
             self.asked = self.count;
-            self.operations.push_back(Operation::Ask);
         }
         self.asked
     }
@@ -112,11 +146,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends `frame`, with `text` behind it, as soon as the frame on its way has ended.
-    pub(super) fn interject(&mut self, frame: Frame, text: Vec<u8>) {
+    /// Sends `frame`, with `text` behind it, as soon as the piece on its way has gone.
+    pub(super) fn interject(&mut self, frame: Frame, text: &[u8]) {
         let behind = usize::from(self.pieces.front().is_some_and(|piece| piece.sent > 0));
-        let payload = if text.is_empty() { Payload::None } else { Payload::Text(text) };
-        self.pieces.insert(behind, Piece { header: frame.encode(), payload, sent: 0, filled: None });
+        let mut piece = self.piece(frame);
+        piece.head.extend_from_slice(text);
+        self.pieces.insert(behind, piece);
     }
 
     /// Nothing more is sent.
@@ -131,6 +166,7 @@ impl Outbox {
                 self.spent.push(Place::Host(host, None));
             }
         }
+        self.collected = 0;
     }
 
     /// What need not be kept any more.
@@ -142,13 +178,16 @@ impl Outbox {
     pub(super) fn progress(&mut self, socket: &dyn RawStream) -> Result<Waits> {
         loop {
             let waits = self.prepare()?;
+            if self.pieces.is_empty() {
+                return Ok(waits);
+            }
             let mut parts = [NO_PART; 2 * READY];
             let count = self.gather(&mut parts)?;
             if count == 0 {
-                return Ok(if self.pieces.is_empty() { waits } else { Waits::Device });
+                return Ok(Waits::Device);
             }
-            // SAFETY: the parts lie in headers and texts of `self.pieces`, in its ring, and in memory that the pieces keep
-            // alive; none of it goes away during the call.
+            // SAFETY: the parts lie in the heads of `self.pieces`, in its ring, and in memory that the pieces keep alive; none of
+            // it goes away during the call.
             match unsafe { socket.write_parts(&parts[..count]) } {
                 Ok(sent) => self.consume(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Waits::Socket),
@@ -161,6 +200,40 @@ impl Outbox {
                 }
             }
         }
+    }
+
+    /// Puts the header of a counted frame, behind which `len` bytes will follow, into the last piece or a new one; false if
+    /// earlier operations wait, or there is no room.
+    fn collect(&mut self, frame: Frame, len: usize) -> bool {
+        if !self.operations.is_empty() {
+            return false;
+        }
+        let header = frame.encode();
+        let fits = |piece: &Piece| {
+            matches!(piece.payload, Payload::None) && piece.head.len() + header.len() + len <= COLLECTED
+        };
+        let full = self.pieces.len() >= READY;
+        match self.pieces.back_mut() {
+            Some(last) if fits(last) => last.head.extend_from_slice(&header),
+            _ if full => return false,
+            _ => {
+                let piece = self.piece(frame);
+                self.pieces.push_back(piece);
+            }
+        }
+        if let Some(piece) = self.pieces.back_mut() {
+            piece.collected += 1;
+        }
+        self.collected += 1;
+        self.count += 1;
+        true
+    }
+
+    /// A piece that begins with `frame`.
+    fn piece(&mut self, frame: Frame) -> Piece {
+        let mut head = std::mem::take(&mut self.spare);
+        head.extend_from_slice(&frame.encode());
+        Piece { head, payload: Payload::None, sent: 0, filled: None, collected: 0 }
     }
 
     /// Makes frames of operations. What the next one waits for.
@@ -196,20 +269,17 @@ impl Outbox {
                             ));
                         }
                     };
-                    let header =
-                        Frame::Write { region: *region, offset: *offset + *done as u64, len: size as u32 };
+                    let offset = *offset + *done as u64;
                     *done += size;
-                    if *done < *len {
-                        self.pieces.push_back(Piece { header: header.encode(), payload, sent: 0, filled });
-                        continue;
-                    }
-                    (header, payload, filled)
+                    (Frame::Write { region: *region, offset, len: size as u32 }, payload, filled)
                 }
             };
-            if let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
+            let unfinished = matches!(operation, Operation::Write { len, done, .. } if *done < *len);
+            if !unfinished && let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
                 self.spent.push(source);
             }
-            self.pieces.push_back(Piece { header: frame.encode(), payload, sent: 0, filled });
+            let piece = self.piece(frame);
+            self.pieces.push_back(Piece { payload, filled, ..piece });
         }
         Ok(Waits::Nothing)
     }
@@ -230,11 +300,11 @@ impl Outbox {
                 Payload::None => (ptr::null(), 0),
                 Payload::Host(host) => (host.memory().as_ptr().cast_const(), host.memory().len()),
                 Payload::Staged { at, len } => (self.staging.host(*at).cast_const(), *len),
-                Payload::Text(text) => (text.as_ptr(), text.len()),
             };
+            let head = piece.head.len();
             for (base, len, skip) in [
-                (piece.header.as_ptr(), HEADER_BYTES, piece.sent.min(HEADER_BYTES)),
-                (base, len, piece.sent.saturating_sub(HEADER_BYTES)),
+                (piece.head.as_ptr(), head, piece.sent.min(head)),
+                (base, len, piece.sent.saturating_sub(head)),
             ] {
                 if len > skip {
                     parts[count] = libc::iovec {
@@ -258,10 +328,14 @@ impl Outbox {
             if piece.sent < piece.len() {
                 continue;
             }
-            match self.pieces.pop_front().map(|piece| piece.payload) {
-                Some(Payload::Staged { .. }) => self.staging.free_oldest(),
-                Some(Payload::Host(host)) => self.spent.push(Place::Host(host, None)),
-                Some(Payload::None | Payload::Text(_)) | None => {}
+            let Some(Piece { mut head, payload, collected, .. }) = self.pieces.pop_front() else { return };
+            self.collected -= collected;
+            head.clear();
+            self.spare = head;
+            match payload {
+                Payload::Staged { .. } => self.staging.free_oldest(),
+                Payload::Host(host) => self.spent.push(Place::Host(host, None)),
+                Payload::None => {}
             }
         }
     }
@@ -269,12 +343,11 @@ impl Outbox {
 
 impl Piece {
     fn len(&self) -> usize {
-        HEADER_BYTES
+        self.head.len()
             + match &self.payload {
                 Payload::None => 0,
                 Payload::Host(host) => host.memory().len(),
                 Payload::Staged { len, .. } => *len,
-                Payload::Text(text) => text.len(),
             }
     }
 }

@@ -169,22 +169,23 @@ impl Wire {
             let _outbox = lock(&self.outbox);
             registration.watch(socket.fd(), Interest::default());
         }
-        let until = deadline.min(Deadline::after(SLICE));
         let mut spin = self.patience.begin();
+        let mut until = None;
+        let mut expired = || until.get_or_insert_with(|| deadline.min(Deadline::after(SLICE))).expired();
         let waits = loop {
             let (next, mut progress, spent) = self.turn(true);
             drop(spent);
             // What the service thread received just before this is what the caller may be waiting for. From here on it
             // receives nothing, because it looks who assists with the inbox locked.
             let arrivals = self.arrivals.load(Ordering::Acquire);
-            progress |= self.known.swap(arrivals, Ordering::AcqRel) != arrivals;
+            if self.known.load(Ordering::Relaxed) != arrivals {
+                self.known.store(arrivals, Ordering::Relaxed);
+                progress = true;
+            }
             match (next, progress) {
-                (Next::Wait(interest), false) if !until.expired() => {
-                    if !spin.again() {
-                        wait(socket.fd(), interest, until);
-                    }
-                }
-                (Next::Again, false) if !until.expired() => std::thread::yield_now(),
+                (Next::Wait(_), false) if spin.again() => {}
+                (Next::Wait(interest), false) if !expired() => wait(socket.fd(), interest, deadline),
+                (Next::Again, false) if !expired() => std::thread::yield_now(),
                 (Next::Wait(_), _) => break true,
                 (Next::Told(_) | Next::Again | Next::Done, _) => break false,
             }
@@ -230,7 +231,10 @@ impl Wire {
     fn turn(&self, assists: bool) -> (Next, bool, Vec<Place>) {
         let mut spent = Vec::new();
         let (next, progress) = self.look(&mut spent, assists);
-        spent.append(&mut lock(&self.outbox).take_spent());
+        if next == Next::Done {
+            // Its end gave up what was not sent.
+            spent.append(&mut lock(&self.outbox).take_spent());
+        }
         (next, progress, spent)
     }
 
@@ -263,17 +267,18 @@ impl Wire {
         spent.append(&mut turn.spent);
         let mut outbox = lock(&self.outbox);
         if let Some(count) = turn.acknowledge {
-            outbox.interject(Frame::Ack { count }, Vec::new());
+            outbox.interject(Frame::Ack { count }, &[]);
         }
         let mut sent = outbox.progress(&**socket);
         if self.closing.load(Ordering::Acquire)
             && outbox.is_empty()
             && !self.said_bye.swap(true, Ordering::AcqRel)
         {
-            outbox.interject(Frame::Bye, Vec::new());
+            outbox.interject(Frame::Bye, &[]);
             sent = sent.and_then(|_| outbox.progress(&**socket));
         }
         let finished = outbox.is_empty() && self.said_bye.load(Ordering::Acquire);
+        spent.append(&mut outbox.take_spent());
         drop(outbox);
         let waits = match sent {
             Ok(waits) => waits,
@@ -345,7 +350,8 @@ impl Wire {
         outbox.clear();
         if let Some((socket, _)) = self.attached.get() {
             if tell {
-                let reason: Vec<u8> = why.message().bytes().take(MAX_REASON).collect();
+                let reason = why.message().as_bytes();
+                let reason = &reason[..reason.len().min(MAX_REASON)];
                 outbox.interject(Frame::Fail { len: reason.len() as u32 }, reason);
                 // As far as the socket takes it: whoever does not read cannot be told.
                 let _ = outbox.progress(&**socket);
@@ -406,10 +412,10 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Sleeps until `fd` is ready, or `until`.
-fn wait(fd: BorrowedFd<'_>, interest: Interest, until: Deadline) {
+/// Sleeps until `fd` is ready, or `deadline`; not for longer than [`SLICE`].
+fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Deadline) {
     let events = if interest.write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one pollfd that lives across the call. Whatever it returns, the caller looks again.
-    unsafe { libc::poll(&mut poll, 1, until.poll_ms()) };
+    unsafe { libc::poll(&mut poll, 1, deadline.poll_ms().min(SLICE.as_millis() as i32)) };
 }
