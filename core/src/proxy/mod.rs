@@ -5,11 +5,11 @@
 //! connections of any transport. A kernel's own requests need a handler of one's own and nothing else:
 //!
 //! ```no_run
-//! use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult};
+//! use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult, ProxyTrigger};
 //! # fn main() -> aqueduct::Result<()> {
 //! # let driver = aqueduct::gpu::Driver::select()?;
 //! # let context = aqueduct::gpu::Context::new(&aqueduct::gpu::Device::new(&driver, 0)?)?;
-//! let proxy = Proxy::start(&context, ProxyConfig::default(), |trigger: &aqueduct_ptx::abi::ProxyTrigger| {
+//! let proxy = Proxy::start(&context, ProxyConfig::default(), |trigger: &ProxyTrigger| {
 //!     println!("a kernel asks for {:?}", trigger.payload());
 //!     Ok(ProxyHandlerResult::Continue)
 //! })?;
@@ -25,6 +25,8 @@ mod fifo;
 mod service;
 mod thread;
 mod words;
+
+pub use aqueduct_ptx::abi::{ChannelTrigger, ProxyTrigger, TriggerKind};
 
 pub use config::{Idle, ProxyConfig};
 pub use fifo::{Fifo, FifoConsumer};

@@ -11,8 +11,30 @@ use super::registry::{MemoryId, SemaphoreId, unknown_memory};
 use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 
-/// Memories by number.
-pub(super) type Memories = Vec<Option<RegisteredMemory>>;
+/// What triggers name by number.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) memories: Vec<Option<RegisteredMemory>>,
+    pub(super) routes: Vec<Option<Route>>,
+}
+
+/// A semaphore, and the line it leads over.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) line: usize,
+    pub(super) semaphore: Host2DeviceSemaphore,
+}
+
+impl Tables {
+    pub(super) fn route(&self, id: SemaphoreId) -> Option<&Route> {
+        self.routes.get(usize::from(id.0)).and_then(Option::as_ref)
+    }
+
+    fn memory(&self, id: u16) -> Result<&RegisteredMemory> {
+        let memory = self.memories.get(usize::from(id)).and_then(Option::as_ref);
+        memory.ok_or_else(|| unknown_memory(MemoryId(id)))
+    }
+}
 
 /// A request at its position in the FIFO.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +47,8 @@ pub(super) struct Request {
 pub(super) struct Line {
     connection: Connection,
     ports: Arc<Ports>,
-    /// The semaphores that lead over it, by number.
-    semaphores: Vec<(SemaphoreId, Host2DeviceSemaphore)>,
+    /// The semaphores that lead over it.
+    semaphores: Vec<SemaphoreId>,
     /// In order; while there are any, later requests queue behind them.
     deferred: VecDeque<Request>,
     /// Flushes under way, in order: where the connection then is, whose, and the position behind it.
@@ -71,13 +93,13 @@ impl Line {
         self.held || !self.deferred.is_empty() || !self.flushes.is_empty()
     }
 
-    pub(super) fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore) {
-        self.semaphores.push((id, semaphore));
+    pub(super) fn add(&mut self, id: SemaphoreId) {
+        self.semaphores.push(id);
     }
 
     /// What was asked for before is still done; its number is free when that has completed.
     pub(super) fn remove(&mut self, id: SemaphoreId) {
-        self.semaphores.retain(|(known, _)| *known != id);
+        self.semaphores.retain(|known| *known != id);
         let mark = if self.failed { Ok(0) } else { self.connection.mark() };
         match mark {
             Ok(mark) if !self.failed => self.leaving.push((mark, id)),
@@ -86,43 +108,43 @@ impl Line {
     }
 
     /// Does what a trigger asks for, now or when there is room. If `patience` requests wait for room already, this waits, too.
-    pub(super) fn take(&mut self, request: Request, memories: &Memories, patience: usize) {
+    pub(super) fn take(&mut self, request: Request, tables: &Tables, patience: usize) {
         if self.failed {
             return self.ports.count_dropped(1);
         }
-        if let Err(error) = self.try_take(request, memories, patience) {
+        if let Err(error) = self.try_take(request, tables, patience) {
             self.fail(&error);
         }
     }
 
-    fn try_take(&mut self, request: Request, memories: &Memories, patience: usize) -> Result<()> {
+    fn try_take(&mut self, request: Request, tables: &Tables, patience: usize) -> Result<()> {
         if self.deferred.is_empty() && self.connection.has_room()? {
-            return self.execute(request, memories);
+            return self.execute(request, tables);
         }
         self.ports.count_deferred();
         self.deferred.push_back(request);
         if self.deferred.len() > patience
             && let Some(first) = self.deferred.pop_front()
         {
-            self.execute(first, memories)?;
+            self.execute(first, tables)?;
         }
         Ok(())
     }
 
     /// Moves along what is under way; whether anything still is.
-    pub(super) fn progress(&mut self, memories: &Memories) -> bool {
+    pub(super) fn progress(&mut self, tables: &Tables) -> bool {
         if !self.failed
-            && let Err(error) = self.try_progress(memories)
+            && let Err(error) = self.try_progress(tables)
         {
             self.fail(&error);
         }
         self.is_busy()
     }
 
-    fn try_progress(&mut self, memories: &Memories) -> Result<()> {
+    fn try_progress(&mut self, tables: &Tables) -> Result<()> {
         while !self.deferred.is_empty() && self.connection.has_room()? {
             if let Some(request) = self.deferred.pop_front() {
-                self.execute(request, memories)?;
+                self.execute(request, tables)?;
             }
         }
         if std::mem::take(&mut self.held) {
@@ -157,10 +179,10 @@ impl Line {
     }
 
     /// Data, then signal, then flush.
-    fn execute(&mut self, request: Request, memories: &Memories) -> Result<()> {
+    fn execute(&mut self, request: Request, tables: &Tables) -> Result<()> {
         let Request { position, trigger } = request;
         let id = SemaphoreId(trigger.semaphore);
-        let Some((_, semaphore)) = self.semaphores.iter().find(|(known, _)| *known == id) else {
+        let Some(Route { semaphore, .. }) = tables.route(id) else {
             self.ports.count_dropped(1);
             return Ok(());
         };
@@ -169,8 +191,8 @@ impl Line {
             self.held = true;
         }
         if trigger.kind.contains(TriggerKind::DATA) {
-            let dst = memory(memories, trigger.dst_id)?;
-            let src = memory(memories, trigger.src_id)?;
+            let dst = tables.memory(trigger.dst_id)?;
+            let src = tables.memory(trigger.src_id)?;
             let [to, from, size] = [trigger.dst_offset, trigger.src_offset, trigger.size].map(|v| v as usize);
             self.connection.write(dst, to, src, from, size)?;
             self.ports.count_put(id, trigger.size);
@@ -192,7 +214,7 @@ impl Line {
     fn fail(&mut self, error: &Error) {
         log::error!("the proxy gives up the connection to rank {}: {error}", self.connection.peer());
         self.failed = true;
-        for (id, _) in &self.semaphores {
+        for id in &self.semaphores {
             self.ports.fail(*id, error);
         }
         self.ports.count_dropped(self.deferred.len());
@@ -210,7 +232,7 @@ impl Line {
 
     /// The service ends.
     pub(super) fn end(&mut self, error: &Error) {
-        for (id, _) in &self.semaphores {
+        for id in &self.semaphores {
             self.ports.fail(*id, error);
         }
         if std::mem::take(&mut self.held)
@@ -219,8 +241,4 @@ impl Line {
             log::debug!("what was held back could not be sent: {error}");
         }
     }
-}
-
-fn memory(memories: &Memories, id: u16) -> Result<&RegisteredMemory> {
-    memories.get(usize::from(id)).and_then(Option::as_ref).ok_or_else(|| unknown_memory(MemoryId(id)))
 }

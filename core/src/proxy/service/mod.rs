@@ -8,8 +8,6 @@ mod router;
 use std::fmt;
 use std::sync::{Arc, mpsc};
 
-use aqueduct_ptx::abi;
-
 pub(crate) use port::Port;
 pub use port::PortCounters;
 pub use registry::{MemoryId, SemaphoreId};
@@ -167,6 +165,7 @@ impl ProxyService {
                 "the semaphore belongs to another device than the service",
             ));
         }
+        inner.shards.iter().try_for_each(|shard| shard.proxy.check())?;
         let mut registry = lock(&inner.registry);
         let (id, shard) = registry.add_semaphore(semaphore, inner.shards.len(), &inner.ports)?;
         inner.ports.open(id);
@@ -249,7 +248,9 @@ impl ProxyService {
         let deadline = deadline.into();
         let shards = &self.inner.shards;
         shards.iter().for_each(|shard| shard.proxy.ask_to_stop(deadline));
-        shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and)
+        let result = shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and);
+        lock(&self.inner.registry).release();
+        result
     }
 
     /// What a channel is made of.
@@ -312,6 +313,3 @@ impl fmt::Debug for ProxyService {
             .finish_non_exhaustive()
     }
 }
-
-/// The FIFO that a kernel pushes to.
-pub(crate) type FifoHandle = abi::Fifo;

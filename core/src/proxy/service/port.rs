@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::AbortHandle;
+use aqueduct_ptx::abi::{AbortHandle, Fifo};
 
+use super::ProxyService;
 use super::registry::SemaphoreId;
-use super::{FifoHandle, ProxyService};
 use crate::comm::{AbortReport, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, KeepAlive};
@@ -170,7 +170,7 @@ pub(crate) struct Port {
     pub(crate) semaphore: Host2DeviceSemaphore,
     pub(crate) dst: RegisteredMemory,
     pub(crate) src: RegisteredMemory,
-    pub(crate) fifo: FifoHandle,
+    pub(crate) fifo: Fifo,
     pub(crate) abort: AbortHandle,
     pub(crate) flushed: u64,
     _keep: [KeepAlive; 3],
@@ -185,7 +185,7 @@ impl Port {
         semaphore: Host2DeviceSemaphore,
         dst: RegisteredMemory,
         src: RegisteredMemory,
-        fifo: FifoHandle,
+        fifo: Fifo,
         [queue, words]: [KeepAlive; 2],
     ) -> Self {
         let slot = usize::from(id.0);

@@ -125,6 +125,11 @@ impl Registry {
         Ok(entry.shard)
     }
 
+    /// Lets go of the connections, so that another service can have them.
+    pub(super) fn release(&mut self) {
+        self.lines.clear();
+    }
+
     pub(super) fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
         let number = self.memory_numbers.take().ok_or_else(|| {
             Error::usage("add_memory", "there are 65,536 memories already: remove some, or add larger ones")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_ptx::abi::ProxyTrigger;
 
-use super::line::{Line, Memories, Request};
+use super::line::{Line, Request, Route, Tables};
 use super::port::Ports;
 use super::registry::{MemoryId, SemaphoreId, unknown_semaphore};
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
@@ -27,9 +27,7 @@ pub(super) struct Router {
     sent: Arc<AtomicU64>,
     seen: u64,
     ports: Arc<Ports>,
-    memories: Memories,
-    /// By number of the semaphore: which line.
-    routes: Vec<Option<usize>>,
+    tables: Tables,
     lines: Vec<Option<Line>>,
     /// Lines with something under way.
     busy: Vec<usize>,
@@ -54,8 +52,7 @@ impl Router {
             sent,
             seen: 0,
             ports,
-            memories: Vec::new(),
-            routes: Vec::new(),
+            tables: Tables::default(),
             lines: Vec::new(),
             busy: Vec::new(),
             examine: Instant::now(),
@@ -70,8 +67,8 @@ impl Router {
             let Ok(command) = self.commands.try_recv() else { break };
             self.seen += 1;
             match command {
-                Command::AddMemory(id, memory) => set(&mut self.memories, id.0, Some(memory)),
-                Command::RemoveMemory(id) => set(&mut self.memories, id.0, None),
+                Command::AddMemory(id, memory) => set(&mut self.tables.memories, id.0, Some(memory)),
+                Command::RemoveMemory(id) => set(&mut self.tables.memories, id.0, None),
                 Command::AddSemaphore(id, semaphore) => self.add(id, semaphore),
                 Command::RemoveSemaphore(id) => self.remove(id),
             }
@@ -94,26 +91,22 @@ impl Router {
                 }
             }
         });
-        set(&mut self.routes, id.0, Some(index));
         if let Some(line) = &mut self.lines[index] {
-            line.add(id, semaphore);
+            line.add(id);
         }
+        set(&mut self.tables.routes, id.0, Some(Route { line: index, semaphore }));
     }
 
     fn remove(&mut self, id: SemaphoreId) {
         self.ports.fail(id, &unknown_semaphore(id));
-        let Some(index) = self.route(id) else { return };
-        self.routes[usize::from(id.0)] = None;
-        // What waits for room is done first.
+        let Some(index) = self.tables.route(id).map(|route| route.line) else { return };
         if let Some(line) = &mut self.lines[index] {
-            line.progress(&self.memories);
+            // What waits for room is done first.
+            line.progress(&self.tables);
             line.remove(id);
         }
+        set(&mut self.tables.routes, id.0, None);
         self.work_on(index);
-    }
-
-    fn route(&self, id: SemaphoreId) -> Option<usize> {
-        self.routes.get(usize::from(id.0)).copied().flatten()
     }
 
     fn work_on(&mut self, index: usize) {
@@ -132,7 +125,7 @@ impl ProxyHandler for Router {
             Error::usage("ProxyService", message)
         })?;
         let id = SemaphoreId(trigger.semaphore);
-        let Some(index) = self.route(id) else {
+        let Some(index) = self.tables.route(id).map(|route| route.line) else {
             // Nobody else can tell a kernel that flushes there.
             self.ports.count_dropped(1);
             if self.ports.exists(id) {
@@ -142,7 +135,7 @@ impl ProxyHandler for Router {
             return Ok(ProxyHandlerResult::Continue);
         };
         if let Some(line) = &mut self.lines[index] {
-            line.take(Request { position, trigger }, &self.memories, self.patience);
+            line.take(Request { position, trigger }, &self.tables, self.patience);
         }
         self.work_on(index);
         Ok(ProxyHandlerResult::Continue)
@@ -150,10 +143,10 @@ impl ProxyHandler for Router {
 
     fn progress(&mut self) -> Result<bool> {
         self.obey();
-        let (lines, memories) = (&mut self.lines, &self.memories);
+        let (lines, tables) = (&mut self.lines, &self.tables);
         self.busy.retain(|&index| {
             let Some(line) = &mut lines[index] else { return false };
-            let busy = line.progress(memories);
+            let busy = line.progress(tables);
             if line.is_spent() {
                 lines[index] = None;
                 return false;
@@ -174,10 +167,10 @@ impl ProxyHandler for Router {
     }
 }
 
-fn set<T: Clone>(table: &mut Vec<Option<T>>, number: u16, value: Option<T>) {
+fn set<T>(table: &mut Vec<Option<T>>, number: u16, value: Option<T>) {
     let number = usize::from(number);
     if table.len() <= number {
-        table.resize(number + 1, None);
+        table.resize_with(number + 1, || None);
     }
     table[number] = value;
 }
