@@ -1,122 +1,75 @@
 //! Kernels push, this thread consumes: everything arrives once and in order through FIFOs far smaller than what is pushed.
 
 mod device;
+mod ring;
 
-use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, Fifo, NO_PEER, Operation, ProxyTrigger, lap_bit};
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, LEFT_CLOSED, NO_PEER, Operation, ProxyTrigger};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
 use aqueduct_ptx::{Target, functions};
 use cuda_driver_sys::CUfunction;
-use device::{Args, Machine};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use device::Args;
+use ring::{CLOSED, PATIENCE, Ring, word, word32};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-/// How long a test waits for the next trigger.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A FIFO and its consumer, as simple as the protocol allows.
+/// A FIFO, the kernel that pushes to it, and what its threads leave with.
 struct Queue {
-    machine: Machine,
+    ring: Ring,
     push: CUfunction,
-    handle: Fifo,
-    position: u64,
     status: u64,
 }
 
 impl Queue {
     /// An empty FIFO that has carried `start` triggers.
     fn new(capacity: u32, start: u64) -> Self {
-        let machine = Machine::new(1);
-        let push = machine.function(0, "fifo", &[], 0);
-        let slots = machine.host(32 * capacity as usize) as u64;
-        let tail = machine.host(8) as u64;
-        let counters = machine.alloc(0, 256);
-        machine.write(0, counters, &start.to_ne_bytes());
-        machine.write(0, counters + 128, &start.to_ne_bytes());
-        let handle = Fifo {
-            slots,
-            head: counters,
-            tail,
-            tail_cache: counters + 128,
-            capacity,
-            capacity_log2: capacity.ilog2(),
-            abort: machine.abort_handle(0),
-        };
-        let queue = Self { status: machine.host(4) as u64, machine, push, handle, position: start };
-        word(tail).store(start, Ordering::Relaxed);
-        for ahead in 0..u64::from(capacity) {
-            let position = start.wrapping_add(ahead);
-            let old = u64::from(!lap_bit(position, u64::from(capacity))) << 63;
-            queue.slot(position).iter().for_each(|word| word.store(old, Ordering::Relaxed));
-        }
-        queue
-    }
-
-    fn slot(&self, position: u64) -> [&'static AtomicU64; 4] {
-        let slot = self.handle.slots + 32 * (position % u64::from(self.handle.capacity));
-        [0, 8, 16, 24].map(|offset| word(slot + offset))
+        let ring = Ring::new(capacity, start);
+        let push = ring.machine.function(0, "fifo", &[], 0);
+        Self { status: ring.machine.host(4) as u64, ring, push }
     }
 
     fn start(&self, blocks: u32, threads: u32, count: u32, cells: u64) {
-        let args = Args::default().structure(&self.handle).u32(count).u64(cells).u64(self.status);
-        self.machine.launch(0, self.push, LaunchShape { grid: blocks, block: threads }, &args);
+        let args = Args::default().structure(&self.ring.handle).u32(count).u64(cells).u64(self.status);
+        self.ring.machine.launch(0, self.push, LaunchShape { grid: blocks, block: threads }, &args);
     }
 
-    fn poll(&self) -> Option<ProxyTrigger> {
-        let words = self.slot(self.position).map(|word| word.load(Ordering::Relaxed));
-        let trigger = ProxyTrigger { words };
-        let whole = trigger.is_whole(lap_bit(self.position, u64::from(self.handle.capacity)));
-        fence(Ordering::Acquire);
-        whole.then_some(trigger)
-    }
-
-    fn pop(&mut self) {
-        self.position = self.position.wrapping_add(1);
-        word(self.handle.tail).store(self.position, Ordering::Release);
+    /// The next trigger, once it is there.
+    fn next(&mut self) -> ProxyTrigger {
+        let since = Instant::now();
+        loop {
+            if let Some(trigger) = self.ring.poll() {
+                return trigger;
+            }
+            if since.elapsed() > PATIENCE {
+                self.ring.machine.abort();
+                panic!("trigger {} did not come", self.ring.position);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Consumes what `threads` threads push and calls `seen` with each before it is popped.
     fn consume(&mut self, threads: u32, count: u32, mut seen: impl FnMut(u32, u32)) {
         let mut arrivals = Arrivals::new(threads);
         for number in 0..u64::from(threads) * u64::from(count) {
-            let since = Instant::now();
-            let trigger = loop {
-                if let Some(trigger) = self.poll() {
-                    break trigger;
-                }
-                if since.elapsed() > PATIENCE {
-                    self.machine.abort();
-                    panic!("trigger {number} did not come");
-                }
-                std::thread::yield_now();
-            };
+            let trigger = self.next();
             let (thread, index) = arrivals.take(&trigger).unwrap_or_else(|wrong| {
-                self.machine.abort();
+                self.ring.machine.abort();
                 panic!("trigger {number}: {wrong}");
             });
             seen(thread, index);
-            self.pop();
+            self.ring.pop();
         }
-        self.machine.finish();
+        self.ring.machine.finish();
         assert_eq!(arrivals.per_thread(), Some(count));
-        assert_eq!(self.poll(), None, "one too many");
-        assert_eq!(self.machine.read(0, self.handle.head, 8), self.position.to_ne_bytes());
+        assert_eq!(self.ring.poll(), None, "one too many");
+        assert_eq!(self.ring.head(), self.ring.position);
         assert_eq!(self.status(), 0);
     }
 
     fn status(&self) -> u32 {
         word32(self.status).load(Ordering::Acquire)
     }
-}
-
-fn word(address: u64) -> &'static AtomicU64 {
-    // SAFETY: an aligned word of pinned memory that is never freed; everybody reaches it atomically.
-    unsafe { AtomicU64::from_ptr(address as *mut u64) }
-}
-
-fn word32(address: u64) -> &'static AtomicU32 {
-    // SAFETY: as above; the plain stores of a kernel are behind its fence.
-    unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
 #[test]
@@ -136,20 +89,84 @@ fn a_thousand_threads_push_through_sixteen_slots() {
 }
 
 #[test]
+fn thousands_of_threads_push_through_four_slots() {
+    let mut queue = Queue::new(4, (1 << 32) - 100);
+    queue.start(8, 512, 2, 0);
+    queue.consume(4096, 2, |_, _| {});
+}
+
+#[test]
+fn a_trigger_of_zeros_is_one_in_either_lap() {
+    // Fresh memory, and slots whose lap bits are set: neither looks like a trigger of zeros.
+    for start in [0, 1, 2, 3] {
+        let mut queue = Queue::new(2, start);
+        assert_eq!(queue.ring.poll(), None);
+        queue.start(1, 1, 1, 0);
+        assert_eq!(queue.next().payload(), [0; 4]);
+        queue.ring.pop();
+        assert_eq!(queue.ring.poll(), None, "one, not two");
+        queue.ring.machine.finish();
+    }
+}
+
+#[test]
+fn closing_under_load_refuses_what_comes_later_and_loses_nothing() {
+    const THREADS: u32 = 256;
+    // Full or hardly ever; and positions whose lower half starts over before, while and after it is closed.
+    for (capacity, start) in
+        [(2, 0), (64, 5), (64, (1 << 32) - 200), (2, (1 << 32) - 700), (1024, (1 << 32) - 10)]
+    {
+        let mut queue = Queue::new(capacity, start);
+        let mut arrivals = Arrivals::new(THREADS);
+        let mut consume = |queue: &mut Queue, trigger: &ProxyTrigger| {
+            arrivals.take(trigger).unwrap_or_else(|wrong| {
+                queue.ring.machine.abort();
+                panic!("position {}: {wrong}", queue.ring.position);
+            });
+            queue.ring.pop();
+        };
+        queue.start(2, THREADS / 2, u32::MAX, 0);
+        for _ in 0..600 {
+            let trigger = queue.next();
+            consume(&mut queue, &trigger);
+        }
+        queue.ring.close();
+        let since = Instant::now();
+        loop {
+            if let Some(trigger) = queue.ring.poll() {
+                consume(&mut queue, &trigger);
+            } else if queue.ring.head() as u32 == queue.ring.position as u32 {
+                break;
+            }
+            if since.elapsed() > PATIENCE {
+                queue.ring.machine.abort();
+                panic!("closed at {:#x}, drained to {:#x}", queue.ring.head(), queue.ring.position);
+            }
+        }
+        // Nobody waits: all leave, and none of them has written anything that was not seen.
+        queue.ring.machine.finish();
+        assert_eq!(queue.status(), LEFT_CLOSED);
+        assert_eq!(queue.ring.poll(), None);
+        let expected = u64::from(CLOSED) << 32 | queue.ring.position & u64::from(u32::MAX);
+        assert_eq!(queue.ring.head(), expected, "every position that was refused was taken back");
+    }
+}
+
+#[test]
 fn every_start_wraps_around() {
     // All places in a lap, in both laps; the last ones carry into the upper half of the head on the way.
     for start in (0..8).chain((1 << 32) - 8..1 << 32) {
         let mut queue = Queue::new(4, start);
         queue.start(1, 32, 1, 0);
         queue.consume(32, 1, |_, _| {});
-        assert_eq!(queue.position, start + 32);
+        assert_eq!(queue.ring.position, start + 32);
     }
 }
 
 #[test]
 fn what_a_trigger_speaks_of_is_there_and_may_change_after_sync() {
     let mut queue = Queue::new(4, (1 << 32) - 50);
-    let cells = queue.machine.host(4 * 64) as u64;
+    let cells = queue.ring.machine.host(4 * 64) as u64;
     queue.start(2, 32, 8, cells);
     // A thread that did not wait would have written the cell again.
     queue.consume(64, 8, |thread, index| {
@@ -162,13 +179,13 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
     let queue = Queue::new(8, 0);
     queue.start(1, 64, 4, 0);
     let since = Instant::now();
-    while (0..8).any(|p| !queue.slot(p).iter().all(|word| word.load(Ordering::Acquire) >> 63 == 1)) {
+    while (0..8).any(|p| !queue.ring.slot(p).iter().all(|word| word.load(Ordering::Acquire) >> 63 == 1)) {
         assert!(since.elapsed() < PATIENCE, "eight triggers fit");
     }
-    queue.machine.abort();
-    queue.machine.finish();
+    queue.ring.machine.abort();
+    queue.ring.machine.finish();
     assert_eq!(queue.status(), 1);
-    let record = queue.machine.record(0);
+    let record = queue.ring.machine.record(0);
     assert_eq!(record.state, ABORT_RECORD_COMPLETE);
     assert_eq!((record.operation, record.peer), (Operation::FIFO.0, NO_PEER));
     assert_eq!(record.seen, 0, "nothing was popped");
@@ -178,63 +195,43 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
 #[test]
 fn a_thread_that_waits_for_a_position_leaves_when_told_to() {
     let queue = Queue::new(64, 0);
-    let cells = queue.machine.host(4 * 32) as u64;
+    let cells = queue.ring.machine.host(4 * 32) as u64;
     queue.start(1, 32, 2, cells);
     let since = Instant::now();
-    while queue.poll().is_none() {
+    while queue.ring.poll().is_none() {
         assert!(since.elapsed() < PATIENCE, "the first trigger did not come");
     }
-    queue.machine.abort();
-    queue.machine.finish();
+    queue.ring.machine.abort();
+    queue.ring.machine.finish();
     assert_eq!(queue.status(), 1);
-    assert_eq!(queue.machine.record(0).operation, Operation::FIFO.0);
+    assert_eq!(queue.ring.machine.record(0).operation, Operation::FIFO.0);
 }
 
-/// Calls the function form, as a user's kernel would: pushes (w, 1, 2, 3), stores what it got to `out`.
+/// The least that knows `cvta.param`.
+const CVTA_PARAM: Target = Target { sm: 70, ptx: 77 };
+
+/// A user's kernel that calls the device library: pushes (w, 1, 2, 3), stores status and position to `out`.
 const CALLER: &str = "
 .visible .entry push_one(.param .align 8 .b8 fifo[64], .param .u64 w, .param .u64 out)
 {
-    .reg .u64 %a<12>;
-    .reg .u32 %r<6>;
-    .param .u64 p0; .param .u64 p1; .param .u64 p2; .param .u64 p3; .param .u32 p4; .param .u32 p5;
-    .param .u64 p6; .param .u64 p7; .param .u64 p8; .param .u64 p9; .param .u64 p10; .param .u64 p11;
-    .param .u32 p12; .param .u32 p13;
+    .reg .u64 %fifo, %w, %out, %status, %position;
+    .param .u64 at;
+    .param .align 8 .b8 trigger[32];
     .param .align 8 .b8 got[16];
-    ld.param.u64 %a0, [fifo+0];
-    ld.param.u64 %a1, [fifo+8];
-    ld.param.u64 %a2, [fifo+16];
-    ld.param.u64 %a3, [fifo+24];
-    ld.param.u32 %r0, [fifo+32];
-    ld.param.u32 %r1, [fifo+36];
-    ld.param.u64 %a4, [fifo+40];
-    ld.param.u64 %a5, [fifo+48];
-    ld.param.u32 %r2, [fifo+56];
-    ld.param.u64 %a6, [w];
-    ld.param.u64 %a7, [out];
-    st.param.u64 [p0], %a0;
-    st.param.u64 [p1], %a1;
-    st.param.u64 [p2], %a2;
-    st.param.u64 [p3], %a3;
-    st.param.u32 [p4], %r0;
-    st.param.u32 [p5], %r1;
-    st.param.u64 [p6], %a6;
-    mov.u64 %a8, 1;
-    st.param.u64 [p7], %a8;
-    mov.u64 %a8, 2;
-    st.param.u64 [p8], %a8;
-    mov.u64 %a8, 3;
-    st.param.u64 [p9], %a8;
-    st.param.u64 [p10], %a4;
-    st.param.u64 [p11], %a5;
-    st.param.u32 [p12], %r2;
-    mov.u32 %r3, 0;
-    st.param.u32 [p13], %r3;
-    call (got), aqueduct_device_fifo_push, (p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13);
-    ld.param.u64 %a9, [got+0];
-    ld.param.u32 %r4, [got+8];
-    cvt.u64.u32 %a10, %r4;
-    st.global.u64 [%a7], %a9;
-    st.global.u64 [%a7+8], %a10;
+    mov.b64 %fifo, fifo;
+    cvta.param.u64 %fifo, %fifo;
+    ld.param.u64 %w, [w];
+    ld.param.u64 %out, [out];
+    st.param.u64 [at], %fifo;
+    st.param.u64 [trigger+0], %w;
+    st.param.u64 [trigger+8], 1;
+    st.param.u64 [trigger+16], 2;
+    st.param.u64 [trigger+24], 3;
+    call (got), aqueduct_device_fifo_push, (at, trigger);
+    ld.param.u32 %status, [got+0];
+    ld.param.u64 %position, [got+8];
+    st.weak.global.u64 [%out], %status;
+    st.weak.global.u64 [%out+8], %position;
     ret;
 }
 ";
@@ -242,22 +239,22 @@ const CALLER: &str = "
 #[test]
 fn a_users_kernel_pushes_and_a_word_that_does_not_fit_is_refused() {
     let mut queue = Queue::new(2, 7);
-    let module = functions(Target::new(70)).unwrap().text + CALLER;
-    let push = queue.machine.load(0, &module, "push_one");
-    let out = queue.machine.host(16) as u64;
-    for (value, expected) in [(1 << 63, [0, 2]), ((1 << 63) - 1, [7, 0]), (u64::MAX, [0, 2]), (0, [8, 0])] {
-        let args = Args::default().structure(&queue.handle).u64(value).u64(out);
-        queue.machine.launch(0, push, LaunchShape { grid: 1, block: 1 }, &args);
-        queue.machine.finish();
+    let module = functions(CVTA_PARAM).unwrap().text + CALLER;
+    let push = queue.ring.machine.load(0, &module, "push_one");
+    let out = queue.ring.machine.host(16) as u64;
+    for (value, expected) in [(1 << 63, [2, 0]), ((1 << 63) - 1, [0, 7]), (u64::MAX, [2, 0]), (0, [0, 8])] {
+        let args = Args::default().structure(&queue.ring.handle).u64(value).u64(out);
+        queue.ring.machine.launch(0, push, LaunchShape { grid: 1, block: 1 }, &args);
+        queue.ring.machine.finish();
         assert_eq!(
             [word(out), word(out + 8)].map(|word| word.load(Ordering::Acquire)),
             expected,
             "{value:#x}"
         );
-        let arrived = queue.poll().map(|trigger| trigger.payload());
-        assert_eq!(arrived, (expected[1] == 0).then_some([value, 1, 2, 3]));
+        let arrived = queue.ring.poll().map(|trigger| trigger.payload());
+        assert_eq!(arrived, (expected[0] == 0).then_some([value, 1, 2, 3]));
         if arrived.is_some() {
-            queue.pop();
+            queue.ring.pop();
         }
     }
 }
