@@ -1,62 +1,93 @@
-//! The other two forms of a fragment: a function to link against, and inline assembly for C++.
+//! The device library: what users' kernels call, as PTX functions to link against and as inline functions for CUDA C++.
+//!
+//! Both are made from one table of operations (`table`), each of which names a fragment and says where the
+//! fragment's parameters are found: in a handle, in an argument, or in a constant.
 
-use crate::abi::STRUCTS;
-use crate::fragment::{Direction, Fragment, FragmentParam, Variant};
+mod c;
+mod cpp;
+mod operation;
+mod ptx;
+mod table;
+
+use self::operation::Call;
+use crate::fragment::{Fragment, FragmentParam, Variant};
 use crate::{Instance, Target, TemplateError, globals, sources, template};
-use std::fmt::Write as _;
 
-/// A module with every exported fragment as a `.visible .func`, for `cuLinkAddData` beside a user's kernel.
+/// A module with every operation as a `.visible .func`, for `cuLinkAddData` beside a user's kernel.
 ///
-/// The function of fragment `f` is `aqueduct_device_f`; constants with several values add theirs
-/// (`aqueduct_device_put_packets_ll16`). Parameters come in the contract's order, `out` ones left out; a single `out`
-/// or `inout` parameter is the return value, several are returned in a structure of 8-byte slots in order.
+/// The function of operation `f` is `aqueduct_device_f`. A handle is passed as its generic address, a trigger by value, a
+/// memory as its global address. One result is the value returned; several lie in slots of 8 bytes. The text is
+/// documented; [`declarations`] is what a caller needs.
 ///
 /// # Errors
-/// A mistake in a fragment, with its file and line.
+/// A mistake in the table or in a fragment.
 pub fn functions(target: Target) -> Result<Instance, TemplateError> {
     let mut instance = Instance { text: format!("{}\n", target.header()), entries: Vec::new() };
-    for (fragment, variant) in exported()? {
-        let symbol = format!("aqueduct_device_{}{}", fragment.name, variant.suffix);
-        function(&mut instance.text, &symbol, &fragment, &variant, target)?;
-        instance.entries.push(symbol);
+    for call in Call::all(table::operations())? {
+        ptx::define(&mut instance.text, &call, target)?;
+        instance.entries.push(ptx::symbol(&call));
     }
     Ok(instance)
 }
 
-/// The C and C++ header: the structures of [`crate::abi`] for both, and for CUDA C++ every exported fragment as a
-/// `__device__` function `aqueduct_<fragment>` of inline assembly.
+/// `.extern` declarations of all [`functions`], to copy into a PTX file that calls them.
 ///
 /// # Errors
-/// A mistake in a fragment, with its file and line.
+/// A mistake in the table or in a fragment.
+pub fn declarations() -> Result<String, TemplateError> {
+    let mut out = String::from(DECLARATIONS_HEAD);
+    for call in Call::all(table::operations())? {
+        out.push('\n');
+        ptx::document(&mut out, &call);
+        ptx::declare(&mut out, &call);
+    }
+    Ok(out)
+}
+
+/// The C and C++ header: constants and structures of [`crate::abi`] for both, and for CUDA C++ every operation as a
+/// `__device__` function `aqueduct_<operation>`.
+///
+/// # Errors
+/// A mistake in the table or in a fragment.
 pub fn header() -> Result<String, TemplateError> {
     let mut out = String::from(HEADER_HEAD);
-    for layout in STRUCTS {
-        out.push('\n');
-        comment(&mut out, "", layout.doc.iter().map(|line| plain(line)));
-        let _ = writeln!(out, "typedef struct Aqueduct{} {{", layout.name);
-        for field in layout.fields {
-            comment(&mut out, "    ", field.doc.iter().map(|line| plain(line)));
-            let _ = writeln!(out, "    {};", c_declaration(field.rust_type, field.name));
-        }
-        let name = format!("Aqueduct{}", layout.name);
-        let _ = writeln!(out, "}} {name};");
-        let _ = writeln!(out, "AQUEDUCT_ASSERT(sizeof({name}) == {}, \"{name}\");", layout.size);
-        for field in layout.fields {
-            let (field, offset) = (field.name, field.offset);
-            let _ =
-                writeln!(out, "AQUEDUCT_ASSERT(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");");
+    c::constants(&mut out);
+    c::structures(&mut out);
+    let calls = Call::all(table::operations())?;
+    out.push_str(HEADER_BLOCKS);
+    out.push_str(cpp::FENCES);
+    let mut blocks: Vec<(&Fragment, &Variant)> = Vec::new();
+    for Call { fragment, variant, .. } in &calls {
+        if !blocks.iter().any(|(f, v)| f.name == fragment.name && v.suffix == variant.suffix) {
+            blocks.push((fragment, variant));
         }
     }
-    out.push_str("\n#if defined(__CUDACC__)\n");
-    for (fragment, variant) in exported()? {
-        wrapper(&mut out, &fragment, &variant)?;
+    for (fragment, variant) in blocks {
+        cpp::block(&mut out, fragment, variant)?;
     }
+    out.push_str(HEADER_OPERATIONS);
+    calls.iter().for_each(|call| cpp::function(&mut out, call));
     out.push_str("\n#endif /* __CUDACC__ */\n\n#endif /* AQUEDUCT_DEVICE_H */\n");
     Ok(out)
 }
 
+const DECLARATIONS_HEAD: &str = "\
+// Generated by the aqueduct-ptx crate from its table of operations; a test keeps it up to date. Do not edit.
+//
+// Declarations of the functions of the device library. Copy those that you call into your PTX.
+//
+// A parameter that is a handle (channel, port, fifo, semaphore, abort) is the generic address of the structure. Of a
+// kernel's parameter passed by value, with PTX 7.7 and newer:
+//     mov.b64 %at, channel;
+//     cvta.param.u64 %at, %at;
+// A memory (dst, src, packets, state, arrived) is a global address. One result is returned as it is; several lie in
+// slots of 8 bytes, the first of them the status.
+";
+
 const HEADER_HEAD: &str = "\
-/* Generated by the aqueduct-ptx crate from its ABI and its PTX fragments; a test keeps it up to date. Do not edit. */
+/* Generated by the aqueduct-ptx crate from its ABI and its table of operations; a test keeps it up to date. Do not edit.
+ *
+ * The structures are C11 and C++11. The functions are CUDA C++11, for compute capability 7.0 and newer. */
 #ifndef AQUEDUCT_DEVICE_H
 #define AQUEDUCT_DEVICE_H
 
@@ -70,11 +101,24 @@ const HEADER_HEAD: &str = "\
 #endif
 ";
 
-fn exported() -> Result<Vec<(Fragment, Variant)>, TemplateError> {
-    let fragments = Fragment::all().map_err(|message| crate::failure("kernels/inc", message))?;
-    let pairs = fragments.into_iter().filter(Fragment::is_exported);
-    Ok(pairs.flat_map(|f| f.variants().into_iter().map(move |v| (f.clone(), v))).collect())
-}
+const HEADER_BLOCKS: &str = "
+#if defined(__CUDACC__)
+
+/* What the functions below are made of. Not to be called: parameters may change with any version. */
+";
+
+const HEADER_OPERATIONS: &str = "
+/* The operations.
+ *
+ * A group is any number of threads that call an operation together, each with its index in the group. What waits or
+ * asks gives a status:
+ *   AQUEDUCT_LEFT_NOT      it was done
+ *   AQUEDUCT_LEFT_TOLD     the host told the kernel to leave: it does, without waiting for anything else
+ *   AQUEDUCT_LEFT_REFUSED  an argument does not fit, such as a put past the end; nothing was done
+ *   AQUEDUCT_LEFT_CLOSED   the FIFO was closed, because its proxy stopped or failed; nothing was done
+ * aqueduct_group_barrier spreads a status to a whole group. `order` names the pairs of release and acquire that an
+ * operation takes part in; docs/memory-model.md lists them. */
+";
 
 fn render(
     fragment: &Fragment,
@@ -87,167 +131,33 @@ fn render(
     template::render_fragment(&fragment.file, &sources::find, &globals(target), &params)
 }
 
-/// PTX type of a parameter's register.
-fn ptx_type(param: &FragmentParam, variant: &Variant) -> String {
-    let ty = param.resolved(variant);
-    if ty == "addr" { "u64".to_owned() } else { ty }
-}
-
-fn function(
-    out: &mut String,
-    symbol: &str,
-    fragment: &Fragment,
-    variant: &Variant,
-    target: Target,
-) -> Result<(), TemplateError> {
-    let lower = |param: &FragmentParam| param.name.to_lowercase();
-    let inputs: Vec<_> = fragment.params.iter().filter(|p| p.direction != Direction::Out).collect();
-    let outputs: Vec<_> = fragment.params.iter().filter(|p| p.direction != Direction::In).collect();
-    for line in fragment.doc.iter().chain(&fragment.notes) {
-        let _ = writeln!(out, "// {line}");
-    }
-    let result = match outputs[..] {
-        [] => String::new(),
-        [only] => format!("(.param .{} result) ", ptx_type(only, variant)),
-        _ => format!("(.param .align 8 .b8 result[{}]) ", outputs.len() * 8),
-    };
-    let list: Vec<_> =
-        inputs.iter().map(|p| format!("\n    .param .{} in_{}", ptx_type(p, variant), lower(p))).collect();
-    let _ = writeln!(out, ".visible .func {result}{symbol}({}\n)\n{{", list.join(","));
-    for param in &fragment.params {
-        let _ = writeln!(out, "    .reg .{} %arg_{};", ptx_type(param, variant), lower(param));
-    }
-    for param in &inputs {
-        let name = lower(param);
-        let _ = writeln!(out, "    ld.param.{} %arg_{name}, [in_{name}];", ptx_type(param, variant));
-    }
-    out.push_str(&render(fragment, variant, target, |_, param| format!("%arg_{}", lower(param)))?);
-    for (slot, param) in outputs.iter().enumerate() {
-        let (ty, name) = (ptx_type(param, variant), lower(param));
-        let _ = writeln!(out, "    st.param.{ty} [result+{}], %arg_{name};", slot * 8);
-    }
-    out.push_str("    ret;\n}\n\n");
-    Ok(())
-}
-
-fn wrapper(out: &mut String, fragment: &Fragment, variant: &Variant) -> Result<(), TemplateError> {
-    // Operands are numbered outputs first, as the assembler statement lists them.
-    let outputs: Vec<_> = fragment.params.iter().filter(|p| p.direction != Direction::In).collect();
-    let inputs: Vec<_> = fragment.params.iter().filter(|p| p.direction == Direction::In).collect();
-    let number = |param: &FragmentParam| outputs.iter().chain(&inputs).position(|p| p.name == param.name);
-    // A character that no PTX contains marks the operands until the percent signs of registers are doubled.
-    let mark = |_: usize, param: &FragmentParam| format!("\u{1}{}", number(param).unwrap_or_default());
-    let floor = render(fragment, variant, Target::new(70), mark)?;
-    let hopper = render(fragment, variant, Target::new(90), mark)?;
-
-    let documents = fragment.params.iter().map(|p| format!("{}: {}", p.name.to_lowercase(), p.doc));
-    out.push('\n');
-    comment(out, "", fragment.doc.iter().cloned().chain(documents).chain(fragment.notes.iter().cloned()));
-    let list: Vec<_> = fragment.params.iter().map(|p| c_parameter(p, variant)).collect();
-    let _ = writeln!(
-        out,
-        "static __device__ __forceinline__ void aqueduct_{}{}({})\n{{",
-        fragment.name,
-        variant.suffix,
-        list.join(", ")
-    );
-    let operands = |list: &[&FragmentParam]| -> String {
-        list.iter().map(|p| c_operand(p, variant)).collect::<Vec<_>>().join(", ")
-    };
-    let tail = format!(
-        "        : {}\n        : {}\n        : \"memory\");\n",
-        operands(&outputs),
-        operands(&inputs)
-    );
-    if floor == hopper {
-        let _ = write!(out, "    asm volatile(\n{}{tail}", assembler(&floor));
-    } else {
-        let _ =
-            write!(out, "#if __CUDA_ARCH__ >= 900\n    asm volatile(\n{}{tail}#else\n", assembler(&hopper));
-        let _ = write!(out, "    asm volatile(\n{}{tail}#endif\n", assembler(&floor));
-    }
-    out.push_str("}\n");
-    Ok(())
-}
-
-/// PTX as C string literals: no comments, percent signs doubled, operand marks replaced.
-fn assembler(text: &str) -> String {
-    let mut out = String::new();
-    for line in text.lines() {
-        let code = line.split("//").next().unwrap_or("").trim();
-        if !code.is_empty() {
-            let code = code.replace('%', "%%").replace('\u{1}', "%");
-            let _ = writeln!(out, "        \"{code}\\n\\t\"");
-        }
-    }
-    out
-}
-
-fn c_parameter(param: &FragmentParam, variant: &Variant) -> String {
-    let name = param.name.to_lowercase();
-    let ty = param.resolved(variant);
-    let reference = if param.direction == Direction::In { "" } else { "&" };
-    match ty.as_str() {
-        "addr" => format!("const volatile void *{name}"),
-        "f32" => format!("float {reference}{name}"),
-        _ => format!("uint{}_t {reference}{name}", &ty[1..]),
-    }
-}
-
-fn c_operand(param: &FragmentParam, variant: &Variant) -> String {
-    let name = param.name.to_lowercase();
-    let modifier = match param.direction {
-        Direction::In => "",
-        Direction::Out => "=",
-        Direction::InOut => "+",
-    };
-    match param.resolved(variant).as_str() {
-        "addr" => format!("\"l\"((uint64_t)__cvta_generic_to_global((const void *){name}))"),
-        "u32" => format!("\"{modifier}r\"({name})"),
-        "f32" => format!("\"{modifier}f\"({name})"),
-        _ => format!("\"{modifier}l\"({name})"),
-    }
-}
-
-/// A field in C. Arrays of the ABI are written `[u64; N]` with a literal `N`.
-fn c_declaration(rust_type: &str, name: &str) -> String {
-    let scalar = |ty: &str| match ty.strip_prefix('u').filter(|bits| bits.parse::<u32>().is_ok()) {
-        Some(bits) => format!("uint{bits}_t"),
-        None => format!("Aqueduct{}", ty.rsplit("::").next().unwrap_or(ty).trim()),
-    };
-    match rust_type.strip_prefix('[').and_then(|t| t.strip_suffix(']')).and_then(|t| t.split_once(';')) {
-        Some((element, count)) => format!("{} {name}[{}]", scalar(element.trim()), count.trim()),
-        None => format!("{} {name}", scalar(rust_type)),
-    }
-}
-
-/// Rust documentation without the marks of its links.
-fn plain(line: &str) -> String {
-    line.trim().replace("[`", "").replace("`]", "").replace('`', "")
-}
-
-fn comment(out: &mut String, indent: &str, lines: impl Iterator<Item = String>) {
-    let lines: Vec<_> = lines.collect();
-    let _ = writeln!(out, "{indent}/* {} */", lines.join(&format!("\n{indent} * ")).replace(" * \n", " *\n"));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const REGENERATE: &str =
+        "is stale: cargo run -p aqueduct-ptx --bin aqueduct-ptx-emit -- --include ptx/include";
+
     #[test]
-    fn the_checked_in_header_is_up_to_date() {
-        let checked_in = include_str!("../include/aqueduct_device.h");
-        assert!(
-            header().unwrap() == checked_in,
-            "ptx/include/aqueduct_device.h is stale: cargo run -p aqueduct-ptx --bin aqueduct-ptx-emit -- --header ptx/include/aqueduct_device.h"
-        );
+    fn the_checked_in_files_are_up_to_date() {
+        let header_file = include_str!("../include/aqueduct_device.h");
+        assert!(header().unwrap() == header_file, "ptx/include/aqueduct_device.h {REGENERATE}");
+        let declared = include_str!("../include/aqueduct_device.ptx");
+        assert!(declarations().unwrap() == declared, "ptx/include/aqueduct_device.ptx {REGENERATE}");
+    }
+
+    #[test]
+    fn every_operation_is_compiled_by_the_header_test() {
+        let used = include_str!("../tests/header.cu");
+        for call in Call::all(table::operations()).unwrap() {
+            assert!(used.contains(&format!("aqueduct_{}(", call.name)), "aqueduct_{}", call.name);
+        }
     }
 
     #[test]
     fn operands_are_numbered_outputs_first() {
         let text = header().unwrap();
-        let poll = &text[text.find("void aqueduct_sem_poll(").unwrap()..];
+        let poll = &text[text.find("void aqueduct_block_sem_poll(").unwrap()..];
         let poll = &poll[..poll.find("\n}").unwrap()];
         assert!(poll.contains("selp.u32 %0, 1, 0, %%sp_p;"), "{poll}");
         assert!(poll.contains("ld.acquire.sys.global.u64 %%sp_seen, [%1];"), "{poll}");
@@ -257,9 +167,24 @@ mod tests {
     #[test]
     fn one_result_is_a_value_and_several_are_slots() {
         let module = functions(Target::new(80)).unwrap();
-        assert!(module.entries.iter().any(|symbol| symbol == "aqueduct_device_put_packets_ll8"));
-        assert!(module.text.contains(".func (.param .u32 result) aqueduct_device_sem_poll("));
-        assert!(module.text.contains(".func (.param .align 8 .b8 result[16]) aqueduct_device_grid_thread("));
+        assert!(
+            module.entries.iter().any(|symbol| symbol == "aqueduct_device_memory_channel_put_packets_ll8")
+        );
+        assert!(module.text.contains(".func (.param .u32 result) aqueduct_device_memory_channel_poll("));
+        assert!(module.text.contains(".func (.param .align 8 .b8 result[16]) aqueduct_device_fifo_push("));
         assert!(module.text.contains(".func aqueduct_device_copy("));
+        let port = &module.text[module.text.find(") aqueduct_device_port_wait(").unwrap()..];
+        let inbound = std::mem::offset_of!(crate::abi::PortChannelHandle, semaphore);
+        assert!(port.contains(&format!("ld.weak.u64 %arg_inbound, [%at_port+{inbound}];")));
+    }
+
+    #[test]
+    fn the_same_handle_fields_are_used_in_cpp() {
+        let text = header().unwrap();
+        let put = &text[text.find("aqueduct_port_put_with_signal(").unwrap()..];
+        let put = &put[..put.find("\n}").unwrap()];
+        assert!(put.contains("port.fifo.abort.word, port.abort.record, port.abort.rank"), "{put}");
+        assert!(put.contains("AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG"), "{put}");
+        assert!(put.contains("return result;"), "{put}");
     }
 }

@@ -1,9 +1,8 @@
 //! The contract block of a fragment, read by machine.
 //!
-//! From `// param:` and `// const:` lines come the linkable function and the C++ wrapper of a fragment; the same
-//! names are what an `#include` binds. Types: `addr` (a global address), `u32`, `u64`, `f32`, or a constant's
-//! `${NAME}`; a parameter of any other type (`label`, `pred`, `text`), or a line
-//! `// forms: inline`, makes a fragment one that can only be inlined.
+//! The names of `// param:` and `// const:` lines are what an `#include` binds, and what an operation of the device
+//! library finds in handles and arguments. Types: `addr` (a global address), `u32`, `u64`, `f32`, or a constant's
+//! `${NAME}`; a parameter of any other type (`label`, `pred`, `text`) makes a fragment one that can only be inlined.
 
 use crate::sources;
 
@@ -20,8 +19,6 @@ pub struct Fragment {
     pub params: Vec<FragmentParam>,
     /// Constants, each with its allowed values.
     pub consts: Vec<FragmentConst>,
-    /// Whether the contract forbids the other forms.
-    pub inline_only: bool,
     /// The `threads:`, `reads:`, `writes:` and `sync:` lines.
     pub notes: Vec<String>,
 }
@@ -77,15 +74,8 @@ impl Fragment {
 
     fn parse(file: &str, text: &str) -> Result<Self, String> {
         let name = file.strip_suffix(".ptxi").unwrap_or(file).to_owned();
-        let mut fragment = Self {
-            name,
-            file: file.to_owned(),
-            doc: vec![],
-            params: vec![],
-            consts: vec![],
-            inline_only: false,
-            notes: vec![],
-        };
+        let mut fragment =
+            Self { name, file: file.to_owned(), doc: vec![], params: vec![], consts: vec![], notes: vec![] };
         for (index, line) in text.lines().enumerate() {
             let Some(line) = line.strip_prefix("//") else { break };
             let fail = |what: &str| Err(format!("{file}:{}: {what}", index + 1));
@@ -107,7 +97,6 @@ impl Fragment {
                     let values = values.split('|').map(str::to_owned).collect();
                     fragment.consts.push(FragmentConst { name: name.to_owned(), values });
                 }
-                Some(("forms", "inline")) => fragment.inline_only = true,
                 Some(("threads" | "reads" | "writes" | "sync", _)) => fragment.notes.push(line.to_owned()),
                 _ if fragment.params.is_empty() => fragment.doc.push(line.to_owned()),
                 _ => return fail("free text belongs before the first parameter"),
@@ -119,10 +108,16 @@ impl Fragment {
         Ok(fragment)
     }
 
-    /// Whether the fragment exists as a function and as a C++ wrapper, not only inlined.
+    /// Whether all parameters are registers that a function can take: an operation of the device library can be made
+    /// of it.
     pub fn is_exported(&self) -> bool {
         let register = |ty: &str| matches!(ty, "addr" | "u32" | "u64" | "f32") || ty.starts_with("${");
-        !self.inline_only && self.params.iter().all(|param| register(&param.ty))
+        self.params.iter().all(|param| register(&param.ty))
+    }
+
+    /// The parameter called `name`.
+    pub fn param(&self, name: &str) -> Option<&FragmentParam> {
+        self.params.iter().find(|param| param.name == name)
     }
 
     /// Every combination of constants.
@@ -149,12 +144,13 @@ impl Fragment {
 }
 
 impl FragmentParam {
-    /// The type with the variant's constants put in.
-    pub(crate) fn resolved(&self, variant: &Variant) -> String {
+    /// PTX type of its register, the variant's constants put in.
+    pub(crate) fn register(&self, variant: &Variant) -> String {
         let find =
             |name: &str| variant.consts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
         let constant = self.ty.strip_prefix("${").and_then(|ty| ty.strip_suffix('}'));
-        constant.and_then(find).unwrap_or_else(|| self.ty.clone())
+        let ty = constant.and_then(find).unwrap_or_else(|| self.ty.clone());
+        if ty == "addr" { "u64".to_owned() } else { ty }
     }
 }
 

@@ -24,7 +24,7 @@ mod sources;
 mod target;
 mod template;
 
-pub use forms::{functions, header};
+pub use forms::{declarations, functions, header};
 pub use fragment::{Direction, Fragment, FragmentConst, FragmentParam};
 pub use target::Target;
 pub use template::TemplateError;

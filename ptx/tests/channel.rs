@@ -300,19 +300,19 @@ fn every_wait_leaves_when_asked_and_says_what_it_waited_for() {
 /// A user's kernel: `rounds` times, each block says which round it is in, meets the others, and looks at its neighbour.
 const ROUNDS: &str = r"
 .visible .entry rounds(
-    .param .u64 state, .param .u64 said, .param .u64 errors, .param .u32 rounds, .param .u64 word, .param .u64 record,
+    .param .u64 state, .param .u64 said, .param .u64 errors, .param .u32 rounds, .param .align 8 .b8 abort[24],
     .param .u32 groups
 )
 {
-    .reg .u64 %state, %said, %errors, %word, %record, %mine, %next;
+    .reg .u64 %state, %said, %errors, %abort, %mine, %next;
     .reg .u32 %rounds, %groups, %round, %block, %lane, %width, %heard, %aborted, %t;
     .reg .pred %p, %first;
     ld.param.u64 %state, [state];
     ld.param.u64 %said, [said];
     ld.param.u64 %errors, [errors];
     ld.param.u32 %rounds, [rounds];
-    ld.param.u64 %word, [word];
-    ld.param.u64 %record, [record];
+    mov.b64 %abort, abort;
+    cvta.param.u64 %abort, %abort;
     ld.param.u32 %groups, [groups];
     mov.u32 %block, %ctaid.x;
     mov.u32 %lane, %tid.x;
@@ -342,34 +342,34 @@ LEAVE:
 ";
 
 const CALL: &str = "{
-        .param .u64 a0; .param .u32 a1; .param .u32 a2; .param .u32 a3; .param .u32 a4;
-        .param .u64 a5; .param .u64 a6; .param .u32 a7; .param .u32 a8; .param .u32 r;
-        st.param.u64 [a0], %state;
-        st.param.u32 [a1], %groups;
-        st.param.u32 [a2], %lane;
-        st.param.u32 [a3], %width;
-        st.param.u32 [a4], 1;
-        st.param.u64 [a5], %word;
-        st.param.u64 [a6], %record;
-        st.param.u32 [a7], 0;
-        st.param.u32 [a8], %aborted;
-        call.uni (r), aqueduct_device_grid_barrier, (a0, a1, a2, a3, a4, a5, a6, a7, a8);
+        .param .u32 a0; .param .u64 a1; .param .u32 a2; .param .u32 a3; .param .u32 a4; .param .u32 a5; .param .u64 a6;
+        .param .u32 r;
+        st.param.u32 [a0], %aborted;
+        st.param.u64 [a1], %state;
+        st.param.u32 [a2], %groups;
+        st.param.u32 [a3], %lane;
+        st.param.u32 [a4], %width;
+        st.param.u32 [a5], 1;
+        st.param.u64 [a6], %abort;
+        call.uni (r), aqueduct_device_grid_barrier, (a0, a1, a2, a3, a4, a5, a6);
         ld.param.u32 %aborted, [r];
     }";
+
+/// The least that knows `cvta.param`.
+const CVTA_PARAM: Target = Target { sm: 70, ptx: 77 };
 
 #[test]
 fn a_users_kernel_calls_the_grid_barrier_as_a_function() {
     let pair = Pair::new();
     let machine = &pair.machine;
-    let text =
-        format!("{}{}", functions(Target::new(70)).expect("fragments").text, ROUNDS.replace("CALL", CALL));
+    let text = format!("{}{}", functions(CVTA_PARAM).expect("fragments").text, ROUNDS.replace("CALL", CALL));
     let function = machine.load(0, &text, "rounds");
     let (state, said, errors) =
         (machine.alloc(0, size_of::<GridBarrier>()), machine.alloc(0, 256), machine.alloc(0, 8));
     let abort = pair.handles[0].abort;
     let launch = |grid: u32, groups: u32, rounds: u32| {
         let args = Args::default().u64(state).u64(said).u64(errors).u32(rounds);
-        machine.launch(0, function, shape(grid, 64), &args.u64(abort.word).u64(abort.record).u32(groups));
+        machine.launch(0, function, shape(grid, 64), &args.structure(&abort).u32(groups));
     };
     // The barrier's word is never reset between grids of different sizes, with odd and even numbers of rounds.
     for (grid, rounds) in [(1, 3), (4, 5), (3, 4), (2, 1), (4, 2)] {

@@ -1,41 +1,81 @@
-// Uses the wrappers of aqueduct_device.h, several of them twice; compiled by ci/ptx.sh, run by nobody.
+// Uses every operation of aqueduct_device.h, several of them twice in one function, so that labels and registers of the
+// two must not collide; compiled by ci/ptx.sh, run by nobody.
 #include "aqueduct_device.h"
 
-extern "C" __global__ void every_wrapper(AqueductMemoryChannelHandle channel, AqueductScratchRegion region, uint64_t bytes,
-                                         uint32_t *result)
+extern "C" __global__ void memory_channel(const AqueductMemoryChannelHandle channel, uint64_t bytes, uint64_t *result)
 {
-    void *dst = (void *)channel.dst, *src = (void *)channel.src, *packets = (void *)channel.packets;
-    void *word = (void *)channel.abort.word, *record = (void *)channel.abort.record;
-    void *inbound = (void *)channel.semaphore.inbound, *expected = (void *)channel.semaphore.expected_inbound;
-    void *outbound = (void *)channel.semaphore.outbound, *remote = (void *)channel.semaphore.remote_inbound;
-    uint32_t rank = channel.abort.rank, peer = channel.peer, aborted = 0, taken = 0, last = 0;
-    uint64_t tid, nthreads, element64;
-    uint32_t element32;
+    const uint64_t thread = threadIdx.x, threads = blockDim.x;
+    uint32_t status = AQUEDUCT_LEFT_NOT;
 
-    aqueduct_grid_thread(tid, nthreads);
     for (int twice = 0; twice < 2; twice++) {
-        aqueduct_copy(dst, src, bytes, tid, nthreads);
-        aqueduct_put_packets_ll8(dst, src, bytes, tid, nthreads, 7);
-        aqueduct_unpack_packets_ll8(packets, src, bytes, tid, nthreads, 7, word, record, rank, peer, aborted);
+        aqueduct_memory_channel_put(channel, 0, 8, bytes, thread, threads);
+        aqueduct_memory_channel_put_packets_ll8(channel, 0, 4, bytes, thread, threads, 7);
+        status |= aqueduct_memory_channel_unpack_packets_ll8(channel, 0, 4, bytes, thread, threads, 7);
     }
-    aqueduct_copy(src, dst, bytes, tid, nthreads);
-    aqueduct_put_packets_ll16(dst, src, bytes, tid, nthreads, 7);
-    aqueduct_unpack_packets_ll16(packets, src, bytes, tid, nthreads, 7, word, record, rank, peer, aborted);
-    aqueduct_element_read_u64(dst, 1, element64);
-    aqueduct_element_read_u32(dst, 1, element32);
-    aqueduct_element_write_u64(dst, 2, element64);
-    aqueduct_element_write_u32(dst, 2, element32);
-    aqueduct_grid_barrier((void *)region.barrier, gridDim.x, threadIdx.x, blockDim.x, 0, word, record, rank, aborted);
-    aqueduct_group_sync(0, blockDim.x, aborted);
-    if (threadIdx.x == 0 && aborted == 0) {
-        aqueduct_last_block((void *)channel.arrived, gridDim.x, last);
-        if (last) aqueduct_sem_signal(outbound, remote);
-        aqueduct_sem_relaxed_signal(outbound, remote);
-        aqueduct_sem_wait(inbound, expected, word, record, rank, peer, aborted);
-        aqueduct_sem_wait(inbound, expected, word, record, rank, peer, aborted);
-        aqueduct_sem_relaxed_wait(inbound, expected, word, record, rank, peer, aborted);
-        aqueduct_sem_poll(inbound, expected, taken);
-        if (aborted) aqueduct_abort_record(record, rank, 1, peer, 0, 0, 0);
-        *result = aborted + taken;
+    aqueduct_memory_channel_get(channel, 0, 8, bytes, thread, threads);
+    aqueduct_memory_channel_put_packets_ll16(channel, 0, 8, bytes, thread, threads, 7);
+    status |= aqueduct_memory_channel_unpack_packets_ll16(channel, 0, 8, bytes, thread, threads, 7);
+    aqueduct_memory_channel_put_packets_ll128(channel, 0, 8, bytes, thread, threads, 7);
+    status |= aqueduct_memory_channel_unpack_packets_ll128(channel, 0, 8, bytes, thread, threads, 7);
+    status = aqueduct_group_barrier(status, 1, blockDim.x);
+    if (thread == 0 && status == AQUEDUCT_LEFT_NOT) {
+        aqueduct_memory_channel_write_u64(channel, 1, aqueduct_memory_channel_read_u64(channel, 0));
+        aqueduct_memory_channel_write_u32(channel, 7, aqueduct_memory_channel_read_u32(channel, 6));
+        if (aqueduct_memory_channel_last_group(channel, gridDim.x)) aqueduct_memory_channel_signal(channel);
+        aqueduct_memory_channel_relaxed_signal(channel);
+        status = aqueduct_memory_channel_wait(channel) | aqueduct_memory_channel_wait(channel);
+        status |= aqueduct_memory_channel_relaxed_wait(channel);
+        *result = status + aqueduct_memory_channel_poll(channel);
+    }
+}
+
+extern "C" __global__ void port(const AqueductPortChannelHandle port, uint64_t bytes, uint64_t *result)
+{
+    const uint64_t thread = threadIdx.x, threads = blockDim.x;
+    uint32_t status = aqueduct_port_put_packets_ll8(port, 0, 0, 4, bytes, thread, threads, 1, 7);
+
+    status |= aqueduct_port_unpack_packets_ll8(port, 0, 4, bytes, thread, threads, 7);
+    status |= aqueduct_port_put_packets_ll16(port, 0, 0, 8, bytes, thread, threads, 1, 7);
+    status |= aqueduct_port_unpack_packets_ll16(port, 0, 8, bytes, thread, threads, 7);
+    aqueduct_port_pack_packets_ll8(port, 0, 4, bytes, thread, threads, 7);
+    aqueduct_port_pack_packets_ll16(port, 0, 8, bytes, thread, threads, 7);
+    status = aqueduct_group_barrier(status, 1, blockDim.x);
+    if (thread == 0 && status == AQUEDUCT_LEFT_NOT && aqueduct_port_last_group(port, gridDim.x)) {
+        uint64_t position;
+        status = aqueduct_port_put(port, 0, 0, 2 * bytes) | aqueduct_port_put(port, 8, 8, bytes);
+        status |= aqueduct_port_put_with_signal(port, 0, 0, bytes) | aqueduct_port_signal(port);
+        status |= aqueduct_port_put_with_signal_and_flush(port, 0, 0, bytes) | aqueduct_port_flush(port);
+        status |= aqueduct_port_push(port, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_SYNC, 0, 0, bytes, position);
+        status |= aqueduct_port_flushed(port, position) | aqueduct_port_wait(port);
+        *result = status + aqueduct_port_poll(port);
+    }
+}
+
+extern "C" __global__ void without_a_channel(const AqueductFifo fifo, const AqueductSemaphoreHandle semaphore,
+                                             AqueductGridBarrier *barrier, uint8_t *from, uint8_t *packets, uint8_t *to,
+                                             uint32_t *arrived, uint64_t *result)
+{
+    const uint64_t thread = threadIdx.x, threads = blockDim.x;
+    uint32_t status = AQUEDUCT_LEFT_NOT;
+
+    aqueduct_copy(to, from, 960, thread, threads);
+    aqueduct_put_packets_ll8(packets, from, 960, thread, threads, 1);
+    status |= aqueduct_unpack_packets_ll8(packets, to, 960, thread, threads, 1, fifo.abort, 0);
+    aqueduct_put_packets_ll16(packets, from, 960, thread, threads, 2);
+    status |= aqueduct_unpack_packets_ll16(packets, to, 960, thread, threads, 2, fifo.abort, 0);
+    aqueduct_put_packets_ll128(packets, from, 960, thread, threads, 3);
+    status |= aqueduct_unpack_packets_ll128(packets, to, 960, thread, threads, 3, fifo.abort, 0);
+    status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, fifo.abort);
+    status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, fifo.abort);
+    if (thread == 0 && status == AQUEDUCT_LEFT_NOT && aqueduct_last_group(arrived, gridDim.x)) {
+        AqueductProxyTrigger trigger = {{1, 2, 3, 4}};
+        uint64_t position;
+        aqueduct_semaphore_signal(semaphore);
+        aqueduct_semaphore_relaxed_signal(semaphore);
+        status |= aqueduct_semaphore_wait(semaphore, fifo.abort, 1);
+        status |= aqueduct_semaphore_relaxed_wait(semaphore, fifo.abort, 1);
+        status |= aqueduct_fifo_push(fifo, trigger, position);
+        if (!aqueduct_fifo_poll(fifo, position)) status |= aqueduct_fifo_sync(fifo, position);
+        *result = status + aqueduct_semaphore_poll(semaphore);
     }
 }

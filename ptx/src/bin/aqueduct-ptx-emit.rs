@@ -2,9 +2,9 @@
 //!
 //! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every target; one file
 //! each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them.
-//! `aqueduct-ptx-emit --header FILE`: the C and C++ header.
+//! `aqueduct-ptx-emit --include DIR`: the C and C++ header and the declarations of the functions.
 
-use aqueduct_ptx::{Target, catalog, functions, header, instantiate};
+use aqueduct_ptx::{Target, catalog, declarations, functions, header, instantiate};
 use std::{env, error::Error, fs, path::Path};
 
 const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
@@ -12,9 +12,11 @@ const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let directory = args.next().ok_or("usage: aqueduct-ptx-emit DIR [sm ...]")?;
-    if directory == "--header" {
-        let file = args.next().ok_or("usage: aqueduct-ptx-emit --header FILE")?;
-        return Ok(fs::write(file, header()?)?);
+    if directory == "--include" {
+        let directory = args.next().ok_or("usage: aqueduct-ptx-emit --include DIR")?;
+        let directory = Path::new(&directory);
+        fs::write(directory.join("aqueduct_device.h"), header()?)?;
+        return Ok(fs::write(directory.join("aqueduct_device.ptx"), declarations()?)?);
     }
     let mut targets = args.map(|sm| sm.parse()).collect::<Result<Vec<u32>, _>>()?;
     if targets.is_empty() {
