@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Regenerates the PTX that nvcc emits for our CUDA C++ examples (test data of the software device).
+# Regenerates the PTX that nvcc emits for our CUDA C++ files: test data of the software device (corpus), and the
+# examples of the device library (examples).
 #
-#   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check]
+#   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check] [corpus|examples]
 #
 # With --check nothing is written: a difference between the emitted and the checked-in text is a failure.
 # CCCL is only needed when nvcc does not find <cuda/atomic> by itself. CUDA 13.0 is what made the present files;
 # its lowest architecture is compute_75.
 set -euo pipefail
 
-cd "$(dirname "$0")/../sys/cuda-soft/tests/corpus"
+cd "$(dirname "$0")/.."
 : "${NVCC:?set NVCC to the nvcc to use}"
 
 check=no
-[[ "${1:-}" == --check ]] && check=yes
-flags=(-ptx -std=c++17 -O3)
-[[ -n "${CCCL:-}" ]] && flags+=(-I "$CCCL")
+if [[ "${1:-}" == --check ]]; then
+    check=yes
+    shift
+fi
+what=${1:-corpus examples}
 
-emit() { # source architecture [flag]
-    local out="${1%.cu}.$2${3:-}.ptx" made
+emit() { # source architecture [flag]; flags and folder, where it goes, are the caller's
+    local out="$folder${1%.cu}.$2${3:-}.ptx" made
     made="$(mktemp)"
     "$NVCC" "${flags[@]}" ${3:+"$3"} "-arch=compute_${2#sm_}" "$1" -o "$made"
     # The header names the compiler's build, .file the machine's folders, and internal names bear a hash of the source's
@@ -37,15 +40,33 @@ emit() { # source architecture [flag]
     fi
 }
 
-count=0
-for source in *.cu; do
-    count=$((count + 1))
-    case "$source" in
-        bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
-        half_math.cu | ping_pong.cu) emit "$source" sm_75; emit "$source" sm_90 ;;
-        # Line information brings .file, .loc and .section.
-        reduction.cu) emit "$source" sm_75; emit "$source" sm_75 -lineinfo ;;
-        *) emit "$source" sm_75 ;;
-    esac
-done
-[[ $check == no ]] || echo "corpus: $count sources give what is checked in"
+corpus() {
+    local count=0 folder="" source flags=(-ptx -std=c++17 -O3)
+    [[ -z "${CCCL:-}" ]] || flags+=(-I "$CCCL")
+    cd sys/cuda-soft/tests/corpus
+    for source in *.cu; do
+        count=$((count + 1))
+        case "$source" in
+            bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
+            half_math.cu | ping_pong.cu) emit "$source" sm_75; emit "$source" sm_90 ;;
+            # Line information brings .file, .loc and .section.
+            reduction.cu) emit "$source" sm_75; emit "$source" sm_75 -lineinfo ;;
+            *) emit "$source" sm_75 ;;
+        esac
+    done
+    [[ $check == no ]] || echo "corpus: $count sources give what is checked in"
+}
+
+# Below sm_90 the header uses other fences.
+examples() {
+    local count=0 folder=nvcc/ source flags=(-ptx -std=c++11 -Werror all-warnings -I ../include)
+    cd ptx/examples
+    for source in *.cu; do
+        count=$((count + 1))
+        emit "$source" sm_80
+        emit "$source" sm_90
+    done
+    [[ $check == no ]] || echo "examples: $count sources give what is checked in"
+}
+
+for set in $what; do (set -e; "$set"); done

@@ -220,7 +220,9 @@ impl Warp {
         match space {
             Space::Shared => cx.access.shared.base,
             Space::Local => self.stacks().of_lane(lane).base,
-            Space::Generic | Space::Global | Space::Const | Space::Param => 0,
+            // Of a kernel: in other functions lowering takes parameters for local memory.
+            Space::Param => cx.access.params.base,
+            Space::Generic | Space::Global | Space::Const => 0,
         }
     }
 

@@ -1,4 +1,4 @@
-//! memory_spaces.cu, histogram.cu, scan.cu, matmul.cu, reduction.cu.
+//! memory_spaces.cu, parameters.cu, histogram.cu, scan.cu, matmul.cu, reduction.cu.
 
 use super::rig::Corpus;
 use super::values;
@@ -50,6 +50,22 @@ fn local_arrays_and_generic_addresses() {
             };
             assert_eq!(got, want, "{which} {t}");
         }
+    }
+}
+
+#[test]
+fn addresses_of_parameters() {
+    let c = Corpus::load("parameters.sm_75");
+    let out = c.buffer(&[0u32; 64]);
+    let (first, scale, rows) = (1000u32, 7u32, [11u32, 22, 33, 44, 55, 66]);
+    let pair = |n: usize| u64::from(rows[n]) | u64::from(rows[n + 1]) << 32;
+    // The structure comes last: four times eight bytes in a row.
+    let table = [u64::from(scale), pair(0), pair(2), pair(4)];
+    c.run("picked", 2, 32, 0, &[&[u64::from(first), out.address], &table[..]].concat());
+    for (i, got) in c.read(out).into_iter().enumerate() {
+        let local = [first, 1, 2, 3, 4, i as u32];
+        let second = if i % 2 == 1 { local[(i + 1) % 6] * (scale + 1) } else { rows[(i + 1) % 6] * scale };
+        assert_eq!(got, first + rows[i % 6] * scale + second, "{i}");
     }
 }
 
