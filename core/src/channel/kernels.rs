@@ -1,6 +1,6 @@
 //! The library's own kernels: instantiated for a context's device and loaded.
 
-use aqueduct_ptx::{Target, TemplateError, abi, entries, instantiate};
+use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Function, KernelParam, Module};
@@ -36,6 +36,16 @@ pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function
         let message = format!("a kernel file has {} entries instead of {N}", have.len());
         Error::new(ErrorKind::Internal, "load kernels", message)
     })
+}
+
+/// The functions of the device library for `context`'s device, as PTX: what [`Module::link_ptx`] takes beside a user's own.
+/// `include/aqueduct_device.ptx` of the package `aqueduct-ptx` declares them.
+///
+/// # Errors
+/// `Unsupported` for a device or driver that is too old.
+pub fn device_library(context: &Context) -> Result<String> {
+    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "device library", e.to_string());
+    Ok(functions(target(context)?).map_err(wrong)?.text)
 }
 
 /// Makes every wait go round for ever: in the `spin` fragment, the branch back while there are free rounds left is taken

@@ -124,6 +124,11 @@ impl MemoryChannel {
         self.inner.handle
     }
 
+    /// What a stream has to retain while a kernel uses the handle.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.inner.clone()
+    }
+
     /// The rank at the other end.
     pub fn peer(&self) -> u32 {
         self.inner.handle.peer

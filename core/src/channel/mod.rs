@@ -14,7 +14,7 @@ mod packet;
 mod port;
 
 pub use inbound::InboundSignals;
-pub use kernels::load_kernels;
+pub use kernels::{device_library, load_kernels};
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;
 pub use port::PortChannel;

@@ -21,6 +21,7 @@ mod driver;
 mod event;
 mod graph;
 pub mod ipc;
+mod jit;
 mod launch;
 mod module;
 mod pinned;

@@ -1,17 +1,18 @@
 //! Modules: PTX loaded into a context, and the kernels in it.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::{
-    CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+    CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUmodule, CUresult,
 };
 
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
+use super::jit::JitLog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, lock};
 
@@ -36,9 +37,6 @@ unsafe impl Sync for ModuleInner {}
 #[derive(Default)]
 pub(super) struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
 
-/// Bytes of each of the compiler's logs.
-const LOG: usize = 16 << 10;
-
 impl Module {
     /// Compiles and loads `ptx`.
     ///
@@ -50,16 +48,8 @@ impl Module {
         context.reap();
         let driver = context.driver();
         let _entered = context.enter()?;
-        let (mut info, mut errors) = (vec![0_u8; LOG], vec![0_u8; LOG]);
-        // The driver takes integers in the place of pointers.
-        let size = || ptr::without_provenance_mut::<c_void>(LOG);
-        let mut options = [
-            CUjit_option::CU_JIT_INFO_LOG_BUFFER,
-            CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
-            CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
-            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
-        let mut values = [info.as_mut_ptr().cast(), size(), errors.as_mut_ptr().cast(), size()];
+        let mut log = JitLog::new();
+        let (mut options, mut values) = log.options();
         let mut raw = ptr::null_mut();
         let (options_ptr, values_ptr) = (options.as_mut_ptr(), values.as_mut_ptr());
         // SAFETY: the image is NUL-terminated text; options and values are two arrays of 4 entries, the log buffers as
@@ -67,15 +57,17 @@ impl Module {
         let result = unsafe {
             call!(driver, raw cuModuleLoadDataEx(&raw mut raw, image.as_ptr().cast(), 4, options_ptr, values_ptr))
         }?;
-        let (info, errors) = (text(&info), text(&errors));
         if result != CUresult::CUDA_SUCCESS {
             let error = context.note(driver.error("cuModuleLoadDataEx", result));
-            return Err(explain(&error, ptx, &errors));
+            return Err(explain(&error, ptx, &log.errors()));
         }
-        if !info.is_empty() {
-            log::debug!("loading PTX: {info}");
-        }
-        Ok(Self { inner: Arc::new(ModuleInner { raw, context: context.clone() }) })
+        log.tell("loading");
+        Ok(Self::of(context, raw))
+    }
+
+    /// The owner of a module just loaded into `context`.
+    pub(super) fn of(context: &Context, raw: CUmodule) -> Self {
+        Self { inner: Arc::new(ModuleInner { raw, context: context.clone() }) }
     }
 
     /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
@@ -307,14 +299,8 @@ impl Function {
     }
 }
 
-/// The text in a log buffer.
-fn text(log: &[u8]) -> String {
-    let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-    String::from_utf8_lossy(&log[..end]).trim().to_owned()
-}
-
 /// `error`, with the compiler's log and the first line of `ptx` it names.
-fn explain(error: &Error, ptx: &str, log: &str) -> Error {
+pub(super) fn explain(error: &Error, ptx: &str, log: &str) -> Error {
     let mut message = error.message().to_owned();
     if !log.is_empty() {
         message.push_str("\n  the PTX compiler says: ");

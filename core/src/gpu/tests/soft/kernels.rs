@@ -82,6 +82,53 @@ fn ptx_that_does_not_assemble_shows_the_log_and_the_line() {
     assert!(error.message().contains("PTX compiler says"), "{error}");
 }
 
+const CALLEE: &str = ".version 7.0
+.target sm_70
+.address_size 64
+.visible .func (.reg .u32 %r) twice(.reg .u32 %x)
+{
+    shl.b32 %r, %x, 1;
+    ret;
+}
+";
+const CALLER: &str = ".version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.reg .u32 %r) twice(.reg .u32 %x);
+.visible .entry doubled(.param .u64 out)
+{
+    .reg .u64 %out;
+    .reg .u32 %v;
+    ld.param.u64 %out, [out];
+    mov.u32 %v, 21;
+    call.uni (%v), twice, (%v);
+    st.weak.global.u32 [%out], %v;
+    ret;
+}
+";
+
+#[test]
+fn texts_that_call_each_other_are_linked() {
+    let context = context(0);
+    let stream = Stream::new(&context).unwrap();
+    let parts = [("the caller", CALLER), ("the callee", CALLEE)];
+    let doubled = Module::link_ptx(&context, &parts).unwrap().function("doubled").unwrap();
+    let buffer = GpuBuffer::new(&context, 4).unwrap();
+    // SAFETY: the one parameter is the address of a word that lives to the end of the test.
+    unsafe { doubled.launch(&stream, &LaunchConfig::linear(1, 1), &[arg(&buffer.ptr())]) }.unwrap();
+    stream.synchronize(SOON).unwrap();
+    let mut seen = [0_u32];
+    buffer.download(0, &mut seen, SOON).unwrap();
+    assert_eq!(seen, [42]);
+
+    let alone = Module::link_ptx(&context, &parts[..1]).unwrap_err();
+    assert!(alone.message().contains("twice"), "{alone}");
+    let broken = CALLEE.replace("shl.b32", "shll.b32");
+    let error = Module::link_ptx(&context, &[parts[0], ("the callee", &broken)]).unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Cuda, "cuLinkAddData_v2"));
+    assert!(error.message().starts_with("the callee: ") && error.message().contains("shll"), "{error}");
+}
+
 #[test]
 fn a_module_in_use_is_found_again_by_its_key() {
     let context = context(0);

@@ -1,0 +1,140 @@
+//! The PTX compiler's logs, and linking.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+
+use cuda_driver_sys::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
+
+use super::context::Context;
+use super::driver::{Driver, call};
+use super::module::{Module, explain};
+use crate::error::{Error, Result};
+
+/// Bytes of each of the compiler's logs.
+const LOG: usize = 16 << 10;
+
+/// Where the compiler writes what it has to say.
+pub(super) struct JitLog {
+    info: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+impl JitLog {
+    pub(super) fn new() -> Self {
+        Self { info: vec![0; LOG], errors: vec![0; LOG] }
+    }
+
+    /// The options that name the buffers, and their values, good as long as this lives.
+    pub(super) fn options(&mut self) -> ([CUjit_option; 4], [*mut c_void; 4]) {
+        // The driver takes integers in the place of pointers.
+        let size = || ptr::without_provenance_mut::<c_void>(LOG);
+        let options = [
+            CUjit_option::CU_JIT_INFO_LOG_BUFFER,
+            CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        (options, [self.info.as_mut_ptr().cast(), size(), self.errors.as_mut_ptr().cast(), size()])
+    }
+
+    pub(super) fn errors(&self) -> String {
+        text(&self.errors)
+    }
+
+    /// Logs what the compiler said besides errors.
+    pub(super) fn tell(&self, doing: &str) {
+        let info = text(&self.info);
+        if !info.is_empty() {
+            log::debug!("{doing} PTX: {info}");
+        }
+    }
+}
+
+/// The text in a log buffer.
+fn text(log: &[u8]) -> String {
+    let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..end]).trim().to_owned()
+}
+
+impl Module {
+    /// Compiles texts that call each other's functions, each with a name for messages, links them (`cuLink*`), and loads the
+    /// result.
+    ///
+    /// # Errors
+    /// PTX that does not assemble, and functions that nobody defines, give an error with the linker's log.
+    pub fn link_ptx(context: &Context, parts: &[(&str, &str)]) -> Result<Self> {
+        context.reap();
+        let driver = context.driver();
+        let _entered = context.enter()?;
+        let mut linker = Linker::new(driver)?;
+        for (name, ptx) in parts {
+            let result = linker.add(name, ptx)?;
+            if result != CUresult::CUDA_SUCCESS {
+                let error = context.note(driver.error("cuLinkAddData_v2", result));
+                let message = format!("{name}: {}", error.message());
+                let error = Error::new(error.kind(), error.op(), message).with_code(error.code());
+                return Err(explain(&error, ptx, &linker.log.errors()));
+            }
+        }
+        let (mut image, mut bytes) = (ptr::null_mut(), 0);
+        // SAFETY: both are live outputs, the link is alive.
+        let result =
+            unsafe { call!(driver, raw cuLinkComplete(linker.state, &raw mut image, &raw mut bytes)) }?;
+        if result != CUresult::CUDA_SUCCESS {
+            let error = context.note(driver.error("cuLinkComplete", result));
+            return Err(explain(&error, "", &linker.log.errors()));
+        }
+        linker.log.tell("linking");
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image belongs to the link, which lives until this returns. What is loaded is unloaded once, after
+        // the last holder.
+        context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image)) })?;
+        Ok(Self::of(context, raw))
+    }
+}
+
+/// A link under way, in the current context.
+struct Linker<'a> {
+    driver: &'a Driver,
+    state: CUlinkState,
+    /// The driver writes to it until the link is destroyed.
+    log: JitLog,
+}
+
+impl<'a> Linker<'a> {
+    fn new(driver: &'a Driver) -> Result<Self> {
+        let mut log = JitLog::new();
+        let (mut options, mut values) = log.options();
+        let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+        let mut state = ptr::null_mut();
+        // SAFETY: two arrays of 4 entries, which the call reads; the buffers that they name outlive the link.
+        unsafe { call!(driver, cuLinkCreate_v2(4, options, values, &raw mut state)) }?;
+        Ok(Self { driver, state, log })
+    }
+
+    fn add(&mut self, name: &str, ptx: &str) -> Result<CUresult> {
+        let terminated = |text| {
+            CString::new(text).map_err(|_| Error::usage("link PTX", "a name or text contains a NUL byte"))
+        };
+        let (name, text) = (terminated(name)?, terminated(ptx)?);
+        let bytes = text.as_bytes_with_nul();
+        let (kind, data) = (CUjitInputType::CU_JIT_INPUT_PTX, bytes.as_ptr().cast_mut().cast());
+        let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: `bytes` and `name` are NUL-terminated and live during the call, which copies and does not write them.
+        unsafe {
+            call!(
+                self.driver,
+                raw cuLinkAddData_v2(self.state, kind, data, bytes.len(), name.as_ptr(), 0, none, nothing)
+            )
+        }
+    }
+}
+
+impl Drop for Linker<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once; the module that was loaded from its image is a copy.
+        if let Err(error) = unsafe { call!(self.driver, cuLinkDestroy(self.state)) } {
+            log::warn!("a link could not be destroyed: {error}");
+        }
+    }
+}
