@@ -41,6 +41,10 @@ pub struct Lacks {
     pub stream_mem_ops: bool,
     /// No cooperative launch (`cooperative`).
     pub cooperative: bool,
+    /// No descriptors of memory for other devices' drivers: attribute 0, entry missing from the table (`dma_buf`).
+    pub dma_buf: bool,
+    /// Writes of NICs are not seen in order: attribute 0 (`rdma_ordering`). They are, all the same.
+    pub rdma_ordering: bool,
 }
 
 impl Default for Config {
@@ -121,6 +125,8 @@ impl Lacks {
             "ipc" => &mut self.ipc,
             "stream_mem_ops" => &mut self.stream_mem_ops,
             "cooperative" => &mut self.cooperative,
+            "dma_buf" => &mut self.dma_buf,
+            "rdma_ordering" => &mut self.rdma_ordering,
             _ => return None,
         })
     }

@@ -181,7 +181,9 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: Attribute) -> Opti
         | A::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES => ops.into(),
         // Writes of anybody reach a kernel without help, as the memory is the host's.
         A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS => 1,
+        A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING if lacks.rdma_ordering => 0,
         A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING => 200,
+        A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED => (!lacks.dma_buf).into(),
         A::CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 2,
         A::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT | A::CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT => 512,
         A::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT => 32,

@@ -4,6 +4,7 @@ mod capture;
 mod context;
 mod copy;
 mod device;
+mod dmabuf;
 mod error;
 mod event;
 mod function;
@@ -61,6 +62,9 @@ pub fn driver_table() -> DriverTable {
     }
     if !lacks.stream_mem_ops {
         memop::install(&mut t);
+    }
+    if !lacks.dma_buf {
+        dmabuf::install(&mut t);
     }
     t
 }

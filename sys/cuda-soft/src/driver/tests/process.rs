@@ -85,6 +85,7 @@ fn restricted() {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
         ] {
             assert_eq!((t.cuDeviceGetAttribute)(&raw mut value, attribute, 0), OK);
             assert_eq!(value, 0, "{attribute:?}");
@@ -140,7 +141,10 @@ fn a_restricted_machine_says_so() {
     Peer::start_with(
         "restricted",
         None,
-        &[("AQUEDUCT_SOFT_DEVICES", "2"), ("AQUEDUCT_SOFT_LACKS", "vmm,p2p,ipc,stream_mem_ops,cooperative")],
+        &[
+            ("AQUEDUCT_SOFT_DEVICES", "2"),
+            ("AQUEDUCT_SOFT_LACKS", "vmm,p2p,ipc,stream_mem_ops,cooperative,dma_buf"),
+        ],
     )
     .end();
 }

@@ -3,7 +3,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use cuda_driver_sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemLocation, CUmemLocationType, CUresult,
+    CUmemLocation, CUmemLocationType, CUmemRangeHandleType, CUresult,
 };
 
 use super::*;
@@ -113,6 +113,31 @@ fn an_exported_descriptor_is_the_same_memory() {
             assert_eq!(t.cuMemRelease.expect("vmm")(h), OK);
             assert_eq!(t.cuMemAddressFree.expect("vmm")(at, MIB2), OK);
         }
+    }
+}
+
+#[test]
+fn a_descriptor_of_a_range_is_the_same_memory() {
+    let t = on(4);
+    let (p, kind) = (alloc(&t, 10_000), CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
+    write(&t, p, &[0xbeef_u32]);
+    let get = t.cuMemGetHandleForAddressRange.expect("dma_buf");
+    let mut fd: c_int = -1;
+    let out = (&raw mut fd).cast();
+    let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    // SAFETY: pointers are to locals; the descriptor becomes ours, and what is read is mapped.
+    unsafe {
+        assert_eq!(get(out, p + 4096, 4096, kind, 0), unsupported, "a memfd begins where its memory does");
+        assert_eq!(get(out, p, 1 << 20, kind, 0), INVALID, "longer than the memory");
+        assert_eq!(get(out, p, 4096, CUmemRangeHandleType(2), 0), INVALID);
+        assert_eq!(get(out, p, 12_288, kind, 0), OK, "whole pages");
+        let owned = OwnedFd::from_raw_fd(fd);
+        let map = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+        drop(owned);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(map.cast::<u32>().read(), 0xbeef);
+        libc::munmap(map, 4096);
+        assert_eq!((t.cuMemFree_v2)(p), OK);
     }
 }
 
