@@ -284,6 +284,8 @@ fn own(
 ) -> *mut ibv_mr {
     let mut machine = machine();
     machine.adopt(pd.cast());
+    let registrations = &mut machine.registrations;
+    *(if mapped { &mut registrations.by_dmabuf } else { &mut registrations.by_address }) += 1;
     // The low byte changes, so that a stale key of the same place is wrong.
     let key = ((machine.regions.len() as u32) << 8) | 0x5a;
     machine.regions.push(Some(Region {

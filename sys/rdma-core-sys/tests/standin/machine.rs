@@ -24,6 +24,7 @@ pub(super) struct Machine {
     pub(super) children: HashMap<usize, usize>,
     pub(super) events: HashMap<usize, Events>,
     pub(super) violations: usize,
+    pub(super) registrations: Registrations,
 }
 
 // SAFETY: the pointers in it are addresses of objects that the provider owns and that are freed under the lock only.
@@ -79,6 +80,15 @@ pub struct Counts {
     pub requests: u64,
     /// Completions of requests, seen or not yet.
     pub completions: u64,
+}
+
+/// Memory regions made so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registrations {
+    /// Of addresses.
+    pub by_address: usize,
+    /// Of descriptors.
+    pub by_dmabuf: usize,
 }
 
 pub(super) struct Cq {

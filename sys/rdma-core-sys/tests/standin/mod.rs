@@ -24,8 +24,8 @@ mod queues;
 use std::cell::RefCell;
 
 pub use entries::table;
-pub use machine::Counts;
 use machine::machine;
+pub use machine::{Counts, Registrations};
 use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_qp_attr, ibv_wc_status};
 
 /// The table of a host with libibverbs and no NIC.
@@ -46,6 +46,11 @@ pub fn counts(number: u32) -> Counts {
 /// How often something was destroyed while it was in use, or twice.
 pub fn violations() -> usize {
     machine().violations
+}
+
+/// Memory regions made so far, and by which way.
+pub fn registrations() -> Registrations {
+    machine().registrations
 }
 
 /// Devices that are open.
