@@ -71,11 +71,16 @@ impl Backoff {
         Self { yields: 200, pause: Duration::from_micros(10) }
     }
 
+    /// Gives way to other threads, the first times it is called; whether it has.
+    pub(crate) fn give_way(&mut self) -> bool {
+        let Some(left) = self.yields.checked_sub(1) else { return false };
+        self.yields = left;
+        std::thread::yield_now();
+        true
+    }
+
     pub(crate) fn pause(&mut self, deadline: Deadline) {
-        if let Some(left) = self.yields.checked_sub(1) {
-            self.yields = left;
-            std::thread::yield_now();
-        } else {
+        if !self.give_way() {
             std::thread::sleep(self.pause.min(deadline.remaining()));
             self.pause = (self.pause * 2).min(Duration::from_micros(500));
         }

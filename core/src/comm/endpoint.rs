@@ -19,13 +19,14 @@ pub enum Transport {
     /// TCP: between any two hosts, and between any two processes.
     Ethernet,
     /// InfiniBand or RoCE through the verbs of this rank's NIC with this number, counted as `aqueduct info` lists them.
+    /// [`Communicator::nearest_nic`](super::Communicator::nearest_nic) names the one next to the rank's device.
     Ib(u8),
 }
 
 /// More queue pairs for one connection gain nothing.
 pub(super) const MAX_QUEUE_PAIRS: u32 = 16;
 /// NICs that a rank can name.
-const MAX_NICS: u8 = 24;
+pub(super) const MAX_NICS: u8 = 24;
 /// The bit of the first of them.
 const FIRST_NIC: u8 = 8;
 
@@ -162,6 +163,25 @@ pub enum IbSignal {
     Write,
     /// A fetch-and-add of the difference to the value before, for NICs whose writes of 8 bytes are not seen as one.
     Atomic,
+    /// The same write with an immediate, which makes a completion at the receiver and wakes its waiters: for hosts that wait
+    /// long and want the processor for something else. Each signal costs the receiver an event and a receive posted anew; for
+    /// latency use `Write`, whose waiters look at memory.
+    Immediate,
+}
+
+impl IbSignal {
+    pub(super) fn to_wire(self) -> u8 {
+        match self {
+            Self::Write => 0,
+            Self::Atomic => 1,
+            Self::Immediate => 2,
+        }
+    }
+
+    pub(super) fn from_wire(byte: u8) -> WireResult<Self> {
+        let all = [Self::Write, Self::Atomic, Self::Immediate];
+        all.get(usize::from(byte)).copied().ok_or(WireError::Invalid { what: "kind of signal" })
+    }
 }
 
 /// What a rank wants of its end of a connection.
@@ -176,7 +196,7 @@ pub struct EndpointConfig {
     pub ib: Option<Settings>,
     /// Verbs: how many queue pairs large writes are spread over; the same at both ends; 1.
     pub queue_pairs: u32,
-    /// Verbs: how signals are sent.
+    /// Verbs: how signals are sent; the same at both ends; [`IbSignal::Write`].
     pub ib_signal: IbSignal,
     /// How many operations may be outstanding before a call waits for earlier ones; 4096.
     pub max_outstanding: usize,
@@ -256,7 +276,7 @@ pub(super) struct EndpointWire {
 }
 
 /// Version of an endpoint on the wire.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const MAX_DETAIL: usize = 4096;
 
 impl EndpointWire {
@@ -288,8 +308,12 @@ mod tests {
             assert_eq!(transport.to_string().parse::<Transport>().unwrap(), transport);
             assert_eq!(Transports::from(transport).iter().collect::<Vec<_>>(), [transport]);
         }
-        assert!(EndpointWire::decode(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0]).is_err());
-        assert!(EndpointWire::decode(&[3, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(EndpointWire::decode(&[3, 0, 4, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(EndpointWire::decode(&[4, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        for signal in [IbSignal::Write, IbSignal::Atomic, IbSignal::Immediate] {
+            assert_eq!(IbSignal::from_wire(signal.to_wire()), Ok(signal));
+        }
+        assert!(IbSignal::from_wire(3).is_err());
         assert!("Ib24".parse::<Transport>().is_err() && "tcp".parse::<Transport>().is_err());
         let all = Transports::from_wire(u32::MAX);
         assert!(all.contains(Transport::Ib(3)) && all.iter().count() == 26);

@@ -3,19 +3,43 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::CUdevice_attribute;
 
+use super::communicator::Communicator;
+use super::endpoint::{MAX_NICS, Transport};
 use super::memory::Place;
 use crate::env::IbEnv;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{self, KeepAlive};
 use crate::net::{Interest, Next, Pollable, Reactor};
 use crate::rdma::{
-    Access, AsyncEvent, Context, Device, MemoryRegion, Port, ProtectionDomain, Settings, Verbs,
+    self, Access, AsyncEvent, Context, Device, Distance, MemoryRegion, Port, ProtectionDomain, Settings,
+    Verbs,
 };
 use crate::sync::{Mutex, lock};
+
+impl Communicator {
+    /// The NIC that is nearest to this rank's device on the PCIe bus, to connect over and to register memory for:
+    /// [`Transport::Ib`] with its number. Ranks of a host for which several are equally near take them in turn; NICs whose
+    /// ports are all down come last.
+    ///
+    /// `AQUEDUCT_IB_DEVICES` says which NICs are considered, and naming `Transport::Ib(n)` instead chooses one.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none; what listing them says.
+    pub fn nearest_nic(&self) -> Result<Transport> {
+        let (core, me) = (self.core(), self.rank());
+        let mine = core.peer(me);
+        let turn = core.peers().iter().filter(|peer| peer.rank < me && peer.same_host(mine)).count();
+        let gpu = core.context().device().pci_bus_id()?;
+        let (number, distance) = core.nics()?.nearest(Path::new("/sys"), &gpu, turn)?;
+        log::debug!("rank {me}: nearest to {gpu} is Ib{number}: {distance}");
+        Ok(Transport::Ib(number))
+    }
+}
 
 /// All NICs of this host that the user wants, in their order.
 pub(super) struct Nics {
@@ -61,13 +85,7 @@ impl Nics {
             return Ok(nic.clone());
         }
         let Some(device) = self.devices.get(usize::from(number)) else {
-            let names: Vec<String> =
-                self.devices.iter().enumerate().map(|(i, d)| format!("Ib{i} = {}", d.name())).collect();
-            let there = if names.is_empty() { "no RDMA NIC at all".to_owned() } else { names.join(", ") };
-            let message = format!(
-                "there is no Ib{number}; this host has {there} (see ibv_devices; AQUEDUCT_IB_DEVICES chooses)"
-            );
-            return Err(Error::usage("rdma", message));
+            return Err(self.none(&format!("Ib{number}")));
         };
         let context = device.open()?;
         let domain = context.protection_domain()?;
@@ -75,6 +93,24 @@ impl Nics {
         reactor.reserve().serve(nic.clone());
         open.insert(number, nic.clone());
         Ok(nic)
+    }
+
+    /// The number of the NIC nearest to the device with the PCI address `gpu`, by what is mounted at `sysfs`.
+    fn nearest(&self, sysfs: &Path, gpu: &str, turn: usize) -> Result<(u8, Distance)> {
+        let nameable = &self.devices[..self.devices.len().min(usize::from(MAX_NICS))];
+        let (index, distance) =
+            rdma::nearest(sysfs, gpu, nameable, turn).ok_or_else(|| self.none("RDMA NIC near the device"))?;
+        Ok((index as u8, distance))
+    }
+
+    fn none(&self, wanted: &str) -> Error {
+        let names: Vec<String> =
+            self.devices.iter().enumerate().map(|(i, d)| format!("Ib{i} = {}", d.name())).collect();
+        let there = if names.is_empty() { "no RDMA NIC at all".to_owned() } else { names.join(", ") };
+        let message = format!(
+            "there is no {wanted}; this host has {there} (see ibv_devices; AQUEDUCT_IB_DEVICES chooses)"
+        );
+        Error::usage("rdma", message)
     }
 }
 
@@ -118,42 +154,39 @@ impl Nic {
         }
     }
 
-    /// By dma-buf where driver and kernel can, otherwise by address: with nvidia_peermem on hardware, and as the host
+    /// By dma-buf where driver, kernel and NIC can, otherwise by address: with nvidia_peermem on hardware, and as the host
     /// memory that it is on the software device.
     fn register_device(&self, slice: &gpu::DeviceSlice, access: Access) -> Result<MemoryRegion> {
         check_ordering(slice.context().device())?;
-        let keep: KeepAlive = Arc::new(slice.clone());
-        let mut dmabuf_error = None;
-        if let Some(dmabuf) = gpu::DmaBuf::export(slice)? {
-            // SAFETY: the descriptor is of the memory of `slice`, which the region keeps.
-            let made = unsafe {
-                self.domain.register_dmabuf(
-                    dmabuf.fd(),
-                    dmabuf.offset(),
-                    slice.len(),
-                    slice.ptr(),
-                    access,
-                    Arc::clone(&keep),
-                )
-            };
-            match made {
-                Ok(region) => return Ok(region),
-                Err(error) => dmabuf_error = Some(error),
-            }
-        }
+        let why = match self.register_dmabuf(slice, access) {
+            Ok(Some(region)) => return Ok(region),
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
         let at = std::ptr::with_exposed_provenance_mut(slice.ptr() as usize);
         // SAFETY: the slice keeps the memory, and the region keeps the slice; whether the NIC can reach it, the kernel says.
-        let made = unsafe { self.domain.register(at, slice.len(), access, keep) };
+        let made = unsafe { self.domain.register(at, slice.len(), access, Arc::new(slice.clone())) };
+        let name = self.context.device().name();
+        if let (Ok(_), Some(why)) = (&made, &why) {
+            log::debug!("{name}: device memory is registered by its address; not by dma-buf: {why}");
+        }
         made.map_err(|error| {
-            let by_dmabuf = dmabuf_error.map(|e| format!("; by dma-buf: {}", e.message())).unwrap_or_default();
+            let by_dmabuf = why.map(|e| format!("; by dma-buf: {}", e.message())).unwrap_or_default();
             let message = format!(
-                "{} cannot access device memory: load nvidia_peermem, or use a kernel (5.12) and driver with dma-buf \
+                "{name} cannot access device memory: load nvidia_peermem, or use a kernel (5.12) and driver with dma-buf \
                  ({}{by_dmabuf})",
-                self.context.device().name(),
                 error.message()
             );
             Error::new(error.kind(), "register_memory", message).with_code(error.code()).with_source(error)
         })
+    }
+
+    /// None if the driver or the device has no dma-buf. No hardware has confirmed this way so far.
+    fn register_dmabuf(&self, slice: &gpu::DeviceSlice, access: Access) -> Result<Option<MemoryRegion>> {
+        let Some(dmabuf) = gpu::DmaBuf::export(slice)? else { return Ok(None) };
+        let (fd, offset, keep) = (dmabuf.fd(), dmabuf.offset(), Arc::new(slice.clone()));
+        // SAFETY: the descriptor is of the memory of `slice`, which the region keeps.
+        unsafe { self.domain.register_dmabuf(fd, offset, slice.len(), slice.ptr(), access, keep) }.map(Some)
     }
 
     fn tell(&self, event: &AsyncEvent) {
@@ -233,4 +266,81 @@ fn settings(env: &IbEnv) -> Result<Settings> {
     }
     settings.check()?;
     Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::standin;
+
+    fn nics(devices: &str) -> Nics {
+        let verbs = Verbs::from_table(standin::table(), "stand-in");
+        let env = IbEnv { devices: Some(devices.into()), ..IbEnv::default() };
+        Nics::discover(Some(&verbs), &env).unwrap()
+    }
+
+    /// A host with a GPU and `null0` below one switch, `bare0` below the next, and `null1` below another root.
+    struct Sysfs(std::path::PathBuf);
+
+    impl Sysfs {
+        fn new() -> Self {
+            let root = std::env::temp_dir().join(format!("aqueduct-nearest-{}", std::process::id()));
+            let sysfs = Self(root);
+            let gpu = sysfs.device("pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0/0000:19:00.0");
+            sysfs.link("bus/pci/devices/0000:19:00.0", &gpu);
+            for (name, path) in [
+                ("null0", "pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:01.0/0000:1a:00.0"),
+                ("bare0", "pci0000:16/0000:16:03.0/0000:1c:00.0"),
+                ("null1", "pci0000:80/0000:80:01.0/0000:81:00.0"),
+                ("dark0", "pci0000:80/0000:80:01.0/0000:81:00.1"),
+            ] {
+                let nic = sysfs.device(path);
+                sysfs.link(&format!("class/infiniband/{name}/device"), &nic);
+                sysfs.state(name, "4: ACTIVE\n");
+            }
+            sysfs
+        }
+
+        fn device(&self, path: &str) -> std::path::PathBuf {
+            let device = self.0.join("devices").join(path);
+            std::fs::create_dir_all(&device).unwrap();
+            device
+        }
+
+        fn link(&self, from: &str, to: &Path) {
+            let from = self.0.join(from);
+            std::fs::create_dir_all(from.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, from).unwrap();
+        }
+
+        fn state(&self, nic: &str, text: &str) {
+            let port = self.0.join("class/infiniband").join(nic).join("ports/1");
+            std::fs::create_dir_all(&port).unwrap();
+            std::fs::write(port.join("state"), text).unwrap();
+        }
+    }
+
+    impl Drop for Sysfs {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_nearest_nic_unless_told_otherwise() {
+        let sysfs = Sysfs::new();
+        let nearest =
+            |devices: &str, turn| nics(devices).nearest(&sysfs.0, "00000000:19:00.0", turn).unwrap();
+        let switch = Distance::Switch(2);
+        assert_eq!(nearest("null1,bare0,null0", 0), (2, switch), "by its number among those asked for");
+        assert_eq!(nearest("null1,null0", 0), (1, switch));
+        assert_eq!(nearest("null1,bare0", 5), (1, Distance::RootComplex), "the others are not considered");
+        let far: Vec<u8> = (0..4).map(|turn| nearest("null1,dark0", turn).0).collect();
+        assert_eq!(far, [0, 1, 0, 1], "equally far ones in turn");
+        sysfs.state("null0", "1: DOWN\n");
+        assert_eq!(nearest("null1,bare0,null0", 0).0, 1, "no cable: the next one");
+        assert_eq!(nearest("null0", 0).0, 0, "if there is no other");
+        let none = nics("").nearest(&sysfs.0, "0000:19:00.0", 0).unwrap_err();
+        assert!(none.message().contains("no RDMA NIC at all"), "{none}");
+    }
 }

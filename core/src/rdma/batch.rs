@@ -100,6 +100,23 @@ impl Batch {
         Ok(request)
     }
 
+    /// [`write_inline`](Self::write_inline), consuming a receive of the peer like
+    /// [`write_with_immediate`](Self::write_with_immediate).
+    ///
+    /// # Errors
+    /// As for [`write_inline`](Self::write_inline).
+    pub fn write_inline_with_immediate(
+        &mut self,
+        data: &[u8],
+        to: RemoteRange,
+        immediate: u32,
+    ) -> Result<Request<'_>> {
+        let request = self.write_inline(data, to)?;
+        request.slot.wr.opcode = op::IBV_WR_RDMA_WRITE_WITH_IMM;
+        request.slot.wr.__bindgen_anon_1.imm_data = immediate.to_be();
+        Ok(request)
+    }
+
     /// Consumes a receive of the peer, which completes there with `immediate`, and writes nothing.
     pub fn immediate(&mut self, immediate: u32) -> Request<'_> {
         let slot = self.push(op::IBV_WR_RDMA_WRITE_WITH_IMM);

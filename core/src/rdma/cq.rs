@@ -12,6 +12,10 @@ use super::completion::Completion;
 use super::context::{Context, nonblocking};
 use super::status::{errno_of, failed, last_errno};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// The number of the next queue.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// How many completions are taken from the NIC at a time.
 const POLL: usize = 32;
@@ -28,6 +32,7 @@ pub struct CompletionQueue {
 
 struct Inner {
     context: Context,
+    number: u64,
     channel: Option<CompletionChannel>,
     raw: NonNull<ibv_cq>,
 }
@@ -70,15 +75,17 @@ impl Context {
                 return Err(Error::usage(OP, message));
             }
         };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // What events about the queue bring back; nobody follows it.
+        let user = std::ptr::without_provenance_mut(number as usize);
         let raw_channel = channel.as_ref().map_or(null_mut(), CompletionChannel::as_ptr);
         // SAFETY: context and channel are live; the queue keeps both alive.
-        let raw =
-            unsafe { (self.verbs().table().ibv_create_cq)(self.as_ptr(), count, null_mut(), raw_channel, 0) };
+        let raw = unsafe { (self.verbs().table().ibv_create_cq)(self.as_ptr(), count, user, raw_channel, 0) };
         let Some(raw) = NonNull::new(raw) else {
             let message = format!("device {name} gives no completion queue of {capacity} entries");
             return Err(failed(OP, last_errno(), message));
         };
-        Ok(CompletionQueue { inner: Arc::new(Inner { context: self.clone(), channel, raw }) })
+        Ok(CompletionQueue { inner: Arc::new(Inner { context: self.clone(), number, channel, raw }) })
     }
 
     /// A channel through which completion queues wake a thread.
@@ -144,6 +151,11 @@ impl CompletionQueue {
         // SAFETY: the queue is live.
         errno_of(unsafe { rdma_core_sys::ibv_req_notify_cq(self.as_ptr(), 0) })
             .map_err(|errno| failed(OP, errno, "no event can be asked for"))
+    }
+
+    /// Its number, which no other queue of this process ever has: what [`About`](super::About) names.
+    pub fn number(&self) -> u64 {
+        self.inner.number
     }
 
     /// The NIC it belongs to.

@@ -41,23 +41,31 @@ pub fn distance(sysfs: &Path, gpu: &str, nic: &str) -> Distance {
     between(&Pci::read(&gpu), &Pci::read(&sysfs.join("class/infiniband").join(nic).join("device")))
 }
 
-/// The device nearest to the GPU with this bus id. Of several equally near ones `turn` picks, so that the GPUs of a host
-/// share them: give each its number on the host.
-pub fn nearest<'a>(
-    sysfs: &Path,
-    gpu: &str,
-    nics: &'a [Device],
-    turn: usize,
-) -> Option<(&'a Device, Distance)> {
-    let distances: Vec<Distance> = nics.iter().map(|nic| distance(sysfs, gpu, nic.name())).collect();
+/// Which of `nics` is nearest to the GPU with this bus id, among those with an active port if there are any. Of several
+/// equally near ones `turn` picks, so that the GPUs of a host share them: give each its number on the host.
+pub fn nearest(sysfs: &Path, gpu: &str, nics: &[Device], turn: usize) -> Option<(usize, Distance)> {
+    let of = |nic: &Device| (!has_active_port(sysfs, nic.name()), distance(sysfs, gpu, nic.name()));
+    let distances: Vec<(bool, Distance)> = nics.iter().map(of).collect();
     let index = pick(&distances, turn)?;
-    Some((&nics[index], distances[index]))
+    Some((index, distances[index].1))
 }
 
-fn pick(distances: &[Distance], turn: usize) -> Option<usize> {
+/// The index of the least; of equal ones, by `turn`.
+fn pick<T: Ord>(distances: &[T], turn: usize) -> Option<usize> {
     let best = distances.iter().min()?;
     let near: Vec<usize> = (0..distances.len()).filter(|i| distances[*i] == *best).collect();
     Some(near[turn % near.len()])
+}
+
+/// Whether sysfs names an active port of the RDMA device `nic`, or says nothing about its ports.
+fn has_active_port(sysfs: &Path, nic: &str) -> bool {
+    let ports = std::fs::read_dir(sysfs.join("class/infiniband").join(nic).join("ports"));
+    let mut states = ports.into_iter().flatten().flatten().filter_map(|port| {
+        // As in `4: ACTIVE`.
+        std::fs::read_to_string(port.path().join("state")).ok()
+    });
+    let Some(first) = states.next() else { return true };
+    std::iter::once(first).chain(states).any(|state| state.starts_with("4:"))
 }
 
 /// CUDA writes the domain with eight digits in some versions, and in upper case.
@@ -164,7 +172,7 @@ mod tests {
         let distances = [Distance::System, Distance::Switch(2), Distance::Unknown, Distance::Switch(2)];
         let picks: Vec<_> = (0..4).map(|turn| pick(&distances, turn)).collect();
         assert_eq!(picks, [Some(1), Some(3), Some(1), Some(3)]);
-        assert_eq!(pick(&[], 0), None);
+        assert_eq!(pick::<Distance>(&[], 0), None);
     }
 
     #[test]
@@ -173,6 +181,11 @@ mod tests {
         let gpu = root.join("devices/pci0000:16/0000:16:01.0/0000:17:00.0");
         let near = root.join("devices/pci0000:16/0000:16:01.0/0000:17:00.1");
         let far = root.join("devices/pci0000:80/0000:80:01.0/0000:81:00.0");
+        let ports = root.join("class/infiniband/mlx5_1/ports");
+        for (port, state) in [("1", "1: DOWN\n"), ("2", "4: ACTIVE\n")] {
+            std::fs::create_dir_all(ports.join(port)).unwrap();
+            std::fs::write(ports.join(port).join("state"), state).unwrap();
+        }
         for (device, node) in [(&gpu, "0\n"), (&near, "0\n"), (&far, "-1\n")] {
             std::fs::create_dir_all(device).unwrap();
             std::fs::write(device.join("numa_node"), node).unwrap();
@@ -187,6 +200,10 @@ mod tests {
         std::fs::create_dir_all(root.join("class/infiniband/rxe0")).unwrap();
         let found: Vec<_> =
             ["mlx5_0", "mlx5_1", "rxe0"].iter().map(|nic| distance(&root, "00000000:17:00.0", nic)).collect();
+        let active = |nic| has_active_port(&root, nic);
+        assert!(active("mlx5_1") && active("rxe0"), "one of two, and nothing known");
+        std::fs::remove_file(ports.join("2/state")).unwrap();
+        assert!(!active("mlx5_1"));
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(found, [Distance::System, Distance::Switch(0), Distance::Unknown]);
     }

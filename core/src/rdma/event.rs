@@ -29,8 +29,8 @@ pub enum About {
     Port(u8),
     /// The queue pair of this number.
     QueuePair(u32),
-    /// A completion queue: every queue pair that uses it.
-    CompletionQueue,
+    /// The completion queue with this [`number`](super::CompletionQueue::number): every queue pair that uses it.
+    CompletionQueue(u64),
     /// Something that is not used here.
     Other,
 }
@@ -79,7 +79,7 @@ impl fmt::Display for AsyncEvent {
             About::Device => write!(f, "the NIC reports: {}", self.words)?,
             About::Port(number) => write!(f, "port {number} reports: {}", self.words)?,
             About::QueuePair(number) => write!(f, "queue pair {number:#x} reports: {}", self.words)?,
-            About::CompletionQueue => write!(f, "a completion queue reports: {}", self.words)?,
+            About::CompletionQueue(_) => write!(f, "a completion queue reports: {}", self.words)?,
             About::Other => f.write_str(&self.words)?,
         }
         match self.kind {
@@ -125,7 +125,10 @@ impl Context {
 /// The event was read and not acknowledged yet: what it names is live.
 unsafe fn about(event: &ibv_async_event) -> About {
     match event.event_type {
-        e::IBV_EVENT_CQ_ERR => About::CompletionQueue,
+        e::IBV_EVENT_CQ_ERR => {
+            // SAFETY: this kind names a completion queue, which the caller says is live.
+            About::CompletionQueue(unsafe { (*event.element.cq).cq_context }.addr() as u64)
+        }
         e::IBV_EVENT_QP_FATAL
         | e::IBV_EVENT_QP_REQ_ERR
         | e::IBV_EVENT_QP_ACCESS_ERR

@@ -59,4 +59,6 @@ pub use qp::{
 };
 pub use region::{LocalRange, RemoteRange, RemoteRegion};
 pub use settings::Settings;
+#[cfg(test)]
+pub(crate) use tests::standin;
 pub use window::Window;

@@ -133,6 +133,14 @@ trait Backend: Send + Sync {
     fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
         backoff.pause(deadline);
     }
+    /// How many signals have come of which somebody was told.
+    fn arrivals(&self) -> u64 {
+        0
+    }
+    /// [`pause`](Self::pause) of somebody who waits for a signal, with what `arrivals` were before the last look.
+    fn await_arrival(&self, _arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
+        self.pause(backoff, deadline);
+    }
     /// Why it has failed.
     fn check(&self) -> Result<()> {
         Ok(())
@@ -335,9 +343,14 @@ impl Connection {
         self.inner.backend.check()
     }
 
-    /// What somebody who waits for a signal of this connection does between two looks.
-    pub(super) fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
-        self.inner.backend.pause(backoff, deadline);
+    /// How many signals have come of which somebody was told, for [`await_arrival`](Self::await_arrival).
+    pub(super) fn arrivals(&self) -> u64 {
+        self.inner.backend.arrivals()
+    }
+
+    /// What somebody who waits for a signal of this connection does between two looks; `arrivals` were before the last.
+    pub(super) fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
+        self.inner.backend.await_arrival(arrivals, backoff, deadline);
     }
 
     fn kick(&self) -> Result<()> {

@@ -66,6 +66,12 @@ impl Remote {
     pub(in super::super) fn key(&self, nic: u8) -> Option<RemoteKey> {
         self.keys.iter().copied().find(|key| key.nic == nic)
     }
+
+    #[cfg(test)]
+    pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
+        let keys = vec![RemoteKey { nic, region, offset: 0 }];
+        Self { core: self.core.clone(), from: self.from, region: None, keys }
+    }
 }
 
 impl Drop for Remote {

@@ -194,6 +194,14 @@ impl RegisteredMemory {
         }
     }
 
+    /// The same, as if the rank that it was received from had said that its NIC `nic` knows it as `region`.
+    #[cfg(test)]
+    pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
+        let Origin::Received { remote, .. } = &self.origin else { panic!("memory of this rank") };
+        let origin = Origin::Received { remote: Arc::new(remote.with_key(nic, region)), offset: 0 };
+        Self { origin, ..self.clone() }
+    }
+
     /// `Ok` if `offset .. offset + size` lies inside, for `op`.
     pub(super) fn check_range(&self, op: &'static str, offset: usize, size: usize) -> Result<()> {
         match offset.checked_add(size) {

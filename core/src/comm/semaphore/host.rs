@@ -139,6 +139,7 @@ impl Host2HostSemaphore {
     pub fn wait(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let mut backoff = Backoff::new();
+        let mut arrivals = self.connection().arrivals();
         while !self.poll()? {
             if deadline.expired() {
                 let counters = self.counters()?;
@@ -150,7 +151,8 @@ impl Host2HostSemaphore {
                 );
                 return Err(Error::timeout("wait", message).with_peer(self.peer()));
             }
-            self.connection().pause(&mut backoff, deadline);
+            self.connection().await_arrival(arrivals, &mut backoff, deadline);
+            arrivals = self.connection().arrivals();
         }
         Ok(())
     }

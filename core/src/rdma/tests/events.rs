@@ -23,7 +23,7 @@ fn events_say_what_they_are_about_and_what_cannot_go_on() {
     let number = a.qp.number();
     for (raised, about, fatal, words) in [
         (raw::IBV_EVENT_QP_FATAL, About::QueuePair(number), true, "queue pair"),
-        (raw::IBV_EVENT_CQ_ERR, About::CompletionQueue, true, "make it larger"),
+        (raw::IBV_EVENT_CQ_ERR, About::CompletionQueue(a.cq.number()), true, "make it larger"),
         (raw::IBV_EVENT_DEVICE_FATAL, About::Device, true, "it was removed or failed"),
         (raw::IBV_EVENT_PORT_ERR, About::Port(1), false, "port 1 reports: port error"),
         (raw::IBV_EVENT_GID_CHANGE, About::Port(1), false, "port 1"),
@@ -60,7 +60,7 @@ fn a_completion_queue_that_overflows_is_lost_and_says_so() {
     let error = a.cq.poll(1, |_| ()).unwrap_err();
     assert!(error.message().contains("completion queue of device null0 is lost"), "{error}");
     let event = context.next_event().unwrap().unwrap();
-    assert_eq!((event.about, event.kind), (About::CompletionQueue, EventKind::CQ_ERROR));
+    assert_eq!((event.about, event.kind), (About::CompletionQueue(a.cq.number()), EventKind::CQ_ERROR));
 }
 
 #[test]

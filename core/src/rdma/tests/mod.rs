@@ -6,7 +6,7 @@ mod nic;
 mod rig;
 mod setup;
 #[path = "../../../../sys/rdma-core-sys/tests/standin/mod.rs"]
-mod standin;
+pub(crate) mod standin;
 mod transfer;
 
 use super::*;

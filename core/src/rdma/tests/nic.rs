@@ -228,7 +228,7 @@ fn nic_completion_queue_that_overflows_is_an_event() {
     }
     qp.post(&mut batch).unwrap();
     let event = event(&context);
-    assert_eq!((event.kind, event.about), (EventKind::CQ_ERROR, About::CompletionQueue));
+    assert_eq!((event.kind, event.about), (EventKind::CQ_ERROR, About::CompletionQueue(cq.number())));
     assert!(event.error().is_some());
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::Span;
+use super::arrivals::SIGNAL;
 use super::lane::{Lane, Request};
 use super::road::{Mark, Road, State};
 use crate::comm::memory::{Place, Remote};
@@ -65,7 +66,7 @@ impl Operation {
 impl Road {
     /// Turns operations into requests and posts them; false if something waits for completions.
     pub(super) fn issue(&self, state: &mut State) -> Result<bool> {
-        let mut all = true;
+        let mut all = give_back(state)?;
         while let Some(operation) = state.queue.pop_front() {
             if let Some(unfinished) = self.issue_one(state, operation)? {
                 state.queue.push_front(unfinished);
@@ -81,7 +82,7 @@ impl Road {
 
     /// Gives the operation back if it cannot be finished now.
     fn issue_one(&self, state: &mut State, mut operation: Operation) -> Result<Option<Operation>> {
-        let State { lanes, marks, next_lane, unfenced, .. } = state;
+        let State { lanes, marks, next_lane, unfenced, flow, .. } = state;
         match &mut operation {
             Operation::After(event) => Ok((!event.is_done()?).then_some(operation)),
             Operation::Mark(number) => {
@@ -103,15 +104,20 @@ impl Road {
                 }
                 let bytes = value.to_le_bytes();
                 // SYNC connection.signal: behind the data, on the same queue pair, into memory without relaxed ordering.
-                let (request, keep) = match &self.device.landing {
-                    None => (Request::Inline(&bytes, *to), None),
-                    Some(landing) => {
+                let (request, keep) = match (&self.device.landing, &flow) {
+                    (None, None) => (Request::Inline(&bytes, *to), None),
+                    (None, Some(flow)) if !flow.may_signal() => return Ok(Some(operation)),
+                    (None, Some(_)) => (Request::Tell(&bytes, *to, SIGNAL), None),
+                    (Some(landing), _) => {
                         let difference = value.wrapping_sub(*old);
                         (Request::Add(landing.range(0, 8)?, *to, difference), Some(landing.clone()))
                     }
                 };
-                let taken = first.push(request, *unfenced, false, (keep, remote.clone()))?;
+                let taken = first.push(request, *unfenced, false, Some((keep, remote.clone())))?;
                 *unfenced &= !taken;
+                if taken && let Some(flow) = flow {
+                    flow.signalled();
+                }
                 Ok((!taken).then_some(operation))
             }
             Operation::Transfer { read, local, offset, host, at, done, remote } => {
@@ -132,7 +138,7 @@ impl Road {
                         _ if *read => Request::Read(local.range(*offset + *done, size)?, to),
                         _ => Request::Write(local.range(*offset + *done, size)?, to),
                     };
-                    if !lane.push(request, *unfenced && !*read, false, keep)? {
+                    if !lane.push(request, *unfenced && !*read, false, Some(keep))? {
                         return Ok(Some(operation));
                     }
                     if *read {
@@ -147,4 +153,15 @@ impl Road {
             }
         }
     }
+}
+
+/// Tells the peer of receives that are there again; false if there is no room now.
+fn give_back(state: &mut State) -> Result<bool> {
+    let State { lanes, flow: Some(flow), .. } = state else { return Ok(true) };
+    let (Some(count), Some(first)) = (flow.owed(), lanes.first_mut()) else { return Ok(true) };
+    let taken = first.push(Request::Immediate(count), false, true, None)?;
+    if taken {
+        flow.told();
+    }
+    Ok(taken)
 }

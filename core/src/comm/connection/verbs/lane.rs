@@ -31,6 +31,10 @@ pub(super) enum Request<'a> {
     Read(LocalRange, RemoteRange),
     /// The range takes the old value.
     Add(LocalRange, RemoteRange, u64),
+    /// Written, and the peer is told with an immediate.
+    Tell(&'a [u8], RemoteRange, u32),
+    /// Only the immediate. Uses no memory, and so is always signalled.
+    Immediate(u32),
 }
 
 impl Lane {
@@ -45,7 +49,7 @@ impl Lane {
         request: Request<'_>,
         fence: bool,
         signal: bool,
-        keep: Keep,
+        keep: Option<Keep>,
     ) -> Result<bool> {
         let taken =
             if signal { self.window.take_signalled().map(|id| (id, true)) } else { self.window.take() };
@@ -55,15 +59,19 @@ impl Lane {
             Request::Inline(data, to) => self.batch.write_inline(data, to)?,
             Request::Read(into, from) => self.batch.read(into, from)?,
             Request::Add(old, at, value) => self.batch.fetch_add(old, at, value)?,
+            Request::Tell(data, to, immediate) => {
+                self.batch.write_inline_with_immediate(data, to, immediate)?
+            }
+            Request::Immediate(immediate) => self.batch.immediate(immediate),
         };
         let made = made.id(id).signalled_if(signal);
         if fence {
             made.fence();
         }
-        if let Request::Write(_, to) | Request::Inline(_, to) = request {
+        if let Request::Write(_, to) | Request::Inline(_, to) | Request::Tell(_, to, _) = request {
             self.known = Some(to);
         }
-        self.kept.push_back((id, keep));
+        self.kept.extend(keep.map(|keep| (id, keep)));
         Ok(true)
     }
 
@@ -75,7 +83,7 @@ impl Lane {
         let (Some((_, keep)), Some(known)) = (self.kept.back(), self.known) else { return Ok(true) };
         let keep = keep.clone();
         // A write of no bytes touches no memory, and completes after what was posted before it.
-        self.push(Request::Inline(&[], known.first(0)), false, true, keep)
+        self.push(Request::Inline(&[], known.first(0)), false, true, Some(keep))
     }
 
     /// Rings the doorbell for what was added.

@@ -3,16 +3,23 @@
 //! An RC queue pair executes in order, and what an RDMA write places is visible before what a later one places as long as
 //! the later one's memory is not registered for relaxed ordering: data is, words of semaphores are not. A large write may
 //! be spread over several queue pairs; the signal, on the first, is then held until the others have completed.
+//!
+//! A signal may carry an immediate, which makes a completion at the receiver. The service thread takes it and wakes whoever
+//! sleeps there, so that waiting costs no polling; and it posts the receives anew, so that the peer of a connection that nobody
+//! waits for can go on.
 
+mod arrivals;
 mod issue;
 mod lane;
 mod road;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use super::{Backend, Span};
 use crate::comm::core::Core;
-use crate::comm::endpoint::{EndpointConfig, EndpointWire, MAX_QUEUE_PAIRS, Transport};
+use crate::comm::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
 use crate::comm::key::Key;
 use crate::comm::nics::Nic;
 use crate::deadline::{Backoff, Deadline};
@@ -22,11 +29,18 @@ use crate::rdma::{
     Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
 };
 use crate::wire::{Reader, WireResult, Writer};
+use arrivals::{Arrivals, RECEIVE, RECEIVES};
 use issue::Operation;
 use road::Road;
 
 /// Requests that a queue pair holds.
 const QUEUE: u32 = 512;
+
+#[cfg(test)]
+std::thread_local! {
+    /// Makes completion queues smaller than what they may have to hold.
+    static CAPACITY: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
 
 /// One end, before the other is known.
 pub(super) struct Draft {
@@ -48,22 +62,33 @@ impl Draft {
         let port = nic.port(settings)?;
         let channel = nic.context.completion_channel()?;
         // Every request may fail, and a failure completes also when it was not signalled.
-        let capacity = QUEUE * config.queue_pairs;
+        let wakes = config.ib_signal == IbSignal::Immediate;
+        let receives = if wakes { RECEIVES } else { 0 };
+        let capacity = QUEUE * config.queue_pairs + receives;
+        #[cfg(test)]
+        let capacity = CAPACITY.get().unwrap_or(capacity);
         let completions = nic.context.completion_queue_with(capacity, &channel)?;
         let options = QpOptions::default().with_max_send(QUEUE);
-        let make = |_| {
+        let make = |number| {
+            // Signals use the first alone.
+            let options =
+                if number == 0 { options.clone().with_max_receive(receives.max(1)) } else { options.clone() };
             let new = nic.domain.queue_pair(&options, &completions, &completions)?;
-            new.init(&port, settings, Access::FLAGS)
+            let bound = new.init(&port, settings, Access::FLAGS)?;
+            if number == 0 {
+                (0..receives).try_for_each(|_| bound.post_receive(RECEIVE, None))?;
+            }
+            Ok(bound)
         };
         let queue_pairs = (0..config.queue_pairs).map(make).collect::<Result<_>>()?;
         let max_message = u64::from(port.attributes.max_message).clamp(4096, 1 << 30);
         Ok(Self { key, config: config.clone(), nic, queue_pairs, completions, channel, max_message })
     }
 
-    /// What the other end needs: the addresses of the queue pairs.
+    /// What the other end needs: how signals are sent, and the addresses of the queue pairs.
     pub(super) fn describe(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.count(self.queue_pairs.len());
+        w.u8(self.config.ib_signal.to_wire()).count(self.queue_pairs.len());
         self.queue_pairs.iter().for_each(|qp| qp.address().encode(&mut w));
         w.finish()
     }
@@ -72,10 +97,18 @@ impl Draft {
     pub(super) fn finish(self, core: &Arc<Core>, theirs: &EndpointWire) -> Result<Verbs> {
         const OP: &str = "connect";
         let peer = self.key.peer;
-        let addresses = decode(&theirs.detail).map_err(|error| {
+        let (signal, addresses) = decode(&theirs.detail).map_err(|error| {
             let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
             Error::new(ErrorKind::Remote, OP, message).with_peer(peer).with_source(error)
         })?;
+        if signal != self.config.ib_signal {
+            let message = format!(
+                "{}: rank {peer} sends its signals as IbSignal::{signal:?}, this rank as IbSignal::{:?}; name the same at both ends \
+                 (EndpointConfig::with_ib_signal)",
+                self.key, self.config.ib_signal
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
         if addresses.len() != self.queue_pairs.len() {
             let message = format!(
                 "{}: rank {peer} asked for {} queue pairs, this rank for {}; name the same number at both ends",
@@ -109,12 +142,13 @@ impl Draft {
     }
 }
 
-fn decode(detail: &[u8]) -> WireResult<Vec<QpAddress>> {
+fn decode(detail: &[u8]) -> WireResult<(IbSignal, Vec<QpAddress>)> {
     let mut r = Reader::new(detail);
+    let signal = IbSignal::from_wire(r.u8()?)?;
     let count = r.count(MAX_QUEUE_PAIRS as usize, 1)?;
     let addresses = (0..count).map(|_| QpAddress::decode(&mut r)).collect::<WireResult<_>>()?;
     r.finish()?;
-    Ok(addresses)
+    Ok((signal, addresses))
 }
 
 /// One end of a connection over verbs.
@@ -202,6 +236,17 @@ impl Backend for Verbs {
 
     fn is_done(&self, mark: u64) -> Result<bool> {
         self.road.is_done(mark)
+    }
+
+    fn arrivals(&self) -> u64 {
+        self.road.arrivals().map_or(0, Arrivals::count)
+    }
+
+    fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
+        match self.road.arrivals() {
+            Some(waiters) => waiters.sleep(arrivals, backoff, deadline),
+            None => self.pause(backoff, deadline),
+        }
     }
 
     fn check(&self) -> Result<()> {

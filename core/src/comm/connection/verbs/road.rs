@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use super::super::completion::Completion;
+use super::arrivals::{Arrivals, Flow, RECEIVE};
 use super::issue::{INLINE, Operation};
 use super::lane::{Keep, Lane};
 use crate::comm::control::Control;
@@ -20,13 +21,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Event, PinnedBuffer, Stream};
 use crate::net::{Interest, Next, Pollable, Registration};
 use crate::rdma::{
-    About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QueuePair,
+    About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, Failure, MemoryRegion, QueuePair,
     ReadyToSend,
 };
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
-
-/// Completions taken at a time.
-const POLL: usize = 64;
 
 /// A connection's way to one peer. Holds no communicator: the service thread holds it.
 pub(super) struct Road {
@@ -37,6 +35,8 @@ pub(super) struct Road {
     channel: CompletionChannel,
     pub(super) max_message: u64,
     pub(super) max_inline: usize,
+    /// Where those sleep who wait for the peer's signals, if these wake anybody.
+    arrivals: Option<Arrivals>,
     done: AtomicU64,
     /// Dropped on a thread of its own.
     pub(super) device: ManuallyDrop<OnDevice>,
@@ -68,6 +68,8 @@ pub(super) struct State {
     pub(super) next_lane: usize,
     /// Reads were posted, whose data a later request may send.
     pub(super) unfenced: bool,
+    /// If signals take receives: of the first lane.
+    pub(super) flow: Option<Flow>,
     spent: Vec<Keep>,
 }
 
@@ -93,9 +95,10 @@ impl Road {
     pub(super) fn open(parts: Parts<'_>) -> Result<Arc<Self>> {
         let Parts { core, peer, nic, queue_pairs, completions, channel, max_message, signal } = parts;
         let landing = match signal {
-            IbSignal::Write => None,
+            IbSignal::Write | IbSignal::Immediate => None,
             IbSignal::Atomic => Some(landing(core, &nic)?),
         };
+        let wakes = signal == IbSignal::Immediate;
         let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
         let state = State {
             lanes: queue_pairs.into_iter().map(Lane::new).collect(),
@@ -104,6 +107,7 @@ impl Road {
             marked: 0,
             next_lane: 0,
             unfenced: false,
+            flow: wakes.then(Flow::new),
             spent: Vec::new(),
         };
         let road = Arc::new(Self {
@@ -113,6 +117,7 @@ impl Road {
             channel,
             max_message,
             max_inline,
+            arrivals: wakes.then(Arrivals::default),
             done: AtomicU64::new(0),
             device: ManuallyDrop::new(OnDevice {
                 completion: Completion::new(core.context())?,
@@ -218,6 +223,11 @@ impl Road {
         self.nudge();
     }
 
+    /// Those who wait for the peer's signals, if these wake anybody.
+    pub(super) fn arrivals(&self) -> Option<&Arrivals> {
+        self.arrivals.as_ref()
+    }
+
     fn poll(&self) -> Result<()> {
         self.look_and_drop(true).map(drop).or_else(|error| self.fail(&error))
     }
@@ -253,23 +263,39 @@ impl Road {
     }
 
     fn take_completions(&self, state: &mut State) -> Result<()> {
-        let mut failure = None;
-        let State { lanes, spent, .. } = state;
+        let (mut failure, mut signals) = (None, false);
+        let mut outcome = Ok(());
+        let State { lanes, spent, flow, .. } = state;
         let each = |completion: crate::rdma::Completion| {
             let Some(lane) = lanes.iter_mut().find(|l| l.queue_pair.number() == completion.qp_number) else {
                 return;
             };
-            match completion.result {
-                Ok(_) => lane.complete(completion.id, spent),
-                // The first says what happened; those behind it were flushed.
-                Err(why) if failure.is_none() => failure = Some(why.to_error("connection")),
-                Err(_) => {}
+            match (completion.result, &mut *flow) {
+                (Ok(done), Some(flow)) if completion.id == RECEIVE => {
+                    if outcome.is_ok() {
+                        // Posted again first: the peer may be told of it next.
+                        let posted = lane.queue_pair.post_receive(RECEIVE, None);
+                        outcome =
+                            posted.and_then(|()| flow.arrived(done.immediate)).map(|more| signals |= more);
+                    }
+                }
+                (Ok(_), _) => lane.complete(completion.id, spent),
+                // The first says what happened; others were flushed, receives perhaps before it.
+                (Err(why), _) if failure.is_none_or(|known: Failure| known.is_flushed()) => {
+                    failure = Some(why)
+                }
+                (Err(_), _) => {}
             }
         };
-        self.completions.poll(POLL, each)?;
-        if let Some(error) = failure {
-            return Err(error);
+        // All that are there: what is left would wake nobody.
+        self.completions.poll(usize::MAX, each)?;
+        if let Some(arrivals) = self.arrivals.as_ref().filter(|_| signals) {
+            arrivals.notify();
         }
+        if let Some(why) = failure {
+            return Err(why.to_error("connection"));
+        }
+        outcome?;
         while let Some(mark) = state.marks.front() {
             if !mark.targets.iter().zip(&state.lanes).all(|(target, lane)| lane.done() >= *target) {
                 break;
@@ -299,6 +325,9 @@ impl Road {
                 }
             }
             self.device.completion.release();
+            if let Some(arrivals) = &self.arrivals {
+                arrivals.notify();
+            }
         }
         self.check()
     }
@@ -343,7 +372,8 @@ impl Pollable for Road {
         if stuck {
             return Next::Again;
         }
-        let read = waits || closing || marked && self.serviced.load(Ordering::Acquire);
+        let served = marked && self.serviced.load(Ordering::Acquire);
+        let read = waits || closing || served || self.arrivals.is_some();
         Next::Wait(Interest { read, write: false })
     }
 
@@ -358,7 +388,8 @@ impl Watcher for Road {
             About::QueuePair(number) => {
                 lock(&self.state).lanes.iter().any(|l| l.queue_pair.number() == number)
             }
-            About::Device | About::Port(_) | About::CompletionQueue => true,
+            About::CompletionQueue(number) => self.completions.number() == number,
+            About::Device | About::Port(_) => true,
             About::Other => false,
         };
         if let Some(error) = event.error().filter(|_| concerned) {

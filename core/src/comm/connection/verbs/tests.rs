@@ -1,0 +1,265 @@
+//! Connections whose requests the NIC refuses: what no peer does that uses this library. On the stand-in, and on a NIC where
+//! there is one (ignored; `ci/rdma-vm` has soft-RoCE): the tests `nic_*`.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::bootstrap::{self, Bootstrap as _, LocalBootstrap};
+use crate::comm::{
+    Communicator, CommunicatorConfig, Connection, EndpointConfig, Host2HostSemaphore, HostBuffer,
+    RegisteredMemory, Transport,
+};
+use crate::deadline::Deadline;
+use crate::error::{ErrorKind, Result};
+use crate::gpu::{Context, Device, Driver};
+use crate::rdma::{RemoteRegion, Settings, Verbs, standin};
+use crate::wire::{Reader, Writer};
+
+const LEN: usize = 1 << 20;
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Whose verbs the ranks use, and the number of the NIC.
+#[derive(Clone, Copy)]
+enum Nic {
+    StandIn,
+    Real,
+}
+
+impl Nic {
+    fn config(self) -> CommunicatorConfig {
+        let config =
+            CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(8);
+        match self {
+            Self::StandIn => config.with_verbs(Verbs::from_table(standin::table(), "stand-in")),
+            Self::Real => config,
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            // After bare0 and dark0.
+            Self::StandIn => 2,
+            Self::Real => 0,
+        }
+    }
+
+    /// An end whose lost peers are noticed soon.
+    fn endpoint(self) -> EndpointConfig {
+        let settings = Settings { timeout: 14, retry_count: 3, ..Settings::default() };
+        EndpointConfig::new(Transport::Ib(self.number())).with_ib(settings)
+    }
+}
+
+struct Rank {
+    comm: Communicator,
+    bootstrap: LocalBootstrap,
+    nic: Nic,
+}
+
+struct Way {
+    source: RegisteredMemory,
+    target: RegisteredMemory,
+    connection: Connection,
+    semaphore: Host2HostSemaphore,
+}
+
+/// Three ranks as threads, of which the first is connected with the others.
+fn ranks(nic: Nic, run: impl Fn(&Rank) + Sync) {
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(3) {
+            let run = &run;
+            scope.spawn(move || {
+                let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+                let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
+                let comm = Communicator::new(&bootstrap, &context, nic.config(), soon()).unwrap();
+                run(&Rank { comm, bootstrap, nic });
+            });
+        }
+    });
+}
+
+impl Rank {
+    fn barrier(&self) {
+        self.bootstrap.barrier(soon()).unwrap();
+    }
+
+    fn memory(&self) -> RegisteredMemory {
+        let buffer = Arc::new(HostBuffer::new(self.comm.context(), LEN).unwrap());
+        self.comm.register_host(&buffer, self.nic.endpoint().transport).unwrap()
+    }
+
+    fn way(&self, peer: u32) -> Way {
+        let [source, inbox] = [(); 2].map(|()| self.memory());
+        self.comm.send_memory(&inbox, peer, 0).unwrap();
+        let target = self.comm.recv_memory(peer, 0).unwrap();
+        let connection = self.comm.connect(peer, 0, self.nic.endpoint()).unwrap();
+        let semaphore = self.comm.build_host2host_semaphore(&connection, 0).unwrap();
+        self.comm.setup(soon()).unwrap();
+        let (target, connection, semaphore) =
+            (target.get().unwrap(), connection.get().unwrap(), semaphore.get().unwrap());
+        Way { source, target, connection, semaphore }
+    }
+
+    /// What the rank 1 says to the others.
+    fn hear(&self, said: &[u8]) -> Vec<u8> {
+        self.bootstrap.all_gather(said, soon()).unwrap().swap_remove(1)
+    }
+}
+
+impl Way {
+    fn write(&self, target: &RegisteredMemory) -> Result<()> {
+        self.connection.write(target, 0, &self.source, 0, 4096)
+    }
+
+    fn works(&self) {
+        self.write(&self.target).unwrap();
+        self.semaphore.signal().unwrap();
+        self.semaphore.wait(soon()).unwrap();
+        self.connection.flush(soon()).unwrap();
+    }
+
+    /// Everything outstanding ends within seconds, and what comes later at once, with the same reason.
+    #[track_caller]
+    fn fails(&self, words: &str) {
+        let start = Instant::now();
+        let error = self.connection.flush(soon()).unwrap_err();
+        println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(self.connection.peer())), "{error}");
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        let start = Instant::now();
+        let later = [self.write(&self.target), self.semaphore.signal(), self.semaphore.wait(soon())];
+        for again in later {
+            assert_eq!(again.unwrap_err().to_string(), error.to_string());
+        }
+        assert!(start.elapsed() < Duration::from_secs(2), "known at once: {:?}", start.elapsed());
+    }
+}
+
+/// Rank 0 writes to what `region` makes of the memory of rank 1, with good writes before and behind it.
+fn refused_access(nic: Nic, region: impl Fn(&Rank) -> RemoteRegion + Sync) {
+    ranks(nic, |rank| {
+        let first = (rank.comm.rank() < 2).then(|| rank.way(1 - rank.comm.rank()));
+        let second = [Some(2), None, Some(0)][rank.comm.rank() as usize].map(|peer| rank.way(peer));
+        second.iter().for_each(Way::works);
+        let region = match rank.comm.rank() {
+            1 => {
+                let mut w = Writer::new();
+                region(rank).encode(&mut w);
+                rank.hear(w.as_bytes())
+            }
+            _ => rank.hear(&[]),
+        };
+        match (rank.comm.rank(), first) {
+            (0, Some(way)) => {
+                let region = RemoteRegion::decode(&mut Reader::new(&region)).unwrap();
+                let forged = way.target.with_key(rank.nic.number(), region);
+                way.write(&way.target).unwrap();
+                way.write(&forged).unwrap();
+                // It may be known already.
+                let _ = (0..100).try_for_each(|_| way.write(&way.target));
+                way.fails("refused the access: wrong key, range or rights");
+                rank.barrier();
+            }
+            (_, Some(way)) => {
+                rank.barrier();
+                // This end learns of it with its next request.
+                let _ = way.write(&way.target);
+                way.fails("the verbs connection to rank 0 has failed");
+            }
+            _ => rank.barrier(),
+        }
+        second.iter().for_each(Way::works);
+        rank.comm.check().unwrap();
+        rank.barrier();
+    });
+}
+
+/// A key that nobody gave.
+fn wrong_key(nic: Nic) {
+    refused_access(nic, |rank| {
+        let memory = rank.memory();
+        let (region, _) = memory.on_nic(rank.nic.number()).unwrap();
+        let mut w = Writer::new();
+        region.remote().encode(&mut w);
+        // Address, length, key: the memory is there, and stays until this process ends.
+        let mut forged = w.as_bytes().to_vec();
+        forged[17] ^= 0x15;
+        std::mem::forget(memory);
+        RemoteRegion::decode(&mut Reader::new(&forged)).unwrap()
+    });
+}
+
+/// The key of memory that was deregistered meanwhile.
+fn stale_key(nic: Nic) {
+    refused_access(nic, |rank| {
+        let memory = rank.memory();
+        let (region, _) = memory.on_nic(rank.nic.number()).unwrap();
+        region.remote()
+    });
+}
+
+/// More completions than the queue has room for, while nobody polls.
+fn full_queue(nic: Nic) {
+    ranks(nic, |rank| {
+        let me = rank.comm.rank();
+        if me == 0 {
+            super::CAPACITY.set(Some(4));
+        }
+        let first = (me < 2).then(|| rank.way(1 - me));
+        super::CAPACITY.set(None);
+        let second = [Some(2), None, Some(0)][me as usize].map(|peer| rank.way(peer));
+        second.iter().for_each(Way::works);
+        if let (0, Some(way)) = (me, first) {
+            {
+                let _batch = way.connection.batch();
+                for _ in 0..super::QUEUE - 16 {
+                    way.connection.write(&way.target, 0, &way.source, 0, 8).unwrap();
+                }
+            }
+            // Longer than it takes to execute them.
+            std::thread::sleep(Duration::from_millis(500));
+            way.fails("completion queue");
+        }
+        second.iter().for_each(Way::works);
+        rank.comm.check().unwrap();
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_wrong_key_fails_one_connection() {
+    wrong_key(Nic::StandIn);
+}
+
+#[test]
+fn memory_that_was_deregistered_fails_one_connection() {
+    stale_key(Nic::StandIn);
+}
+
+#[test]
+fn a_full_completion_queue_fails_one_connection() {
+    full_queue(Nic::StandIn);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_a_wrong_key_fails_one_connection() {
+    wrong_key(Nic::Real);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_memory_that_was_deregistered_fails_one_connection() {
+    stale_key(Nic::Real);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_a_full_completion_queue_fails_one_connection() {
+    full_queue(Nic::Real);
+}
