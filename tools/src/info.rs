@@ -1,10 +1,12 @@
 //! `aqueduct info`: what is here. Works on a machine with nothing.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use aqueduct::env::Env;
 use aqueduct::gpu::{Device, Driver};
+use aqueduct::rdma::{self, Verbs};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,9 +21,15 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("aqueduct {}", env!("CARGO_PKG_VERSION"));
-    match Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref()) {
-        Ok(driver) => describe("NVIDIA driver", &driver),
+    let hardware =
+        Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref());
+    match &hardware {
+        Ok(driver) => describe("NVIDIA driver", driver),
         Err(error) => println!("NVIDIA driver: none: {error}"),
+    }
+    match nics(hardware.as_ref().ok()) {
+        Ok(lines) => lines.iter().for_each(|line| println!("{line}")),
+        Err(error) => println!("RDMA NICs: none: {error}"),
     }
     match Driver::software(cuda_soft::driver_table()) {
         Ok(driver) => describe("software device", &driver),
@@ -81,6 +89,24 @@ fn line(device: &Device) -> aqueduct::Result<String> {
         device.numa_node().map_or_else(|| "unknown".to_owned(), |n| n.to_string()),
         handles.join(" "),
     ))
+}
+
+/// The NICs by the names that transports give them, and how far each is from each GPU.
+fn nics(driver: Option<&Driver>) -> aqueduct::Result<Vec<String>> {
+    let verbs = Verbs::load(None)?;
+    let chosen = Env::get().ok().and_then(|env| env.ib.devices.as_deref());
+    let nics = verbs.devices(chosen)?;
+    let gpus = driver.map(Device::all).transpose()?.unwrap_or_default();
+    let mut lines = vec![format!("RDMA NICs: {}", nics.len())];
+    for (number, nic) in nics.iter().enumerate() {
+        let far = |gpu: &Device| {
+            let distance = rdma::distance(Path::new("/sys"), &gpu.pci_bus_id().ok()?, nic.name());
+            Some(format!(", device {}: {distance}", gpu.ordinal()))
+        };
+        let distances: String = gpus.iter().filter_map(far).collect();
+        lines.push(format!("  Ib{number}: {}{distances}", nic.name()));
+    }
+    Ok(lines)
 }
 
 /// One row per device: `NV` loads and stores with native atomics (NVLink), `P2P` loads and stores, `-` neither.

@@ -151,6 +151,24 @@ pub(super) fn both_directions(pair: &Pair) {
     pair.connection.flush(soon()).unwrap();
 }
 
+/// Signals are one-sided, too: the peer's library may have to do something, the peer nothing.
+pub(super) fn unawaited(pair: &Pair) {
+    const SIGNALS: usize = 1000;
+    for (first, rounds) in [(0, 1), (1, 1), (0, 2)] {
+        // One end, the other, both at once.
+        if rounds == 2 || pair.me() == first {
+            (0..SIGNALS).for_each(|_| pair.semaphore.signal().unwrap());
+            pair.connection.flush(soon()).unwrap();
+        }
+        pair.rank.barrier();
+        if rounds == 2 || pair.me() != first {
+            (0..SIGNALS).for_each(|_| pair.semaphore.wait(soon()).unwrap());
+            assert!(!pair.semaphore.poll().unwrap());
+        }
+        pair.rank.barrier();
+    }
+}
+
 pub(super) fn concurrent(pair: &Pair) {
     const CONNECTIONS: usize = 4;
     let comm = &pair.rank.comm;
@@ -296,7 +314,9 @@ pub(super) fn teardown(pair: &Pair) {
     for _ in 0..4 {
         connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
     }
-    // Both drop it with work under way; what was taken is done, and other connections do not notice.
+    // Both drop it with work under way; what was taken is done, and other connections do not notice. Not before both have
+    // begun: over RDMA nobody tells who still writes.
+    pair.rank.barrier();
     drop(connection);
     pair.connection.write(&pair.target, 0, &pair.source, 0, 64).unwrap();
     pair.semaphore.signal().unwrap();

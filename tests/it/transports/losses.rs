@@ -4,10 +4,11 @@
 //! `AQUEDUCT_IB_TIMEOUT=14 AQUEDUCT_IB_RETRY_CNT=3`.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap;
-use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
+use aqueduct::comm::{Communicator, CommunicatorConfig, HostBuffer, Transport};
 use aqueduct::{Error, ErrorKind};
 
 use super::pair::LEN;
@@ -119,6 +120,35 @@ fn memory_that_its_owner_drops_stays_for_its_peers() {
     }
     other(&rank, &ways);
     rank.barrier();
+}
+
+/// A user who may lock little memory. Of the process: the rank gives its rights away for good.
+#[test]
+#[ignore = "needs root and an RDMA NIC: ci/rdma-vm has both"]
+fn too_little_lockable_memory_names_the_limit() {
+    const LIMIT: u64 = 256 << 10;
+    let test = "transports::losses::too_little_lockable_memory_names_the_limit";
+    crate::group::threads(Machine::Software, 1, test, |rank| {
+        let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
+        // SAFETY: a live input, and no pointers.
+        unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+            // Whoever is not root has no CAP_IPC_LOCK, to which the limit does not apply.
+            assert_eq!(libc::setuid(65_534), 0, "run this as root");
+        }
+        let register = |bytes| {
+            let buffer = Arc::new(HostBuffer::new(rank.comm.context(), bytes).unwrap());
+            rank.comm.register_host(&buffer, Transport::Ib(0))
+        };
+        let small = register(64 << 10).expect("below the limit");
+        let error = register(1 << 20).unwrap_err();
+        println!("{error}");
+        for words in ["locked memory is 256 KiB", "ulimit -l unlimited", "LimitMEMLOCK", "1048576 bytes"] {
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+        drop(small);
+        drop(register(128 << 10).expect("what was locked has been given back"));
+    });
 }
 
 /// `AQUEDUCT_TEST_LOSE_NIC` is the command by which the victim's NIC goes away; the victim runs it.

@@ -1,6 +1,7 @@
 //! One suite for connections, run over every transport and every pair of memory kinds.
 
 mod cases;
+mod device_memory;
 mod faults;
 mod losses;
 mod pair;
@@ -9,7 +10,7 @@ mod refusals;
 mod standin;
 mod way;
 
-use aqueduct::comm::Transport;
+use aqueduct::comm::{EndpointConfig, Transport};
 
 use crate::group::{Machine, processes};
 use pair::{Kind, Pair};
@@ -25,6 +26,7 @@ const CASES: &[(&str, Case)] = &[
     ("zero bytes are no operation", cases::zero_bytes),
     ("odd sizes at odd offsets", cases::odd_sizes),
     ("both directions at once", cases::both_directions),
+    ("signals that nobody waits for yet", cases::unawaited),
     ("several connections at once", cases::concurrent),
     ("events order streams and connections", cases::events),
     ("reading, where there is reading", cases::reads),
@@ -33,8 +35,8 @@ const CASES: &[(&str, Case)] = &[
     ("one end is dropped while busy", cases::teardown),
 ];
 
-fn suite(machine: Machine, transport: Transport, source: Kind, target: Kind, test: &str) {
-    processes(machine, 2, test, |rank| all_cases(&Pair::new(rank, transport, source, target)));
+fn suite(machine: Machine, endpoint: impl Into<EndpointConfig>, source: Kind, target: Kind, test: &str) {
+    processes(machine, 2, test, |rank| all_cases(&Pair::new(rank, endpoint, source, target)));
 }
 
 fn all_cases(pair: &Pair) {
@@ -86,15 +88,22 @@ mod stand_in {
     use aqueduct::rdma::Verbs;
 
     use super::{Kind, Machine, Pair, Transport, all_cases, standin};
+    use aqueduct_tests::ranks;
+
     use crate::group::{config, threads_with};
 
     fn suite(endpoint: EndpointConfig, source: Kind, target: Kind, test: &str) {
+        let device = [source, target].contains(&Kind::Device);
         let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
         let environment = [("AQUEDUCT_IB_DEVICES", "null0")];
         threads_with(Machine::Software, 2, test, &config, &environment, |rank| {
             all_cases(&Pair::new(rank, endpoint.clone(), source, target));
         });
         assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+        if ranks::rank().is_some() {
+            // Two are for the words that kernels wait for.
+            assert_eq!(standin::registrations().by_dmabuf > 2, device, "device memory goes by dma-buf");
+        }
     }
 
     fn endpoint() -> EndpointConfig {
@@ -117,11 +126,33 @@ mod stand_in {
         let test = "transports::stand_in::host_to_device_with_atomic_signals";
         suite(endpoint().with_ib_signal(IbSignal::Atomic), Kind::Host, Kind::Device, test);
     }
+
+    #[test]
+    fn host_to_host_with_immediate_signals() {
+        let test = "transports::stand_in::host_to_host_with_immediate_signals";
+        suite(endpoint().with_ib_signal(IbSignal::Immediate), Kind::Host, Kind::Host, test);
+    }
+
+    #[test]
+    fn device_to_host_with_immediate_signals_over_two_queue_pairs() {
+        let test = "transports::stand_in::device_to_host_with_immediate_signals_over_two_queue_pairs";
+        let endpoint = endpoint().with_queue_pairs(2).with_ib_signal(IbSignal::Immediate);
+        suite(endpoint, Kind::Device, Kind::Host, test);
+    }
 }
 
 /// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.
 mod verbs {
+    use aqueduct::comm::{EndpointConfig, IbSignal};
+
     use super::{Kind, Machine, Transport, suite};
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn immediate_signals() {
+        let endpoint = EndpointConfig::new(Transport::Ib(0)).with_ib_signal(IbSignal::Immediate);
+        suite(Machine::Software, endpoint, Kind::Host, Kind::Device, "transports::verbs::immediate_signals");
+    }
 
     #[test]
     #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]

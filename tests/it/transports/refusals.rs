@@ -2,8 +2,9 @@
 //! stand-in, which can be told to fail.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, Transport};
+use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, IbSignal, Transport};
 use aqueduct::rdma::Verbs;
 use aqueduct::{Error, ErrorKind, Result};
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
@@ -58,6 +59,13 @@ fn ends_that_do_not_fit() {
         let error = says(
             connect(&rank, ib(0).with_queue_pairs(number)),
             &["queue pairs", "same number at both ends"],
+        );
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(1 - rank.me())));
+        rank.barrier();
+        let signal = if first { IbSignal::Immediate } else { IbSignal::Write };
+        let error = says(
+            connect(&rank, ib(0).with_ib_signal(signal)),
+            &["IbSignal::Immediate", "IbSignal::Write", "same at both ends", "with_ib_signal"],
         );
         assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(1 - rank.me())));
         rank.barrier();
@@ -146,7 +154,7 @@ fn a_lost_nic_fails_what_is_outstanding_on_it() {
         rank.barrier();
         // Accepted, and never executed.
         way.connection.write(&way.target, 0, &way.source, 0, 4096).unwrap();
-        let error = way.connection.flush(std::time::Duration::from_millis(50)).unwrap_err();
+        let error = way.connection.flush(Duration::from_millis(50)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         rank.barrier();
         if rank.me() == 0 {
@@ -192,4 +200,38 @@ fn batches_are_cheap() {
         assert!(completions <= requests / 16, "{requests} requests, {completions} completions");
         pair.rank.barrier();
     });
+}
+
+/// Who waits for signals with an immediate sleeps until they come, and for as long as they do not.
+#[test]
+fn waiters_sleep() {
+    ranks(2, "null0", "transports::refusals::waiters_sleep", |rank| {
+        let me = rank.me();
+        let way = ways(&rank, &[1 - me], ib(0).with_ib_signal(IbSignal::Immediate)).remove(0);
+        rank.barrier();
+        if me == 0 {
+            std::thread::sleep(Duration::from_secs(1));
+            way.semaphore.signal().unwrap();
+        } else {
+            let before = switches();
+            way.semaphore.wait(soon()).unwrap();
+            // Two hundred times it looks and gives way, then it naps; looking every half millisecond would be 2000 times.
+            let looks = switches() - before;
+            assert!(looks < 600, "this thread went to sleep {looks} times");
+        }
+        rank.barrier();
+        way.works(me);
+        rank.barrier();
+    });
+}
+
+/// How often this thread has given up its processor so far.
+fn switches() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: a live output, of which all zeros is a value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nvcsw
 }
