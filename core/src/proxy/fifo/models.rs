@@ -135,3 +135,128 @@ fn loom_fifo_without_the_producers_fence_publishes_nothing() {
 fn loom_fifo_a_relaxed_sync_does_not_give_the_data_back() {
     Shape { sync: Some(Ordering::Relaxed), ..Shape::new(1, 2, 2, 0) }.run();
 }
+
+/// What a model of closing leaves out; each makes it fail.
+#[derive(Clone, Copy, PartialEq)]
+enum Without {
+    Nothing,
+    /// Producers that are refused do not take their position back.
+    TakingBack,
+    /// The consumer takes a ring for drained when there is nothing to see.
+    AskingTheHead,
+}
+
+/// The host closes the ring while producers push, and drains it.
+#[derive(Clone, Copy)]
+struct Closing {
+    producers: usize,
+    pushes: usize,
+    capacity: u64,
+    start: u64,
+    /// Triggers consumed before it is closed.
+    before: usize,
+    without: Without,
+}
+
+impl Closing {
+    fn run(self) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(move || {
+            let ring = Arc::new(Ring::new(self.capacity, self.start));
+            let threads: Vec<_> = (0..self.producers)
+                .map(|me| {
+                    let ring = ring.clone();
+                    thread::spawn(move || self.produce(me, &ring))
+                })
+                .collect();
+            let mut consumer = Consumer::new(&*ring);
+            let mut seen = vec![0; self.producers];
+            while seen.iter().sum::<u64>() < self.before as u64 {
+                if !consume(&mut consumer, &mut seen) {
+                    thread::yield_now();
+                }
+            }
+            ring.close();
+            match self.without {
+                Without::Nothing => {
+                    while !ring.is_drained(consumer.position()) {
+                        if !consume(&mut consumer, &mut seen) {
+                            thread::yield_now();
+                        }
+                    }
+                }
+                Without::AskingTheHead => while consume(&mut consumer, &mut seen) {},
+                Without::TakingBack => {}
+            }
+            let accepted: Vec<u64> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            if self.without == Without::TakingBack {
+                while consume(&mut consumer, &mut seen) {}
+            }
+            assert_eq!(seen, accepted, "consumed and accepted");
+            assert_eq!(consumer.poll(), None, "more than was accepted");
+            assert!(ring.is_drained(consumer.position()), "positions that nobody wrote");
+        });
+    }
+
+    /// How many of its pushes were accepted.
+    fn produce(self, me: usize, ring: &Ring) -> u64 {
+        for push in 0..self.pushes {
+            let position = ring.take();
+            let room = loop {
+                match ring.room(position) {
+                    Some(room) => break room,
+                    // Only here, as in the kernel: a position of a closed ring never has room.
+                    None if Ring::is_closed(position) => {
+                        if self.without != Without::TakingBack {
+                            ring.take_back();
+                        }
+                        return push as u64;
+                    }
+                    None => thread::yield_now(),
+                }
+            };
+            ring.commit(&room, [me as u64, push as u64, 0, 0], Ordering::AcqRel);
+        }
+        self.pushes as u64
+    }
+}
+
+/// Consumes what is there, each producer's pushes in their order; false if nothing is.
+fn consume(consumer: &mut Consumer<&Ring>, seen: &mut [u64]) -> bool {
+    let Some(trigger) = consumer.poll() else { return false };
+    let [producer, push, ..] = trigger.payload();
+    assert_eq!(push, seen[producer as usize], "out of order or twice");
+    seen[producer as usize] += 1;
+    consumer.pop()
+}
+
+const CLOSING: Closing =
+    Closing { producers: 2, pushes: 1, capacity: 2, start: 0, before: 0, without: Without::Nothing };
+
+#[test]
+fn loom_fifo_closed_while_two_push_loses_nothing() {
+    CLOSING.run();
+}
+
+#[test]
+fn loom_fifo_closed_where_the_lower_half_starts_over() {
+    Closing { start: u64::from(u32::MAX), ..CLOSING }.run();
+}
+
+#[test]
+fn loom_fifo_closed_while_one_waits_for_room() {
+    Closing { producers: 1, pushes: 3, capacity: 1, before: 1, ..CLOSING }.run();
+}
+
+#[test]
+#[should_panic(expected = "positions that nobody wrote")]
+fn loom_fifo_a_position_not_taken_back_is_counted() {
+    Closing { without: Without::TakingBack, ..CLOSING }.run();
+}
+
+#[test]
+#[should_panic(expected = "consumed and accepted")]
+fn loom_fifo_a_ring_without_triggers_is_not_drained() {
+    Closing { without: Without::AskingTheHead, ..CLOSING }.run();
+}
