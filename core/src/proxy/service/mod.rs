@@ -12,7 +12,7 @@ pub(crate) use port::Port;
 pub use port::PortCounters;
 pub use registry::{MemoryId, SemaphoreId};
 
-use self::registry::Registry;
+use self::registry::{Parts, Registry};
 use self::router::{Command, Router};
 use super::config::{Idle, ProxyConfig};
 use super::fifo::Fifo;
@@ -254,12 +254,22 @@ impl ProxyService {
     }
 
     /// What a channel is made of.
-    pub(crate) fn port(&self, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Port> {
-        let (entry, shard, dst, src) = lock(&self.inner.registry).port(semaphore, dst, src)?;
-        let shard = &self.inner.shards[shard];
-        shard.proxy.check()?;
-        let keep = shard.proxy.keep_alive();
-        Ok(Port::new(self.clone(), &self.inner.ports, semaphore, entry, dst, src, shard.proxy.fifo(), keep))
+    pub(crate) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Port> {
+        let Parts { semaphore, shard, dst, src } = lock(&self.inner.registry).port(id, dst, src)?;
+        let (proxy, ports) = (&self.inner.shards[shard].proxy, &self.inner.ports);
+        proxy.check()?;
+        let [queue, words] = proxy.keep_alive();
+        Ok(Port {
+            service: self.clone(),
+            id,
+            semaphore,
+            dst,
+            src,
+            fifo: proxy.fifo(),
+            abort: ports.abort_handle(id),
+            flushed: ports.flushed_ptr(id),
+            _keep: [queue, words, ports.keep_alive()],
+        })
     }
 }
 

@@ -146,6 +146,21 @@ impl Ports {
         self.words.record().map(AbortReport::from)
     }
 
+    /// Where kernels that wait for it learn that they must leave.
+    pub(super) fn abort_handle(&self, id: SemaphoreId) -> AbortHandle {
+        self.words.handle(usize::from(id.0))
+    }
+
+    /// Where kernels read how far its flushes have come.
+    pub(super) fn flushed_ptr(&self, id: SemaphoreId) -> u64 {
+        self.words.flushed_ptr(usize::from(id.0))
+    }
+
+    /// What keeps both there.
+    pub(super) fn keep_alive(&self) -> KeepAlive {
+        self.words.keep_alive()
+    }
+
     fn state(&self, id: SemaphoreId) -> &State {
         &self.states[usize::from(id.0)]
     }
@@ -165,44 +180,18 @@ impl fmt::Debug for Ports {
 /// What a port channel needs of a service. Keeps all of it alive.
 #[derive(Debug)]
 pub(crate) struct Port {
-    service: ProxyService,
-    id: SemaphoreId,
+    pub(super) service: ProxyService,
+    pub(super) id: SemaphoreId,
     pub(crate) semaphore: Host2DeviceSemaphore,
     pub(crate) dst: RegisteredMemory,
     pub(crate) src: RegisteredMemory,
     pub(crate) fifo: Fifo,
     pub(crate) abort: AbortHandle,
     pub(crate) flushed: u64,
-    _keep: [KeepAlive; 3],
+    pub(super) _keep: [KeepAlive; 3],
 }
 
 impl Port {
-    #[expect(clippy::too_many_arguments, reason = "a constructor of a plain structure, called in one place")]
-    pub(super) fn new(
-        service: ProxyService,
-        ports: &Ports,
-        id: SemaphoreId,
-        semaphore: Host2DeviceSemaphore,
-        dst: RegisteredMemory,
-        src: RegisteredMemory,
-        fifo: Fifo,
-        [queue, words]: [KeepAlive; 2],
-    ) -> Self {
-        let slot = usize::from(id.0);
-        let (abort, flushed) = (ports.words.handle(slot), ports.words.flushed_ptr(slot));
-        Self {
-            service,
-            id,
-            semaphore,
-            dst,
-            src,
-            fifo,
-            abort,
-            flushed,
-            _keep: [queue, words, ports.words.keep_alive()],
-        }
-    }
-
     pub(crate) fn service(&self) -> &ProxyService {
         &self.service
     }

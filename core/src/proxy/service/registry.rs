@@ -59,8 +59,13 @@ struct Line {
     _claim: Claim,
 }
 
-/// Semaphore, proxy, destination and source of a channel.
-type PortParts = (Host2DeviceSemaphore, usize, RegisteredMemory, RegisteredMemory);
+/// What a channel is made of, and the proxy that serves it.
+pub(super) struct Parts {
+    pub(super) semaphore: Host2DeviceSemaphore,
+    pub(super) shard: usize,
+    pub(super) dst: RegisteredMemory,
+    pub(super) src: RegisteredMemory,
+}
 
 impl Registry {
     pub(super) fn new(max_semaphores: usize) -> Self {
@@ -150,10 +155,10 @@ impl Registry {
         self.entry(id).map(|entry| entry.shard)
     }
 
-    pub(super) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<PortParts> {
+    pub(super) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Parts> {
         let entry = self.entry(id)?;
-        let (dst, src) = (self.memory(dst)?, self.memory(src)?);
-        Ok((entry.semaphore.clone(), entry.shard, dst.clone(), src.clone()))
+        let (dst, src) = (self.memory(dst)?.clone(), self.memory(src)?.clone());
+        Ok(Parts { semaphore: entry.semaphore.clone(), shard: entry.shard, dst, src })
     }
 
     fn entry(&self, id: SemaphoreId) -> Result<&Entry> {
