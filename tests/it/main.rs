@@ -9,6 +9,7 @@ mod channels;
 mod collectives;
 mod conformance;
 mod data;
+mod device_library;
 mod environment;
 mod faults;
 mod group;

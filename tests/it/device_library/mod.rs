@@ -1,0 +1,103 @@
+//! The examples of the device library: users' kernels in handwritten PTX, linked with its functions, and in CUDA C++, as
+//! nvcc compiled them with its header.
+
+mod ring;
+mod trigger;
+
+use aqueduct::channel::device_library;
+use aqueduct::gpu::{Context, Function, Module};
+
+use crate::group::Machine;
+
+/// An example, in all its forms.
+struct Example {
+    /// Its kernel's name.
+    kernel: &'static str,
+    handwritten: &'static str,
+    /// What nvcc made of the C++ for compute capability 8.0, and for 9.0, which has other fences.
+    compiled: [&'static str; 2],
+}
+
+macro_rules! example {
+    ($name:literal) => {
+        $crate::device_library::Example {
+            kernel: $name,
+            handwritten: include_str!(concat!("../../../ptx/examples/", $name, ".ptx")),
+            compiled: [
+                include_str!(concat!("../../../ptx/examples/nvcc/", $name, ".sm_80.ptx")),
+                include_str!(concat!("../../../ptx/examples/nvcc/", $name, ".sm_90.ptx")),
+            ],
+        }
+    };
+}
+use example;
+
+impl Example {
+    /// The kernel in every form that runs on the context's device: linked with the library, and compiled by nvcc.
+    fn load(&self, context: &Context) -> Vec<(&'static str, Function)> {
+        let library = device_library(context).unwrap();
+        let parts = [("the example", self.handwritten), ("the device library", library.as_str())];
+        let mut forms = vec![("handwritten", Module::link_ptx(context, &parts).unwrap())];
+        let capability = context.device().compute_capability().unwrap();
+        for (major, text) in [8, 9].into_iter().zip(self.compiled) {
+            if capability.major >= major {
+                let form = if major == 8 { "nvcc for sm_80" } else { "nvcc for sm_90" };
+                forms.push((form, Module::load_ptx(context, text).unwrap()));
+            }
+        }
+        assert!(forms.len() > 1, "CUDA C++ needs compute capability 8.0, this device has {capability}");
+        forms.into_iter().map(|(form, module)| (form, module.function(self.kernel).unwrap())).collect()
+    }
+}
+
+mod soft {
+    use super::{Machine, ring, trigger};
+
+    #[test]
+    fn ring_all_gather_of_two() {
+        ring::gathers(Machine::Software, 2, "device_library::soft::ring_all_gather_of_two");
+    }
+
+    #[test]
+    fn ring_all_gather_of_four() {
+        ring::gathers(Machine::Software, 4, "device_library::soft::ring_all_gather_of_four");
+    }
+
+    #[test]
+    fn a_ring_that_lacks_a_rank() {
+        ring::one_is_missing(Machine::Software, "device_library::soft::a_ring_that_lacks_a_rank");
+    }
+
+    #[test]
+    fn custom_trigger() {
+        trigger::answers(Machine::Software, "device_library::soft::custom_trigger");
+    }
+}
+
+mod hardware {
+    use super::{Machine, ring, trigger};
+
+    #[test]
+    #[ignore = "needs two NVIDIA GPUs joined by NVLink, or one"]
+    fn ring_all_gather_of_two() {
+        ring::gathers(Machine::Hardware, 2, "device_library::hardware::ring_all_gather_of_two");
+    }
+
+    #[test]
+    #[ignore = "needs NVIDIA GPUs joined by NVLink, or one"]
+    fn ring_all_gather_of_four() {
+        ring::gathers(Machine::Hardware, 4, "device_library::hardware::ring_all_gather_of_four");
+    }
+
+    #[test]
+    #[ignore = "needs two NVIDIA GPUs joined by NVLink, or one"]
+    fn a_ring_that_lacks_a_rank() {
+        ring::one_is_missing(Machine::Hardware, "device_library::hardware::a_ring_that_lacks_a_rank");
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn custom_trigger() {
+        trigger::answers(Machine::Hardware, "device_library::hardware::custom_trigger");
+    }
+}

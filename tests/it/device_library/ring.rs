@@ -1,0 +1,138 @@
+//! `ring_all_gather`: every byte, with nothing between calls but what the kernels say to each other.
+
+use std::sync::Arc;
+
+use aqueduct::channel::MemoryChannel;
+use aqueduct::comm::Transport;
+use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, Stream, arg};
+use aqueduct_ptx::abi::{LEFT_NOT, LEFT_TOLD};
+
+use super::{Example, example};
+use crate::data::{assert_same, bytes};
+use crate::group::{Machine, Rank, processes, soon};
+
+const EXAMPLE: Example = example!("ring_all_gather");
+
+/// Bytes of a rank's part at most.
+const MOST: usize = (64 << 10) + 17;
+const CANARY: u8 = 0xA5;
+
+/// Bytes of a part, blocks and threads of a block.
+const CALLS: [(usize, u32, u32); 10] = [
+    (4096, 1, 32),
+    (1, 2, 64),
+    (0, 2, 32),
+    (MOST, 3, 96),
+    (15, 4, 32),
+    (16, 1, 256),
+    (17, 3, 64),
+    (8191, 4, 128),
+    (MOST - 1, 2, 32),
+    (4097, 3, 96),
+];
+
+/// A rank's place in the ring.
+struct Place<'a> {
+    rank: &'a Rank,
+    ranks: u32,
+    stream: Stream,
+    next: MemoryChannel,
+    prev: MemoryChannel,
+    buffer: Arc<GpuBuffer>,
+    /// A GridBarrier, and behind it what the kernel left with.
+    words: Arc<GpuBuffer>,
+}
+
+impl<'a> Place<'a> {
+    fn new(rank: &'a Rank, ranks: u32) -> Self {
+        let (comm, me) = (&rank.comm, rank.me());
+        let (next, prev) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+        let buffer = rank.buffer(ranks as usize * MOST);
+        let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+        // Two ranks are each other's next and previous: everything is told apart by the rank that sends data.
+        let link = |peer: u32, sender: u32| {
+            comm.send_memory(&memory, peer, sender.into()).unwrap();
+            let theirs = comm.recv_memory(peer, sender.into()).unwrap();
+            let connection = comm.connect(peer, sender.into(), Transport::CudaIpc).unwrap();
+            (comm.build_semaphore(&connection, sender.into()).unwrap(), theirs)
+        };
+        let links = [link(next, me), link(prev, prev)];
+        comm.setup(soon()).unwrap();
+        let [next, prev] = links.map(|(semaphore, theirs)| {
+            MemoryChannel::new(&semaphore.get().unwrap(), &theirs.get().unwrap(), &memory, None).unwrap()
+        });
+        let words = rank.buffer(16);
+        words.fill(0, soon()).unwrap();
+        Self { rank, ranks, stream: Stream::new(comm.context()).unwrap(), next, prev, buffer, words }
+    }
+
+    fn start(&self, kernel: &Function, part: usize, blocks: u32, threads: u32) {
+        let (next, prev) = (self.next.device_handle(), self.prev.device_handle());
+        let (barrier, left) = (self.words.ptr(), self.words.ptr() + 8);
+        let (part, me) = (part as u64, self.rank.me());
+        let args =
+            [arg(&next), arg(&prev), arg(&barrier), arg(&part), arg(&me), arg(&self.ranks), arg(&left)];
+        let config = LaunchConfig::linear(blocks, threads).cooperative();
+        // SAFETY: the parameters are the example's; what they lead to is retained, and no Rust reference leads there. The
+        // kernel leaves when the channels' abort words say so.
+        unsafe { kernel.launch(&self.stream, &config, &args) }.unwrap();
+        let held = [self.next.keep_alive(), self.prev.keep_alive(), self.buffer.clone(), self.words.clone()];
+        self.stream.retain_all(held).unwrap();
+    }
+
+    /// What the kernel left with.
+    fn left(&self) -> u32 {
+        self.stream.synchronize(soon()).unwrap();
+        let mut left = [0_u32];
+        self.words.download(8, &mut left, soon()).unwrap();
+        left[0]
+    }
+}
+
+pub(super) fn gathers(machine: Machine, ranks: u32, test: &str) {
+    processes(machine, ranks, test, |rank| {
+        let place = Place::new(&rank, ranks);
+        let forms = EXAMPLE.load(rank.comm.context());
+        let me = rank.me() as usize;
+        // Whoever is late is waited for by the kernels alone.
+        rank.barrier();
+        for (iteration, (part, blocks, threads)) in (0..).zip(CALLS) {
+            for (turn, (form, kernel)) in (0..).zip(&forms) {
+                let iteration = iteration * 10 + turn;
+                let mut canvas = vec![CANARY; ranks as usize * MOST];
+                canvas[me * part..][..part].copy_from_slice(&bytes(rank.me(), iteration, part));
+                place.buffer.upload(0, &canvas, soon()).unwrap();
+                place.start(kernel, part, blocks, threads);
+                assert_eq!(place.left(), LEFT_NOT, "{form}");
+                for other in 0..ranks {
+                    canvas[other as usize * part..][..part].copy_from_slice(&bytes(other, iteration, part));
+                }
+                let mut seen = vec![0; canvas.len()];
+                place.buffer.download(0, &mut seen, soon()).unwrap();
+                assert_same(
+                    &seen,
+                    &canvas,
+                    format_args!("{form}: {part} bytes, {blocks} x {threads} threads"),
+                );
+            }
+        }
+        rank.barrier();
+    });
+}
+
+pub(super) fn one_is_missing(machine: Machine, test: &str) {
+    processes(machine, 2, test, |rank| {
+        let place = Place::new(&rank, 2);
+        let forms = EXAMPLE.load(rank.comm.context());
+        rank.barrier();
+        if rank.me() == 1 {
+            // Leaves in good order, without a call.
+            return;
+        }
+        for (form, kernel) in &forms {
+            place.words.fill(0, soon()).unwrap();
+            place.start(kernel, MOST, 3, 64);
+            assert_eq!(place.left(), LEFT_TOLD, "{form}");
+        }
+    });
+}
