@@ -3,6 +3,7 @@
 use super::{Arg, Entry, Kernel, Launch, Param, arg};
 
 const CHANNEL: Arg = arg("channel", "MemoryChannelHandle");
+const PORT: Arg = arg("port", "PortChannelHandle");
 
 pub(super) const ROWS: &[Kernel] = &[
     Kernel {
@@ -71,5 +72,94 @@ pub(super) const ROWS: &[Kernel] = &[
                 doc: "copy dst to src, `iterations` times",
             },
         ],
+    },
+    Kernel {
+        name: "perf_port",
+        file: "perf_port.ptx",
+        doc: "puts and signals of a port channel: latency, and bandwidth of windows",
+        min_sm: 70,
+        min_ptx: 60,
+        params: &[],
+        entries: &[
+            Entry {
+                symbol: "aqueduct_perf_port_hop",
+                args: &[
+                    PORT,
+                    arg("bytes", "u64"),
+                    arg("inbox", "u64"),
+                    arg("iterations", "u32"),
+                    arg("first", "u64"),
+                    arg("begins", "u32"),
+                    arg("result", "u64"),
+                ],
+                launch: Launch::OneBlock,
+                doc: "a put and a signal bounce; nanoseconds of `iterations` round trips, wrong words and a code to result",
+            },
+            Entry {
+                symbol: "aqueduct_perf_port_put",
+                args: &[
+                    PORT,
+                    arg("bytes", "u64"),
+                    arg("span", "u64"),
+                    arg("window", "u32"),
+                    arg("windows", "u32"),
+                    arg("result", "u64"),
+                ],
+                launch: Launch::OneBlock,
+                doc: "windows of puts, each with a signal and a flush; nanoseconds and a code to result",
+            },
+            Entry {
+                symbol: "aqueduct_perf_port_take",
+                args: &[PORT, arg("count", "u32"), arg("result", "u64")],
+                launch: Launch::OneBlock,
+                doc: "take `count` signals",
+            },
+        ],
+    },
+    Kernel {
+        name: "perf_port_bare",
+        file: "perf_port_bare.ptx",
+        doc: "the latency loop of a port channel with no library around it, to compare with",
+        min_sm: 70,
+        min_ptx: 60,
+        params: &[],
+        entries: &[Entry {
+            symbol: "aqueduct_perf_port_bare_hop",
+            args: &[
+                arg("word", "u64"),
+                arg("flag", "u64"),
+                arg("iterations", "u32"),
+                arg("first", "u64"),
+                arg("begins", "u32"),
+                arg("patience", "u64"),
+                arg("result", "u64"),
+            ],
+            launch: Launch::OneBlock,
+            doc: "nanoseconds of `iterations` round trips to result",
+        }],
+    },
+    Kernel {
+        name: "perf_fifo_bare",
+        file: "perf_fifo_bare.ptx",
+        doc: "pushes to a FIFO with no library around them, to compare with",
+        min_sm: 70,
+        min_ptx: 60,
+        params: &[],
+        entries: &[Entry {
+            symbol: "aqueduct_perf_fifo_bare_push",
+            args: &[
+                arg("slots", "u64"),
+                arg("head", "u64"),
+                arg("tail", "u64"),
+                arg("tail_cache", "u64"),
+                arg("capacity", "u32"),
+                arg("capacity_log2", "u32"),
+                arg("count", "u32"),
+                arg("patience", "u64"),
+                arg("status", "u64"),
+            ],
+            launch: Launch::AnyGrid,
+            doc: "push count triggers per thread",
+        }],
     },
 ];

@@ -2,13 +2,17 @@
 
 mod all_reduce;
 mod args;
+mod beside;
 mod bootstrap;
 mod channel;
 pub(crate) mod data;
+mod fifo;
 mod hop;
+mod port;
 mod report;
 mod startup;
 mod timing;
+mod versus;
 mod write;
 
 use std::fs::File;
@@ -21,7 +25,7 @@ pub(crate) use args::Args;
 
 use crate::job::Rank;
 use args::{Files, Operation};
-use report::{Report, Row};
+use report::{Report, Table};
 
 /// `aqueduct perf`: an operation, or one of the measurements with options of their own.
 #[derive(Debug, clap::Args)]
@@ -45,6 +49,12 @@ enum Special {
     WriteLat(write::Args),
     /// A write of a connection until it is known to have arrived
     Flush(write::Args),
+    /// Triggers per second from the threads of a GPU to a proxy that handles each, beside a bare loop
+    Fifo(fifo::Args),
+    /// Puts of a port channel, windows of them or one hop at a time: bandwidth, beside the copy engine
+    PortPut(port::PutArgs),
+    /// A put and a signal of a port channel until the peer's kernel has waited for it, and a signal alone: latency one way
+    PortLat(port::LatencyArgs),
 }
 
 impl Command {
@@ -55,6 +65,9 @@ impl Command {
             Some(Special::Write(args)) => write::execute(args, write::Operation::Write),
             Some(Special::WriteLat(args)) => write::execute(args, write::Operation::Latency),
             Some(Special::Flush(args)) => write::execute(args, write::Operation::Flush),
+            Some(Special::Fifo(args)) => fifo::execute(args),
+            Some(Special::PortPut(args)) => port::put(args),
+            Some(Special::PortLat(args)) => port::latency(args),
             None => execute(&self.args),
         }
     }
@@ -90,11 +103,11 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 }
 
 /// Prints the table of what `measure` finds, row by row, and writes the files; the exit code says whether all was right.
-fn present(
+fn present<T: Table>(
     rank: &Rank,
-    mut report: Report,
+    mut report: T,
     files: &Files,
-    measure: impl FnOnce(&mut dyn FnMut(Row) -> Result<()>) -> Result<()>,
+    measure: impl FnOnce(&mut dyn FnMut(T::Row) -> Result<()>) -> Result<()>,
 ) -> Result<ExitCode> {
     let taken = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
     let table = rank.is_root() && !taken(&files.json) && !taken(&files.csv);
@@ -104,9 +117,9 @@ fn present(
     }
     measure(&mut |row| {
         if table {
-            Report::print_row(&row, &mut out)?;
+            report.print_row(&row, &mut out)?;
         }
-        report.rows.push(row);
+        report.push(row);
         Ok(())
     })?;
     // A kernel that had to give up leaves its stream idle, as one that is done does.

@@ -5,6 +5,32 @@ use std::io::Write;
 
 use serde::Serialize;
 
+/// A report that grows row by row.
+pub(crate) trait Table: Serialize {
+    type Row;
+
+    fn push(&mut self, row: Self::Row);
+    /// Prints the head of the table.
+    fn print_head(&self, out: &mut impl Write) -> std::io::Result<()>;
+    /// Prints one row.
+    fn print_row(&self, row: &Self::Row, out: &mut impl Write) -> std::io::Result<()>;
+    /// The rows as comma-separated values, with a line of names first; what was not checked is left empty.
+    fn csv(&self) -> String;
+    /// Wrong elements of all rows; `None` when nothing was checked.
+    fn wrong(&self) -> Option<u64>;
+    /// Prints the verdict.
+    fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()>;
+}
+
+/// The last line of every table, as nccl-tests ends: `# Out of bounds values : N OK|FAILED`.
+pub(super) fn write_verdict(wrong: Option<u64>, out: &mut impl Write) -> std::io::Result<()> {
+    match wrong {
+        Some(0) => writeln!(out, "# Out of bounds values : 0 OK"),
+        Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED"),
+        None => writeln!(out, "# Out of bounds values : N/A (not checked)"),
+    }
+}
+
 /// Times of one way of running one size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Measured {
@@ -43,9 +69,14 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
-impl Report {
-    /// Prints the head of the table.
-    pub(crate) fn print_head(&self, out: &mut impl Write) -> std::io::Result<()> {
+impl Table for Report {
+    type Row = Row;
+
+    fn push(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    fn print_head(&self, out: &mut impl Write) -> std::io::Result<()> {
         for line in &self.header {
             writeln!(out, "# {line}")?;
         }
@@ -63,8 +94,7 @@ impl Report {
         writeln!(out)
     }
 
-    /// Prints one row.
-    pub(crate) fn print_row(row: &Row, out: &mut impl Write) -> std::io::Result<()> {
+    fn print_row(&self, row: &Row, out: &mut impl Write) -> std::io::Result<()> {
         write!(out, "{:>12} {:>13} {:>9}", row.size, row.count, row.datatype)?;
         write!(out, " {:>7} {:>9}", row.redop, row.algorithm)?;
         for measured in [&row.out_of_place, &row.in_place] {
@@ -84,8 +114,7 @@ impl Report {
         out.flush()
     }
 
-    /// The rows as comma-separated values, with a line of names first; what was not checked is left empty.
-    pub(crate) fn csv(&self) -> String {
+    fn csv(&self) -> String {
         let mut text = String::from(
             "size,count,type,redop,algo,place,time_us,min_us,max_us,algbw_gbs,busbw_gbs,wrong\n",
         );
@@ -104,8 +133,7 @@ impl Report {
         text
     }
 
-    /// Wrong elements of all rows; `None` when nothing was checked.
-    pub(crate) fn wrong(&self) -> Option<u64> {
+    fn wrong(&self) -> Option<u64> {
         self.rows
             .iter()
             .flat_map(|r| [r.out_of_place, r.in_place])
@@ -114,8 +142,7 @@ impl Report {
             .fold(None, |sum, wrong| Some(sum.unwrap_or(0) + wrong))
     }
 
-    /// Prints the verdict. The last line is `# Out of bounds values : N OK|FAILED`, as nccl-tests ends.
-    pub(crate) fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()> {
+    fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()> {
         for pair in self.rows.windows(2) {
             // A row that stands beside the one above it.
             let [Row { out_of_place: Some(ours), size, algorithm, .. }, Row { out_of_place: Some(bare), .. }] =
@@ -146,11 +173,7 @@ impl Report {
                 bandwidths.iter().sum::<f64>() / bandwidths.len() as f64
             )?;
         }
-        match self.wrong() {
-            Some(0) => writeln!(out, "# Out of bounds values : 0 OK"),
-            Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED"),
-            None => writeln!(out, "# Out of bounds values : N/A (not checked)"),
-        }
+        write_verdict(self.wrong(), out)
     }
 }
 
@@ -219,7 +242,7 @@ mod tests {
         let mut text = Vec::new();
         let r = report(Some(0));
         r.print_head(&mut text).unwrap();
-        Report::print_row(&r.rows[0], &mut text).unwrap();
+        r.print_row(&r.rows[0], &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let head = lines.iter().find(|l| l.contains("#wrong")).unwrap();

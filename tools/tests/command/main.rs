@@ -9,3 +9,4 @@ mod launchers;
 mod launching;
 mod measuring;
 mod neighbours;
+mod ports;

@@ -1,0 +1,251 @@
+//! `aqueduct perf port-put|port-lat`: a port channel between the ranks of each pair (0 and 1, 2 and 3, ...), driven by
+//! kernels, over any transport.
+//!
+//! `port-lat` bounces a put with a signal behind it between two kernels and quotes one way; size 0 is a signal alone.
+//! `port-put` pushes windows of puts from the even rank to the odd one; a window of one is a hop as in `port-lat`.
+//! CudaIpc stands beside bare loops in the same run: a word, a host thread and the driver's copies, and the copy engine.
+
+mod bare;
+mod end;
+mod hop;
+mod windows;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use aqueduct::comm::Transport;
+use aqueduct::proxy::Idle;
+
+use super::args;
+use super::versus::{Line, Unit, Versus};
+use crate::job::Rank;
+use bare::{CopyEngine, Relay};
+use end::End;
+use hop::Hop;
+use windows::{Shape, Windows};
+
+/// What both have.
+#[derive(Clone, Debug, clap::Args)]
+struct Common {
+    /// The way: CudaIpc, Ethernet, Ib0, Ib1, ...
+    #[arg(short = 't', long)]
+    transport: Transport,
+    #[command(flatten)]
+    sweep: args::Sweep,
+    /// Measurements of each size, in turns with the bare loop
+    #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// The proxies never give way to other threads
+    #[arg(long)]
+    spin: bool,
+    #[command(flatten)]
+    files: args::Files,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LatencyArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Round trips of one measurement
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    iterations: Option<u32>,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Puts of a window, which ends with a signal and a flush; 1 measures a hop instead: a put, a signal and a wait
+    #[arg(short = 'W', short_alias = 'w', long, default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    window: u32,
+    /// Windows, or round trips of a hop, of one measurement
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    iterations: Option<u32>,
+}
+
+impl Common {
+    fn idle(&self) -> Idle {
+        if self.spin { Idle::Spin } else { Idle::default() }
+    }
+
+    /// The sizes to measure, in whole words, or those between `min` and `max`.
+    fn sizes(&self, min: u64, max: u64) -> Result<Vec<usize>> {
+        let (min, max) = self.sweep.bounds(min, max)?;
+        let words = |size: u64| Ok(usize::try_from(size)?.next_multiple_of(WORD));
+        let mut sizes = self.sweep.sizes(min, max).into_iter().map(words).collect::<Result<Vec<_>>>()?;
+        sizes.dedup();
+        Ok(sizes)
+    }
+
+    /// What the head of a table says: the settings, what figures mean, and of what bare way, if there is one.
+    fn header(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Vec<String>> {
+        let mut header = super::header(rank, name)?;
+        let Self { transport, rounds, .. } = self;
+        header.push(format!("transport {transport} {settings} rounds {rounds} idle {:?}", self.idle()));
+        header.push(format!("ours: {ours}"));
+        if self.has_bare() {
+            header.push(format!("bare: {bare}"));
+        }
+        Ok(header)
+    }
+
+    /// Only what memory of the peer is mapped for has a bare way.
+    fn has_bare(&self) -> bool {
+        self.transport == Transport::CudaIpc
+    }
+}
+
+/// Sizes are multiples of this: a hop is checked by its first and last word.
+const WORD: usize = 8;
+
+pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
+    const NAME: &str = "port-lat";
+    let common = &args.common;
+    let rank = pairs(NAME)?;
+    let mut sizes = common.sizes(8, 64 << 10)?;
+    // The signal alone is always there.
+    sizes.retain(|&size| size > 0);
+    sizes.insert(0, 0);
+    let most = sizes.iter().copied().max().unwrap_or(0);
+    let end = End::prepare(&rank, common.transport, common.idle(), most)?;
+    let mut hop = Hop::new(&rank)?;
+    let mut relay = if common.has_bare() { Some(Relay::new(&rank)?) } else { None };
+    let header = common.header(
+        &rank,
+        NAME,
+        &format!("round trips {}", auto(args.iterations)),
+        "put and signal until the peer's kernel has waited, half a round trip; 0 B: a signal alone",
+        "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls",
+    )?;
+    let report = Versus::new(NAME, header, "bytes", Unit::Microseconds);
+    super::present(&rank, report, &common.files, |keep| {
+        sizes.iter().try_for_each(|&bytes| {
+            let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
+            let mut wrong = hop.check(&rank, &end, bytes)?;
+            let (ours, bare) = in_turns(
+                &rank,
+                common.rounds,
+                |rank| {
+                    let (time, bad) = hop.run(rank, &end, bytes, iterations)?;
+                    wrong += bad;
+                    Ok(time)
+                },
+                relay.as_mut().map(|relay| |rank: &Rank| relay.run(rank, &end, bytes, iterations)),
+            )?;
+            let wrong = rank.sum(wrong)?;
+            keep(Unit::Microseconds.line(bytes as u64, &ours, &bare, wrong))
+        })
+    })
+}
+
+pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
+    const NAME: &str = "port-put";
+    let common = &args.common;
+    let rank = pairs(NAME)?;
+    let software = rank.context.driver().is_software();
+    let mut sizes = common.sizes(4 << 10, if software { 1 << 20 } else { 128 << 20 })?;
+    sizes.retain(|&size| size > 0);
+    if sizes.is_empty() {
+        bail!("nothing to put: --max-bytes is 0");
+    }
+    let shape = |bytes| Shape::choose(bytes, args.window, args.iterations, software);
+    let most = sizes.iter().map(|&bytes| shape(bytes).span()).max().unwrap_or(0);
+    let end = End::prepare(&rank, common.transport, common.idle(), most)?;
+    let engine = if common.has_bare() { Some(CopyEngine::new(&rank)?) } else { None };
+    let header = common.header(
+        &rank,
+        NAME,
+        &format!("window {} iters {}", args.window, auto(args.iterations)),
+        if args.window == 1 {
+            "a put, a signal and a wait, half a round trip"
+        } else {
+            "from the first push of the even rank's kernel to its last flush"
+        },
+        "as many cuMemcpyAsync between the same addresses",
+    )?;
+    let report = Versus::new(NAME, header, "bytes", Unit::Bandwidth);
+    let mut hop = Hop::new(&rank)?;
+    let windows = Windows::new(&rank)?;
+    super::present(&rank, report, &common.files, |keep| {
+        sizes.iter().try_for_each(|&bytes| {
+            let shape = shape(bytes);
+            keep(put_line(&rank, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
+        })
+    })
+}
+
+fn put_line(
+    rank: &Rank,
+    common: &Common,
+    end: &End,
+    hop: &mut Hop,
+    windows: &Windows,
+    engine: Option<&CopyEngine>,
+    shape: Shape,
+) -> Result<Line> {
+    let bytes = shape.bytes;
+    let bare = engine.map(|engine| move |rank: &Rank| engine.run(rank, end, shape));
+    let mut wrong = 0;
+    let (ours, bare) = if shape.window == 1 {
+        let ours = |rank: &Rank| {
+            let (time, bad) = hop.run(rank, end, bytes, shape.windows)?;
+            wrong += bad;
+            Ok(time)
+        };
+        let times = in_turns(rank, common.rounds, ours, bare)?;
+        wrong += hop.check(rank, end, bytes)?;
+        times
+    } else {
+        let times = in_turns(rank, common.rounds, |rank| windows.run(rank, end, shape), bare)?;
+        wrong += windows.check(rank, end, shape)?;
+        times
+    };
+    let wrong = rank.sum(wrong)?;
+    let rates = |times: Vec<f64>| times.into_iter().map(|time| bytes as f64 / time / 1e3).collect::<Vec<_>>();
+    Ok(Unit::Bandwidth.line(bytes as u64, &rates(ours), &rates(bare), wrong))
+}
+
+/// Figures of `rounds` measurements of `ours` and, if there is one, of `bare`, each the largest over the ranks. Turn by turn, so
+/// that what disturbs one disturbs the other; the first of each is the warm-up.
+fn in_turns(
+    rank: &Rank,
+    rounds: u32,
+    mut ours: impl FnMut(&Rank) -> Result<f64>,
+    mut bare: Option<impl FnMut(&Rank) -> Result<f64>>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        rank.barrier()?;
+        let time = ours(rank)?;
+        let time = rank.max(time)?;
+        let other = match &mut bare {
+            Some(bare) => {
+                let time = bare(rank)?;
+                Some(rank.max(time)?)
+            }
+            None => None,
+        };
+        if round > 0 {
+            mine.push(time);
+            theirs.extend(other);
+        }
+    }
+    Ok((mine, theirs))
+}
+
+/// A number that may be left to us, for people.
+fn auto(number: Option<u32>) -> String {
+    number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
+}
+
+/// A job whose ranks make pairs.
+fn pairs(name: &str) -> Result<Rank> {
+    let rank = Rank::join()?;
+    if !rank.bootstrap.size().is_multiple_of(2) {
+        bail!(
+            "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name} -t CudaIpc`"
+        );
+    }
+    Ok(rank)
+}

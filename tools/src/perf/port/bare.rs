@@ -1,0 +1,168 @@
+//! What port channels stand beside over CudaIpc: a word, a host thread and the driver's own calls; and the copy engine.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, Result, bail};
+use aqueduct::Deadline;
+use aqueduct::channel::load_kernels;
+use aqueduct::gpu::{Event, Function, PinnedBuffer, Stream, arg};
+
+use super::end::End;
+use super::windows::Shape;
+use crate::job::Rank;
+use crate::perf::beside::Beside;
+
+/// A hop by hand: a kernel writes a word, this rank's host thread sees it and enqueues a copy and the write of a flag, the
+/// peer's kernel polls the flag.
+pub(super) struct Relay {
+    function: Function,
+    word: Arc<PinnedBuffer>,
+    /// What the copies are enqueued on.
+    stream: Stream,
+    /// The next value that no launch has used.
+    first: u64,
+    thread: Beside,
+}
+
+/// One rank's part in a launch.
+struct Route {
+    stream: Stream,
+    word: Arc<PinnedBuffer>,
+    from: u64,
+    to: u64,
+    bytes: usize,
+    /// The peer's flag.
+    flag: u64,
+    first: u64,
+    count: u64,
+    give_way: bool,
+}
+
+impl Relay {
+    pub(super) fn new(rank: &Rank) -> Result<Self> {
+        let Some(function) = load_kernels(&rank.context, "perf_port_bare", &[])?.pop() else {
+            bail!("kernel file perf_port_bare has no entry");
+        };
+        let thread = Beside::start(&rank.context, rank.deadline())?;
+        let context = rank.context.clone();
+        // By the thread that reads it, so that it lies beside the GPU, too.
+        let word = thread.begin(move || PinnedBuffer::new(&context, 64))?.get(rank.deadline())??;
+        let stream = Stream::new(&rank.context)?;
+        Ok(Self { function, word: Arc::new(word), stream, first: 1, thread })
+    }
+
+    /// Microseconds one way.
+    pub(super) fn run(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32) -> Result<f64> {
+        let theirs = end.theirs.slice()?.ptr();
+        let route = Route {
+            stream: self.stream.clone(),
+            word: self.word.clone(),
+            from: end.local.ptr(),
+            to: theirs,
+            bytes,
+            flag: theirs + end.flag as u64,
+            first: self.first,
+            count: u64::from(iterations) + 1,
+            give_way: rank.context.driver().is_software(),
+        };
+        self.first += route.count;
+        let (first, begins, deadline) = (route.first, u32::from(end.begins()), rank.deadline());
+        rank.barrier()?;
+        let host = self.thread.begin(move || route.serve(deadline))?;
+        let (word, flag, result) = (self.word.device_ptr(), end.inbox.ptr() + end.flag as u64, end.result());
+        let patience = rank.timeout.as_nanos() as u64;
+        let args = [
+            arg(&word),
+            arg(&flag),
+            arg(&iterations),
+            arg(&first),
+            arg(&begins),
+            arg(&patience),
+            arg(&result),
+        ];
+        // SAFETY: the parameters of the catalog row; the word lives as long as this, which the thread's job outlives, too.
+        let told = unsafe { end.run(rank, &self.function, &args) };
+        host.get(rank.deadline())??;
+        self.stream.synchronize(rank.deadline())?;
+        Ok(told?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
+    }
+}
+
+impl Route {
+    /// Relays every value of the word as it comes.
+    fn serve(&self, deadline: Deadline) -> Result<()> {
+        let context = self.stream.context();
+        let _entered = context.enter()?;
+        let table = context.driver().table();
+        let (copy, write) = (table.cuMemcpyAsync, table.cuStreamWriteValue64_v2);
+        let write = write.context("the driver has no cuStreamWriteValue64")?;
+        let word = self.word.memory().word64(0)?;
+        for value in self.first..self.first + self.count {
+            let mut looks = 0u64;
+            while word.load(Ordering::Acquire) < value {
+                looks += 1;
+                if self.give_way {
+                    std::thread::yield_now();
+                } else {
+                    std::hint::spin_loop();
+                }
+                if looks.is_multiple_of(1 << 16) && deadline.expired() {
+                    bail!("the kernel of the bare loop did not write {value} in time");
+                }
+            }
+            if self.bytes > 0 {
+                // SAFETY: both ranges lie in memories of the end, which waits for this job and then for the stream.
+                let code = unsafe { copy(self.to, self.from, self.bytes, self.stream.raw()) };
+                if code.0 != 0 {
+                    bail!("cuMemcpyAsync failed with {code:?}");
+                }
+            }
+            // SAFETY: as above, an aligned word of the peer's memory.
+            let code = unsafe { write(self.stream.raw(), self.flag, value, 0) };
+            if code.0 != 0 {
+                bail!("cuStreamWriteValue64 failed with {code:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The driver's copies in a loop, timed by events.
+pub(super) struct CopyEngine {
+    stream: Stream,
+    start: Event,
+    end: Event,
+}
+
+impl CopyEngine {
+    pub(super) fn new(rank: &Rank) -> Result<Self> {
+        let context = &rank.context;
+        Ok(Self { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? })
+    }
+
+    /// Microseconds of one copy on the rank that puts, zero on the other.
+    pub(super) fn run(&self, rank: &Rank, end: &End, shape: Shape) -> Result<f64> {
+        rank.barrier()?;
+        if !end.begins() {
+            return Ok(0.0);
+        }
+        let (to, from) = (end.theirs.slice()?.ptr(), end.local.ptr());
+        self.start.record(&self.stream)?;
+        {
+            let _entered = rank.context.enter()?;
+            let copy = rank.context.driver().table().cuMemcpyAsync;
+            for number in 0..shape.puts() {
+                let at = number % shape.places as u64 * shape.bytes as u64;
+                // SAFETY: both ranges lie in memories that `end` keeps until after the wait below.
+                let code = unsafe { copy(to + at, from + at, shape.bytes, self.stream.raw()) };
+                if code.0 != 0 {
+                    bail!("cuMemcpyAsync failed with {code:?}");
+                }
+            }
+        }
+        self.end.record(&self.stream)?;
+        self.end.synchronize(rank.deadline())?;
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3 / shape.puts() as f64)
+    }
+}
