@@ -184,21 +184,25 @@ impl Proxy {
     pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.shared.drain(deadline);
-        let Some(thread) = lock(&self.thread).take() else {
-            return lock(&self.shared.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()));
-        };
         // The thread minds the deadline itself; only a handler that does not return makes it late.
         let late = Deadline::after(deadline.remaining() + Duration::from_secs(1));
         let mut backoff = Backoff::new();
-        while !thread.is_finished() {
+        while !self.is_over() {
             if late.expired() {
                 let message = "the handler has not returned; its thread goes on, with nobody to wait for it";
                 return Err(Error::timeout("Proxy::stop", message));
             }
             backoff.pause(late);
         }
-        let _ = thread.join();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
         lock(&self.shared.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+    }
+
+    /// Whether the thread has ended. Several may wait for that.
+    fn is_over(&self) -> bool {
+        lock(&self.thread).as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Asks it to end, without waiting for it.
@@ -227,6 +231,8 @@ struct Worker<H> {
     consumer: FifoConsumer,
     handler: H,
     idler: Idler,
+    /// Triggers of this burst so far.
+    taken: u32,
 }
 
 type Tell = mpsc::Sender<Result<(Arc<Shared>, Fifo)>>;
@@ -261,7 +267,7 @@ impl<H: ProxyHandler> Worker<H> {
             words: Words::new(context, config.rank, 1)?,
         });
         guarded(|| handler.init())?;
-        Ok(Self { shared, fifo, consumer, handler, idler: Idler::new(config.idle) })
+        Ok(Self { shared, fifo, consumer, handler, idler: Idler::new(config.idle), taken: 0 })
     }
 
     /// Until it is told to end, or fails.
@@ -297,29 +303,28 @@ impl<H: ProxyHandler> Worker<H> {
 
     /// Handles what is there, up to a limit: how many triggers, and whether the handler has had enough.
     fn burst(&mut self) -> Result<(u32, bool)> {
-        let mut taken = 0;
-        while taken < BURST {
+        while self.taken < BURST {
             let position = self.consumer.position();
             let Some(trigger) = self.consumer.poll() else { break };
             let result = self.handler.handle(position, &trigger)?;
             self.consumer.pop()?;
-            taken += 1;
+            self.taken += 1;
             if result == ProxyHandlerResult::Stop {
-                self.count(taken);
-                return Ok((taken, true));
+                return Ok((self.count(), true));
             }
         }
-        if taken > 0 {
-            self.count(taken);
-        }
-        Ok((taken, false))
+        Ok((self.count(), false))
     }
 
-    /// This thread is the only one that counts.
-    fn count(&self, taken: u32) {
-        let Shared { triggers, bursts, .. } = &*self.shared;
-        triggers.store(triggers.load(Ordering::Relaxed) + u64::from(taken), Ordering::Relaxed);
-        bursts.store(bursts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    /// Counts what was taken, also of a burst that ended early. This thread is the only one that counts.
+    fn count(&mut self) -> u32 {
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            let Shared { triggers, bursts, .. } = &*self.shared;
+            triggers.store(triggers.load(Ordering::Relaxed) + u64::from(taken), Ordering::Relaxed);
+            bursts.store(bursts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        taken
     }
 
     fn late(&self, waiting: bool) -> Error {
@@ -334,6 +339,7 @@ impl<H: ProxyHandler> Worker<H> {
 
     /// The reason first, so that whoever leaves finds it.
     fn end(&mut self, failure: Option<Error>) {
+        self.count();
         if let Some(error) = &failure {
             log::error!("a proxy ends: {error}");
         }
