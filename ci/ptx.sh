@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Assembles every variant of every kernel, and the linkable functions, with NVIDIA's ptxas; compiles the C++ header
-# with nvcc where there is one. Fails on any error, warning or register spill. Results are cached by content.
+# Assembles every variant of every kernel, and the functions of the device library, with NVIDIA's ptxas; where there is
+# an nvcc, compiles the library's header, links its examples, and compares what nvcc makes of those in C++ with what is
+# checked in. Fails on any error, warning or register spill. Results are cached by content.
 #
 #   ci/ptx.sh               all variants for sm_70, sm_80, sm_90 and sm_100
 #   ci/ptx.sh --sass        also looks at the machine code that the packet protocols rely on (needs nvdisasm)
@@ -68,19 +69,33 @@ awk '{ split($1, part, "."); sm = $1; sub(/.*\.sm_/, "", sm); key = part[1] " sm
      END { for (key in count) printf "ptx: %s: %d variants, at most %d registers\n", key, count[key], most[key] }' \
     "$work/summary" | sort
 
-# The header: each wrapper twice in one function, so that labels and registers of the two must not collide.
-if [ -n "${NVCC:-}" ]; then
-    header=ptx/include/aqueduct_device.h
-    key=$({ "$NVCC" --version; cat "$header" ptx/tests/header.cu; } | sha256sum | cut -d ' ' -f 1)
+# The device library for users: header, examples, what nvcc makes of them.
+library() {
+    local tools sm example
+    tools=$(dirname "$NVCC")
+    export PATH=$tools:$PATH NVCC
+    need gcc gcc
+    need g++ g++
+    gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -Iptx/include -c ptx/tests/header.c -o "$work/header.o"
+    for sm in 80 90; do
+        "$NVCC" -std=c++11 -Werror all-warnings -cubin "-arch=sm_$sm" -Iptx/include ptx/tests/header.cu -o "$work/header.cubin"
+        "$PTXAS" -c "-arch=sm_$sm" "$work/functions.sm_$sm.ptx" -o "$work/functions.cubin"
+        for example in ptx/examples/*.ptx; do
+            "$PTXAS" -c -warn-spills "-arch=sm_$sm" "$example" -o "$work/example.cubin"
+            "$tools/nvlink" "-arch=sm_$sm" "$work/example.cubin" "$work/functions.cubin" -o "$work/linked.cubin"
+        done
+    done
+    ci/corpus.sh --check examples
+}
+if [ -n "${NVCC:-}" ] && [ -x "$(dirname "$NVCC")/nvlink" ]; then
+    key=$({ "$NVCC" --version; cat ptx/include/* ptx/tests/header.* ptx/examples/*.* ptx/examples/nvcc/* "$work"/functions.*.ptx; } | sha256sum | cut -d ' ' -f 1)
     if [ ! -e "$cache/ok/$key" ]; then
-        need g++ g++
-        PATH=$(dirname "$NVCC"):$PATH "$NVCC" -Werror all-warnings -cubin -arch=sm_90 -Iptx/include \
-            ptx/tests/header.cu -o "$work/header.cubin"
+        library
         touch "$cache/ok/$key"
     fi
-    echo "ptx: the C++ header compiles"
+    echo "ptx: the device library's header compiles, its examples link"
 else
-    echo "ptx: the C++ header was not compiled: no nvcc beside $PTXAS; set NVCC"
+    echo "ptx: the device library was not compiled: no nvcc and nvlink beside $PTXAS; set NVCC"
 fi
 
 if [ "${1:-}" = --sass ]; then
