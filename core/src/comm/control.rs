@@ -12,33 +12,34 @@
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
 //! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
-//! after [`GRACE`], in which those that find everything there have long gone on; and if one did leave, its work is not
+//! after [`GRACE`](super::standing::GRACE), in which those that find everything there have long gone on; and if one did leave, its work is not
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
 mod failure;
+mod lending;
 mod letters;
 #[cfg(all(test, loom))]
 mod models;
+mod presence;
 mod service;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use letters::Address;
 #[cfg(feature = "fuzzing")]
 pub(super) use letters::fuzzing;
-
-pub(super) use letters::Address;
 pub(super) use service::Service;
 
 use self::letters::Letters;
 use super::frames::{self, Release, Setup};
-use super::holds::{HoldId, Holds};
+use super::holds::Holds;
 use super::key::Key;
 use super::mailbox::{Mailbox, Message};
-use super::standing::{GRACE, Standing, Waiters};
-use crate::abort::{Abort, AbortCause, AbortListener};
+use super::standing::{Standing, Waiters};
+use crate::abort::{Abort, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::KeepAlive;
@@ -162,92 +163,6 @@ impl Control {
         self.abort.check(op)
     }
 
-    /// Keeps what a service thread has done with until a call of the user's drops it: a drop may wait for the device, and
-    /// the device for the service thread.
-    pub(super) fn drop_elsewhere(&self, what: KeepAlive) {
-        if !self.forked() {
-            let mut state = lock(&self.state);
-            state.released.push(what);
-            self.untidy.store(true, Ordering::Release);
-        }
-    }
-
-    fn drop_released(&self) {
-        if !self.untidy.load(Ordering::Acquire) {
-            return;
-        }
-        let released = {
-            let mut state = lock(&self.state);
-            self.untidy.store(false, Ordering::Release);
-            std::mem::take(&mut state.released)
-        };
-        drop(released);
-    }
-
-    /// Aborts if a kernel has left because the rank that it waited for had.
-    fn notice_abandoned(&self) {
-        if !self.dismissed.load(Ordering::Relaxed) || self.abort.is_aborted() {
-            return;
-        }
-        let Some(awaited) = self.waiters.abandoned() else { return };
-        let departed = {
-            let state = lock(&self.state);
-            let left = |rank: u32| matches!(state.standing.get(rank as usize), Some(Standing::Left { .. }));
-            awaited.filter(|rank| left(*rank)).or_else(|| (0..state.size()).find(|rank| left(*rank)))
-        };
-        if let Some(rank) = departed {
-            let reason = format!(
-                "it left the communicator in good order while a kernel of rank {} waited for it; let all ranks finish \
-                 their work before one leaves",
-                self.rank
-            );
-            self.abort.abort(AbortCause::peer_lost(rank, reason));
-        }
-    }
-
-    /// Called from time to time: tells kernels that wait for a rank that has left, gives signs of life and looks for
-    /// those of others.
-    fn tick(&self) {
-        let (mut departed, mut quiet, mut silent) = (Vec::new(), Vec::new(), Vec::new());
-        {
-            let mut state = lock(&self.state);
-            if state.leaving {
-                return;
-            }
-            let now = Instant::now();
-            let State { standing, lines, watch, .. } = &mut *state;
-            watch.look(now, lines.iter_mut().flatten());
-            for (rank, standing) in (0..).zip(standing) {
-                if let Standing::Left { at, told: told @ false } = standing
-                    && at.elapsed() >= GRACE
-                {
-                    *told = true;
-                    departed.push(rank);
-                }
-            }
-            for line in lines.iter_mut().flatten() {
-                if let Some(silence) = watch.silence(line, now) {
-                    silent.push((line.link.peer().from, silence));
-                } else if watch.is_on() && line.beat(now) {
-                    quiet.push(line.link.clone());
-                }
-            }
-        }
-        for link in quiet {
-            if let Err(error) = link.post(frames::HEARTBEAT, &[]) {
-                log::debug!("cannot give rank {} a sign of life: {error}", link.peer().from);
-            }
-        }
-        for (peer, why) in silent {
-            self.lose(peer, why);
-        }
-        for rank in departed {
-            self.waiters.dismiss(rank);
-            self.dismissed.store(true, Ordering::Relaxed);
-        }
-        self.notice_abandoned();
-    }
-
     /// A link to `peer`, if there is one.
     pub(super) fn link(&self, peer: u32) -> Option<Link> {
         lock(&self.state).lines[peer as usize].first().map(|line| line.link.clone())
@@ -306,37 +221,6 @@ impl Control {
         self.first_cause(op, error)
     }
 
-    /// Gives back receipts of something that `peer` exported. Quiet if the peer is gone: it has them back already.
-    pub(super) fn give_back(&self, peer: u32, id: HoldId, count: u64) {
-        if self.forked() {
-            // The lock may have been held by a thread that the child does not have.
-        } else if peer == self.rank {
-            let released = lock(&self.state).holds.release(id, peer, count);
-            drop(released);
-            self.wake(&mut lock(&self.state));
-        } else if let Err(error) =
-            self.post(peer, frames::RELEASE, &Release { id, count }.encode(), Vec::new())
-        {
-            log::debug!("cannot give {id:?} back to rank {peer}: {error}");
-        }
-    }
-
-    /// Keeps `keep` alive until `peer` gives it back or is gone.
-    pub(super) fn hold(&self, id: HoldId, keep: KeepAlive, peer: u32) {
-        lock(&self.state).holds.hold(id, keep, peer);
-    }
-
-    /// Takes one receipt back that `peer` is known not to use.
-    pub(super) fn unhold(&self, id: HoldId, peer: u32) {
-        let released = lock(&self.state).holds.release(id, peer, 1);
-        drop(released);
-    }
-
-    /// The memory that peers still have open, taken out for good.
-    pub(super) fn take_held_memory(&self) -> Vec<KeepAlive> {
-        lock(&self.state).holds.take_memory()
-    }
-
     /// Runs `f` on the mailbox.
     pub(super) fn with_mailbox<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
         f(&mut lock(&self.state).mailbox)
@@ -350,14 +234,6 @@ impl Control {
     /// Waits for a change after `seen`. False if the deadline passed first.
     pub(super) fn wait(&self, seen: u64, deadline: Deadline) -> bool {
         self.wait_until(deadline, |state| state.version != seen)
-    }
-
-    /// Waits until no peer has any of our memory open by a legacy handle; not any longer once the communicator has
-    /// failed, because then nobody may be left to give it back.
-    pub(super) fn wait_released(&self, deadline: Deadline) -> bool {
-        self.wait_until(deadline, |state| self.abort.is_aborted() || !state.holds.holds_memory());
-        self.drop_released();
-        !lock(&self.state).holds.holds_memory()
     }
 
     /// Waits until each of `peers` is linked to us, has left, or the communicator has failed.
@@ -496,13 +372,6 @@ impl Control {
 }
 
 impl State {
-    fn hear(&mut self, link: &Link) {
-        let mut lines = self.lines[link.peer().from as usize].iter_mut();
-        if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
-            line.hear(Instant::now());
-        }
-    }
-
     /// The first of `peers` that is there and has no link to us.
     fn unlinked(&self, peers: &[u32]) -> Option<u32> {
         let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_gone();
@@ -511,11 +380,6 @@ impl State {
 
     fn all_links(&self) -> Vec<Link> {
         self.lines.iter().flatten().map(|line| line.link.clone()).collect()
-    }
-
-    fn release_all(&mut self, peer: u32) {
-        let released = self.holds.release_all(peer);
-        self.released.extend(released);
     }
 
     fn size(&self) -> u32 {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use super::super::holds::HoldId;
 use super::super::key::Kind;
 use super::super::mailbox::Offer;
 use super::*;
+use crate::abort::AbortCause;
 
 struct Nobody;
 
