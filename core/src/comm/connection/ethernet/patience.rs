@@ -76,21 +76,26 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// One wait in which data comes after so many microseconds; whether it slept.
-    fn wait(patience: &Patience, micros: u64) -> bool {
-        let (mut spin, start) = (patience.begin(), Instant::now());
-        while start.elapsed() < Duration::from_micros(micros) && spin.again() {}
+    /// One wait that comes to sleeping, however busy the machine is.
+    fn wait_in_vain(patience: &Patience) {
+        let mut spin = patience.begin();
+        while spin.again() {}
         patience.learn(&spin);
-        spin.slept
     }
 
     #[test]
     fn looking_in_vain_is_given_up_and_tried_again_later() {
         let patience = Patience::default();
-        (0..7).for_each(|_| assert!(wait(&patience, 5_000)));
-        assert_eq!(patience.begin().most, 0);
-        let tries = (0..RETRY + 1).filter(|_| patience.begin().most > 0 || !wait(&patience, 5_000)).count();
-        assert!((1..=2).contains(&tries), "{tries}");
+        for _ in 0..2 {
+            // 50, 25, 12, 6, 3 and 1 microseconds.
+            (0..6).for_each(|_| wait_in_vain(&patience));
+            assert_eq!(patience.begin().most, 0);
+            let looks_again = |_: &u32| {
+                wait_in_vain(&patience);
+                patience.begin().most > 0
+            };
+            assert_eq!((1..=RETRY).find(looks_again), Some(RETRY));
+        }
     }
 
     #[test]
