@@ -36,6 +36,7 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 step info 60 "$BIN/aqueduct" info
 step tests 240 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
 step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --nocapture --test-threads=1
+step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
 if [ "$gpus" -gt 1 ]; then
@@ -61,6 +62,13 @@ if [ "$gpus" -gt 1 ]; then
         step "$operation-ethernet" 90 $run 2 -- aqueduct perf $operation -t Ethernet -J "$out/$operation-ethernet.json"
         step "$operation-ethernet-host" 90 $run 2 -- aqueduct perf $operation -t Ethernet -m host -J "$out/$operation-ethernet-host.json"
     done
+    # Port channels: rows of CudaIpc stand beside a word, a host thread and the driver's calls, or the copy engine.
+    for transport in CudaIpc Ethernet; do
+        step "port-lat-$transport" 120 $run 2 -- aqueduct perf port-lat -t $transport -J "$out/port-lat-$transport.json"
+        step "port-put-$transport" 120 $run 2 -- aqueduct perf port-put -t $transport -J "$out/port-put-$transport.json"
+    done
+    step port-lat-spin 120 $run 2 -- aqueduct perf port-lat -t CudaIpc --spin -J "$out/port-lat-spin.json"
+    step port-hop-128m 120 $run 2 -- aqueduct perf port-put -t CudaIpc -W 1 -b 128M -e 128M -J "$out/port-hop-128m.json"
     [ "$gpus" -lt 3 ] || step write-all-to-all 90 $run "$gpus" -- aqueduct perf write -t CudaIpc -p all-to-all -b 1M -e 256M -J "$out/write-all-to-all.json"
     [ "$pairs" -lt 4 ] || step put-pairs 90 $run "$pairs" -- aqueduct perf put -b 64M -e 256M
 fi

@@ -119,7 +119,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
         "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls",
     )?;
     let report = Versus::new(NAME, header, "bytes", Unit::Microseconds);
-    super::present(&rank, report, &common.files, |keep| {
+    let code = super::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
             let mut wrong = hop.check(&rank, &end, bytes)?;
@@ -136,7 +136,9 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
             let wrong = rank.sum(wrong)?;
             keep(Unit::Microseconds.line(bytes as u64, &ours, &bare, wrong))
         })
-    })
+    })?;
+    end.finish(&rank)?;
+    Ok(code)
 }
 
 pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
@@ -144,12 +146,26 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     let common = &args.common;
     let rank = pairs(NAME)?;
     let software = rank.context.driver().is_software();
-    let mut sizes = common.sizes(4 << 10, if software { 1 << 20 } else { 128 << 20 })?;
+    let fast = !software && common.has_bare();
+    let largest = match (software, fast) {
+        (true, _) => 1 << 20,
+        (false, true) => 128 << 20,
+        (false, false) => 16 << 20,
+    };
+    let mut sizes = common.sizes(4 << 10, largest)?;
     sizes.retain(|&size| size > 0);
     if sizes.is_empty() {
         bail!("nothing to put: --max-bytes is 0");
     }
-    let shape = |bytes| Shape::choose(bytes, args.window, args.iterations, software);
+    // What takes milliseconds, over a network a second.
+    let moved = if software {
+        1
+    } else if fast {
+        4 << 30
+    } else {
+        256 << 20
+    };
+    let shape = |bytes| Shape::choose(bytes, args.window, args.iterations, moved);
     let most = sizes.iter().map(|&bytes| shape(bytes).span()).max().unwrap_or(0);
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
     let engine = if common.has_bare() { Some(CopyEngine::new(&rank)?) } else { None };
@@ -167,12 +183,14 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     let report = Versus::new(NAME, header, "bytes", Unit::Bandwidth);
     let mut hop = Hop::new(&rank)?;
     let windows = Windows::new(&rank)?;
-    super::present(&rank, report, &common.files, |keep| {
+    let code = super::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let shape = shape(bytes);
             keep(put_line(&rank, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
         })
-    })
+    })?;
+    end.finish(&rank)?;
+    Ok(code)
 }
 
 fn put_line(

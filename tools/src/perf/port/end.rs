@@ -24,6 +24,7 @@ pub(super) struct End {
     me: u32,
     peer: u32,
     pub(super) stream: Stream,
+    service: ProxyService,
     pub(super) channel: PortChannel,
     /// What puts read.
     pub(super) local: Arc<GpuBuffer>,
@@ -69,6 +70,7 @@ impl End {
             peer,
             stream: Stream::new(&rank.context)?,
             channel: PortChannel::new(&service, semaphore.get()?, dst, src)?,
+            service,
             local,
             inbox,
             theirs,
@@ -76,6 +78,11 @@ impl End {
             result: Arc::new(GpuBuffer::new(&rank.context, 24)?),
             pushed: Cell::new([0; 3]),
         })
+    }
+
+    /// Ends the service, when both ranks are done.
+    pub(super) fn finish(self, rank: &Rank) -> Result<()> {
+        Ok(self.service.stop(rank.deadline())?)
     }
 
     /// Whether this is the rank of its pair that begins.

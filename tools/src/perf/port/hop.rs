@@ -27,7 +27,7 @@ impl Hop {
         if rank.context.driver().is_software() {
             return 20;
         }
-        ((1usize << 30) / bytes.max(1)).clamp(10, 1000) as u32
+        ((256usize << 20) / bytes.max(1)).clamp(10, 1000) as u32
     }
 
     /// Microseconds one way, and the wrong words that this rank's kernel saw.

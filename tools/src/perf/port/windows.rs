@@ -18,20 +18,14 @@ pub(super) struct Shape {
     pub(super) places: usize,
 }
 
-/// Bytes that one measurement moves on a GPU, and that its puts lie in, if sizes and counts have a choice.
-const MOVED: usize = 4 << 30;
+/// Bytes that the puts of a measurement lie in, unless one alone is larger.
 const SPREAD: usize = 64 << 20;
 
 impl Shape {
-    /// `windows`: what the user wants.
-    pub(super) fn choose(bytes: usize, window: u32, windows: Option<u32>, software: bool) -> Self {
+    /// `windows`: what the user wants. Otherwise so many that a measurement moves about `moved` bytes, within reason.
+    pub(super) fn choose(bytes: usize, window: u32, windows: Option<u32>, moved: usize) -> Self {
         let each = bytes.max(1).saturating_mul(window as usize);
-        let default = match (software, window) {
-            (true, _) => 3,
-            // A hop moves as much back.
-            (false, 1) => (MOVED / 4 / each).clamp(10, 1000) as u32,
-            (false, _) => (MOVED / each).clamp(4, 100) as u32,
-        };
+        let default = (moved / each).clamp(4, if window == 1 { 1000 } else { 100 }) as u32;
         let places = (SPREAD / bytes.max(1)).clamp(1, window as usize);
         Self { bytes, window, windows: windows.unwrap_or(default), places }
     }
@@ -98,12 +92,12 @@ mod tests {
     fn puts_lie_in_bounded_memory_whatever_their_number() {
         for bytes in [0, 8, 4096, 1 << 20, 128 << 20] {
             for window in [1, 16, 65_536] {
-                let shape = Shape::choose(bytes, window, None, false);
+                let shape = Shape::choose(bytes, window, None, 4 << 30);
                 assert!(shape.windows >= 4 && shape.places >= 1, "{shape:?}");
                 assert!(shape.span() <= SPREAD.max(bytes), "{shape:?}");
                 assert!(shape.places <= window as usize, "{shape:?}");
             }
         }
-        assert_eq!(Shape::choose(8, 16, Some(7), true).puts(), 112);
+        assert_eq!(Shape::choose(8, 16, Some(7), 1).puts(), 112);
     }
 }
