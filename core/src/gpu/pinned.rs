@@ -107,9 +107,9 @@ impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         // As an address: a raw pointer is not Send.
         let host = self.host.as_ptr().expose_provenance();
-        self.context.dispose(Box::new(move |driver| {
+        self.context.dispose_portable(Box::new(move |driver| {
             let host = ptr::with_exposed_provenance_mut::<c_void>(host);
-            // SAFETY: ours, freed once; the context is quiet when this runs.
+            // SAFETY: ours, freed once; all contexts are quiet when this runs.
             unsafe { call!(driver, cuMemFreeHost(host)) }
         }));
     }
@@ -189,9 +189,9 @@ impl Drop for HostRegistration {
     fn drop(&mut self) {
         let host = self.host.as_ptr().expose_provenance();
         let keep = Arc::clone(&self.keep);
-        self.context.dispose(Box::new(move |driver| {
+        self.context.dispose_portable(Box::new(move |driver| {
             let host = ptr::with_exposed_provenance_mut::<c_void>(host);
-            // SAFETY: registered by `new`, undone once; the context is quiet when this runs, and `keep` keeps the
+            // SAFETY: registered by `new`, undone once; all contexts are quiet when this runs, and `keep` keeps the
             // memory until it has.
             let result = unsafe { call!(driver, cuMemHostUnregister(host)) };
             drop(keep);

@@ -1,7 +1,8 @@
 //! What a `Drop` could not finish: work still running on a dropped stream, and memory that such work may still use.
 //!
 //! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream this library knows in it is idle. Otherwise they are kept here and run at a
+//! the context is *quiet*: every stream this library knows in it is idle; for host memory, which all devices may use, while
+//! all contexts are. Otherwise they are kept here and run at a
 //! later call: when a stream or buffer is made, a module loaded, a stream synchronised. Entries hold the context, so it
 //! outlives them; the driver finds it again when the device's context is made anew.
 
@@ -59,6 +60,8 @@ unsafe impl Send for Retired {}
 
 struct Disposal {
     context: Context,
+    /// Any device may be using it: all contexts must be quiet.
+    portable: bool,
     action: Action,
     then: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -94,9 +97,11 @@ impl Context {
         for retired in done {
             retired.release(self.driver());
         }
-        let ready = lock(&reaper.state).take_ready(self);
+        let portable = lock(&reaper.state).disposals.iter().any(|disposal| disposal.portable);
+        let everywhere = portable && self.others_are_quiet();
+        let ready = lock(&reaper.state).take_ready(self, everywhere);
         reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
-        for Disposal { context, action, then } in ready {
+        for Disposal { context, action, then, .. } in ready {
             context.run(action, then);
         }
     }
@@ -108,30 +113,51 @@ impl Context {
 
     /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
     pub(super) fn dispose(&self, action: Action) {
-        self.dispose_then(action, None);
+        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then: None });
+    }
+
+    /// As [`Context::dispose`], for what every device may be using.
+    pub(super) fn dispose_portable(&self, action: Action) {
+        self.dispose_of(Disposal { context: self.clone(), portable: true, action, then: None });
     }
 
     /// As [`Context::dispose`], and runs `then` after `action` has succeeded.
     pub(super) fn dispose_then(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
+        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then });
+    }
+
+    fn dispose_of(&self, disposal: Disposal) {
         if self.driver().forked() {
             // The parent owns it; the child's copy of the handle means nothing.
-            std::mem::forget((action, then));
+            std::mem::forget(disposal);
             return;
         }
         if self.is_lost() {
             log::warn!("device {}: leaking memory of a lost context", self.device().ordinal());
-            std::mem::forget(action);
+            std::mem::forget(disposal.action);
             return;
         }
+        let everywhere = !disposal.portable || self.others_are_quiet();
         let entered = self.enter();
         let mut state = lock(&self.inner.reaper.state);
-        if entered.is_ok() && state.is_quiet(self) {
+        if everywhere && entered.is_ok() && state.is_quiet(self) {
             drop(state);
-            self.run(action, then);
+            self.run(disposal.action, disposal.then);
         } else {
             self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
-            state.disposals.push(Disposal { context: self.clone(), action, then });
+            state.disposals.push(disposal);
         }
+    }
+
+    /// Whether every other context that this library knows is quiet. One after the other: no two are locked at a time.
+    fn others_are_quiet(&self) -> bool {
+        let known: Vec<_> = lock(self.driver().contexts()).values().filter_map(Weak::upgrade).collect();
+        let mut others = known.into_iter().map(|inner| Self { inner }).filter(|other| other != self);
+        others.all(|other| {
+            let Ok(_entered) = other.enter() else { return false };
+            let quiet = lock(&other.inner.reaper.state).is_quiet(&other);
+            quiet || other.is_lost()
+        })
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
@@ -193,8 +219,12 @@ impl State {
         done
     }
 
-    fn take_ready(&mut self, context: &Context) -> Vec<Disposal> {
-        if self.is_quiet(context) { std::mem::take(&mut self.disposals) } else { Vec::new() }
+    /// What can be freed now; `everywhere` says that all other contexts are quiet, too.
+    fn take_ready(&mut self, context: &Context, everywhere: bool) -> Vec<Disposal> {
+        if !self.is_quiet(context) {
+            return Vec::new();
+        }
+        self.disposals.extract_if(.., |disposal| everywhere || !disposal.portable).collect()
     }
 }
 
