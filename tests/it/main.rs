@@ -17,5 +17,7 @@ mod launchers;
 mod loss;
 mod ports;
 mod readme;
+#[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
+mod standin;
 mod strangers;
 mod transports;

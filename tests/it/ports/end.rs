@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use aqueduct::channel::PortChannel;
-use aqueduct::comm::{EndpointConfig, RegisteredMemory};
+use aqueduct::comm::EndpointConfig;
 use aqueduct::gpu::{GpuBuffer, Stream};
-use aqueduct::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
+use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 
 use crate::group::{Rank, soon};
 
@@ -17,10 +17,6 @@ pub(super) struct End<'a> {
     pub(super) peer: u32,
     pub(super) stream: Stream,
     pub(super) service: ProxyService,
-    pub(super) semaphore: SemaphoreId,
-    /// Numbers of `inbox` of the peer, and of `local`.
-    pub(super) dst: MemoryId,
-    pub(super) src: MemoryId,
     /// What puts read.
     pub(super) local: Arc<GpuBuffer>,
     /// What the peer's puts write.
@@ -29,27 +25,22 @@ pub(super) struct End<'a> {
     /// For the packet form: `data` becomes packets and comes out of them.
     pub(super) data: Arc<GpuBuffer>,
     pub(super) packets: PortChannel,
-    /// The memories by themselves.
-    pub(super) memories: [RegisteredMemory; 2],
 }
 
 impl<'a> End<'a> {
     pub(super) fn new(rank: &'a Rank, endpoint: &EndpointConfig) -> Self {
-        Self::with(rank, endpoint, ProxyServiceConfig::default())
-    }
-
-    pub(super) fn with(rank: &'a Rank, endpoint: &EndpointConfig, config: ProxyServiceConfig) -> Self {
         let (comm, peer) = (&rank.comm, 1 - rank.me());
         let buffer = || rank.buffer(LEN);
         let (local, inbox, data, packed, packet_inbox) = (buffer(), buffer(), buffer(), buffer(), buffer());
         let register = |buffer| comm.register_memory(buffer, endpoint.transport).unwrap();
-        let (mine, packed, inboxes) = (register(&local), register(&packed), [&inbox, &packet_inbox].map(register));
+        let (mine, packed, inboxes) =
+            (register(&local), register(&packed), [&inbox, &packet_inbox].map(register));
         for (memory, tag) in inboxes.iter().zip(0..) {
             comm.send_memory(memory, peer, tag).unwrap();
         }
         let theirs = [0, 1].map(|tag| comm.recv_memory(peer, tag).unwrap());
         let connection = comm.connect(peer, 0, endpoint.clone()).unwrap();
-        let service = ProxyService::start(comm, config).unwrap();
+        let service = ProxyService::start(comm, ProxyServiceConfig::default()).unwrap();
         let semaphores = [0, 1].map(|tag| service.build_and_add_semaphore(&connection, tag).unwrap());
         comm.setup(soon()).unwrap();
         let [semaphore, other] = semaphores.map(|semaphore| semaphore.get().unwrap());
@@ -72,15 +63,11 @@ impl<'a> End<'a> {
             rank,
             peer,
             service,
-            semaphore,
-            dst,
-            src,
             local,
             inbox,
             channel,
             data,
             packets,
-            memories: [theirs, mine],
         }
     }
 

@@ -1,11 +1,40 @@
 //! Port channels: kernels push, proxies put, signal and flush, over every transport.
 
+/// Each case as a test for each machine: `run` is called with the machine, the test's full name, and the case.
+macro_rules! on_machines {
+    ($module:literal, $run:path: $($name:ident;)*) => {
+        mod software {
+            $(#[test]
+            fn $name() {
+                let test = concat!($module, "::software::", stringify!($name));
+                $run(crate::group::Machine::Software, test, super::$name);
+            })*
+        }
+        mod hardware {
+            $(#[test]
+            #[ignore = "needs an NVIDIA GPU"]
+            fn $name() {
+                let test = concat!($module, "::hardware::", stringify!($name));
+                $run(crate::group::Machine::Hardware, test, super::$name);
+            })*
+        }
+    };
+}
+
 mod cases;
+mod changes;
 mod end;
+mod kernels;
+mod lane;
+mod proxy;
 
 use aqueduct::comm::{EndpointConfig, Transport};
+use aqueduct::gpu::Context;
+use aqueduct::rdma::Verbs;
+use aqueduct_tests::ranks;
 
-use crate::group::{Machine, Rank, processes};
+use crate::group::{Machine, Rank, config, processes, threads_with};
+use crate::standin;
 use end::End;
 
 type Case = fn(&End<'_>);
@@ -20,6 +49,25 @@ const CASES: &[(&str, Case)] = &[
     ("polling takes what is there", cases::polls),
     ("in a replayed graph", cases::graph),
 ];
+
+/// Runs a case in a process of its own, with the first device.
+fn alone(machine: Machine, test: &str, case: fn(&Context)) {
+    if ranks::start(1, test).is_some() {
+        case(&crate::group::context(&machine.driver(), 0));
+    }
+}
+
+/// Runs a case in two processes.
+fn pair(machine: Machine, test: &str, case: fn(&Rank)) {
+    processes(machine, 2, test, |rank| case(&rank));
+}
+
+/// Runs ranks as threads, whose NIC is the stand-in.
+fn over_stand_in(size: u32, test: &str, run: impl Fn(Rank) + Sync) {
+    let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+    threads_with(Machine::Software, size, test, &config, &[("AQUEDUCT_IB_DEVICES", "null0")], run);
+    assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+}
 
 fn suite(machine: Machine, endpoint: impl Into<EndpointConfig>, test: &str) {
     let endpoint = endpoint.into();
@@ -62,9 +110,32 @@ instances! {
     ethernet: Transport::Ethernet;
 }
 
-/// Over soft-RoCE, the software device's memory on both sides.
-#[test]
-#[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
-fn verbs() {
-    suite(Machine::Software, Transport::Ib(0), "ports::verbs");
+/// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.
+mod nic {
+    use super::{Machine, Transport, suite};
+
+    #[test]
+    #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
+    fn verbs() {
+        suite(Machine::Software, Transport::Ib(0), "ports::nic::verbs");
+    }
+}
+
+/// Over a provider without a NIC, which executes requests in this process.
+mod stand_in {
+    use aqueduct::comm::EndpointConfig;
+
+    use super::{Transport, all_cases, over_stand_in};
+
+    #[test]
+    fn verbs() {
+        let endpoint = EndpointConfig::new(Transport::Ib(0));
+        over_stand_in(2, "ports::stand_in::verbs", |rank| all_cases(&rank, &endpoint));
+    }
+
+    #[test]
+    fn verbs_over_four_queue_pairs() {
+        let endpoint = EndpointConfig::new(Transport::Ib(0)).with_queue_pairs(4);
+        over_stand_in(2, "ports::stand_in::verbs_over_four_queue_pairs", |rank| all_cases(&rank, &endpoint));
+    }
 }

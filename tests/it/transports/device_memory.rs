@@ -8,9 +8,10 @@ use aqueduct::gpu::GpuBuffer;
 use aqueduct::rdma::Verbs;
 use aqueduct::{ErrorKind, Result};
 
+use super::cases;
 use super::pair::{Kind, Pair};
-use super::{cases, standin};
 use crate::group::{Machine, Rank, config, threads_with};
+use crate::standin;
 
 /// Ranks whose software devices lack something.
 fn ranks(size: u32, lacks: &str, test: &str, run: impl Fn(Rank) + Sync) {

@@ -6,13 +6,12 @@ mod faults;
 mod losses;
 mod pair;
 mod refusals;
-#[path = "../../../sys/rdma-core-sys/tests/standin/mod.rs"]
-mod standin;
 mod way;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 
 use crate::group::{Machine, processes};
+use crate::standin;
 use pair::{Kind, Pair};
 
 type Case = fn(&Pair);

@@ -10,9 +10,9 @@ use aqueduct::{Error, ErrorKind, Result};
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
 
 use super::pair::{Kind, Pair};
-use super::standin;
 use super::way::ways;
 use crate::group::{Machine, Rank, config, soon, threads_with};
+use crate::standin;
 
 /// The queue pair that the stand-in makes first; the numbers of others follow.
 const FIRST: u32 = 17;

@@ -57,7 +57,8 @@ pub(super) struct Line {
     leaving: Vec<(u64, SemaphoreId)>,
     /// Whether operations are held back until the end of the burst.
     held: bool,
-    failed: bool,
+    /// Why nothing more is done.
+    failure: Option<Error>,
 }
 
 impl Line {
@@ -70,7 +71,7 @@ impl Line {
             flushes: VecDeque::new(),
             leaving: Vec::new(),
             held: false,
-            failed: false,
+            failure: None,
         }
     }
 
@@ -95,21 +96,23 @@ impl Line {
 
     pub(super) fn add(&mut self, id: SemaphoreId) {
         self.semaphores.push(id);
+        if let Some(error) = &self.failure {
+            self.ports.fail(id, error);
+        }
     }
 
     /// What was asked for before is still done; its number is free when that has completed.
     pub(super) fn remove(&mut self, id: SemaphoreId) {
         self.semaphores.retain(|known| *known != id);
-        let mark = if self.failed { Ok(0) } else { self.connection.mark() };
-        match mark {
-            Ok(mark) if !self.failed => self.leaving.push((mark, id)),
+        match self.failure.is_none().then(|| self.connection.mark()) {
+            Some(Ok(mark)) => self.leaving.push((mark, id)),
             _ => self.ports.retire(id),
         }
     }
 
     /// Does what a trigger asks for, now or when there is room. If `patience` requests wait for room already, this waits, too.
     pub(super) fn take(&mut self, request: Request, tables: &Tables, patience: usize) {
-        if self.failed {
+        if self.failure.is_some() {
             return self.ports.count_dropped(1);
         }
         if let Err(error) = self.try_take(request, tables, patience) {
@@ -133,7 +136,7 @@ impl Line {
 
     /// Moves along what is under way; whether anything still is.
     pub(super) fn progress(&mut self, tables: &Tables) -> bool {
-        if !self.failed
+        if self.failure.is_none()
             && let Err(error) = self.try_progress(tables)
         {
             self.fail(&error);
@@ -171,7 +174,7 @@ impl Line {
 
     /// Fails it if the connection has failed, or its peer or the communicator.
     pub(super) fn examine(&mut self) {
-        if !self.failed
+        if self.failure.is_none()
             && let Err(error) = self.connection.check("proxy")
         {
             self.fail(&error);
@@ -213,7 +216,7 @@ impl Line {
     /// Nothing more is done on it; everybody who waits for one of its channels leaves.
     fn fail(&mut self, error: &Error) {
         log::error!("the proxy gives up the connection to rank {}: {error}", self.connection.peer());
-        self.failed = true;
+        self.failure = Some(error.duplicate());
         for id in &self.semaphores {
             self.ports.fail(*id, error);
         }

@@ -77,7 +77,10 @@ impl Router {
 
     fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore) {
         let connection = semaphore.connection();
-        let known = |line: &Option<Line>| line.as_ref().is_some_and(|line| line.is_over(connection));
+        // One that is spent may have failed; nothing of it is left, and the connection begins anew.
+        let known = |line: &Option<Line>| {
+            line.as_ref().is_some_and(|line| line.is_over(connection) && !line.is_spent())
+        };
         let index = self.lines.iter().position(known).unwrap_or_else(|| {
             let line = Some(Line::new(connection, self.ports.clone()));
             match self.lines.iter().position(Option::is_none) {

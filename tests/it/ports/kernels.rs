@@ -1,0 +1,135 @@
+//! Kernels of these tests' own, made of the device library, and what they report.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aqueduct::channel::{PortChannel, load_kernels};
+use aqueduct::gpu::{Context, Function, KeepAlive, LaunchConfig, Module, PinnedBuffer, Stream, arg};
+use aqueduct_ptx::abi::{Fifo, ProxyTrigger};
+use aqueduct_ptx::{Target, functions};
+
+/// The least that knows `cvta.param`.
+const TARGET: Target = Target { sm: 70, ptx: 77 };
+
+const TEXT: &str = include_str!("kernels.ptx");
+
+/// Loaded before anything runs: loading waits for kernels that run.
+pub(super) struct Kernels {
+    push: Function,
+    raw: Function,
+    storm: Function,
+    mixed: Function,
+}
+
+impl Kernels {
+    pub(super) fn load(context: &Context) -> Self {
+        let text = functions(TARGET).unwrap().text + TEXT;
+        let module = Module::load_ptx(context, &text).unwrap();
+        let own = |name| module.function(name).unwrap();
+        let push = load_kernels(context, "fifo", &[]).unwrap().remove(0);
+        Self { push, raw: own("raw"), storm: own("storm"), mixed: own("mixed") }
+    }
+
+    /// Every thread pushes `count` triggers (`aqueduct_fifo_push`); `cells` as there, or zero.
+    pub(super) fn push(
+        &self,
+        stream: &Stream,
+        fifo: &Fifo,
+        (blocks, threads): (u32, u32),
+        count: u32,
+        cells: u64,
+        report: &Report,
+    ) {
+        let at = report.ptr();
+        let args = [arg(fifo), arg(&count), arg(&cells), arg(&at)];
+        // SAFETY: the catalog's parameters; tests keep the proxy's memory, cells and report until the stream is done.
+        unsafe { self.push.launch(stream, &LaunchConfig::linear(blocks, threads), &args) }.unwrap();
+        stream.retain(report.keep()).unwrap();
+    }
+
+    /// Pushes four words.
+    pub(super) fn raw(&self, stream: &Stream, fifo: &Fifo, words: [u64; 4], report: &Report) {
+        let [w0, w1, w2, w3] = words;
+        let at = report.ptr();
+        let args = [arg(fifo), arg(&w0), arg(&w1), arg(&w2), arg(&w3), arg(&at)];
+        // SAFETY: the kernel's parameters; tests keep the FIFO until the stream is done, the stream the report.
+        unsafe { self.raw.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
+        stream.retain(report.keep()).unwrap();
+    }
+
+    /// Pushes what a kernel of a port channel would, checked by nobody.
+    pub(super) fn trigger(
+        &self,
+        stream: &Stream,
+        channel: &PortChannel,
+        trigger: ProxyTrigger,
+        report: &Report,
+    ) {
+        self.raw(stream, &channel.device_handle().fifo, trigger.payload(), report);
+        stream.retain(channel.keep_alive()).unwrap();
+    }
+
+    /// `blocks` blocks put `count` words each.
+    pub(super) fn storm(
+        &self,
+        stream: &Stream,
+        channel: &PortChannel,
+        blocks: u32,
+        count: u32,
+        report: &Report,
+    ) {
+        let handle = channel.device_handle();
+        let at = report.ptr();
+        let args = [arg(&handle), arg(&count), arg(&at)];
+        // SAFETY: the kernel's parameters; the stream keeps the channel and the report.
+        unsafe { self.storm.launch(stream, &LaunchConfig::linear(blocks, 32), &args) }.unwrap();
+        stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+    }
+
+    /// One block puts and flushes `count` times, the others put from and to what lies behind `far`.
+    pub(super) fn mixed(
+        &self,
+        stream: &Stream,
+        channel: &PortChannel,
+        blocks: u32,
+        count: u32,
+        far: u64,
+        report: &Report,
+    ) {
+        let handle = channel.device_handle();
+        let at = report.ptr();
+        let stop = at + 4;
+        let args = [arg(&handle), arg(&handle.src), arg(&count), arg(&far), arg(&stop), arg(&at)];
+        // SAFETY: the kernel's parameters; the stream keeps the channel, its memories and the report. Blocks do not wait
+        // for one another: those that look at `stop` end when block 0 has.
+        unsafe { self.mixed.launch(stream, &LaunchConfig::linear(blocks, 32), &args) }.unwrap();
+        stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+    }
+}
+
+/// What kernels say: a status, and numbers behind it.
+pub(super) struct Report(Arc<PinnedBuffer>);
+
+impl Report {
+    pub(super) fn new(context: &Context) -> Self {
+        Self(Arc::new(PinnedBuffer::new(context, 4096).unwrap()))
+    }
+
+    pub(super) fn ptr(&self) -> u64 {
+        self.0.device_ptr()
+    }
+
+    fn keep(&self) -> KeepAlive {
+        self.0.clone()
+    }
+
+    /// What a thread left with.
+    pub(super) fn status(&self) -> u32 {
+        self.0.memory().word32(0).map(|word: &AtomicU32| word.load(Ordering::Acquire)).unwrap()
+    }
+
+    /// Number `index` behind the status.
+    pub(super) fn number(&self, index: usize) -> u64 {
+        self.0.memory().word64(8 + 8 * index).map(|word: &AtomicU64| word.load(Ordering::Acquire)).unwrap()
+    }
+}

@@ -1,0 +1,129 @@
+//! Channels of one rank to several peers, or several to one.
+
+use std::sync::Arc;
+
+use aqueduct::channel::PortChannel;
+use aqueduct::comm::{Connection, EndpointConfig, Host2DeviceSemaphore, RegisteredMemory};
+use aqueduct::gpu::{GpuBuffer, Stream};
+use aqueduct::proxy::{MemoryId, ProxyService, SemaphoreId};
+
+use crate::data::{assert_same, bytes};
+use crate::group::{Rank, soon};
+
+/// One end of a channel over a connection of its own, and all that it is made of.
+pub(super) struct Lane {
+    pub(super) peer: u32,
+    pub(super) connection: Connection,
+    pub(super) stream: Stream,
+    /// What puts read, and what the peer's puts write.
+    pub(super) local: Arc<GpuBuffer>,
+    pub(super) inbox: Arc<GpuBuffer>,
+    /// The peer's inbox and my local buffer, as the service knows them.
+    pub(super) theirs: RegisteredMemory,
+    pub(super) mine: RegisteredMemory,
+    pub(super) dst: MemoryId,
+    pub(super) src: MemoryId,
+    pub(super) host: Host2DeviceSemaphore,
+    pub(super) semaphore: SemaphoreId,
+    /// Another semaphore of the connection, which the service does not know.
+    pub(super) spare: Host2DeviceSemaphore,
+    pub(super) channel: PortChannel,
+}
+
+/// A lane to each `(peer, tag)`, with buffers of `len` bytes. The peers do the same.
+pub(super) fn lanes(
+    rank: &Rank,
+    service: &ProxyService,
+    ways: &[(u32, u64)],
+    endpoint: impl Into<EndpointConfig>,
+    len: usize,
+) -> Vec<Lane> {
+    let (comm, endpoint) = (&rank.comm, endpoint.into());
+    let pending: Vec<_> = ways
+        .iter()
+        .map(|&(peer, tag)| {
+            let [local, inbox] = [(); 2].map(|()| rank.buffer(len));
+            let [mine, arrivals] =
+                [&local, &inbox].map(|buffer| comm.register_memory(buffer, endpoint.transport).unwrap());
+            comm.send_memory(&arrivals, peer, tag).unwrap();
+            let theirs = comm.recv_memory(peer, tag).unwrap();
+            let connection = comm.connect(peer, tag, endpoint.clone()).unwrap();
+            let semaphore = service.build_and_add_semaphore(&connection, 2 * tag).unwrap();
+            let spare = comm.build_host2device_semaphore(&connection, 2 * tag + 1).unwrap();
+            (peer, local, inbox, mine, theirs, connection, semaphore, spare)
+        })
+        .collect();
+    comm.setup(soon()).unwrap();
+    pending
+        .into_iter()
+        .map(|(peer, local, inbox, mine, theirs, connection, pending, spare)| {
+            let theirs = theirs.get().unwrap();
+            let [dst, src] = [&theirs, &mine].map(|memory| service.add_memory(memory).unwrap());
+            let semaphore = pending.get().unwrap();
+            Lane {
+                peer,
+                connection: connection.get().unwrap(),
+                stream: Stream::new(comm.context()).unwrap(),
+                local,
+                inbox,
+                theirs,
+                mine,
+                dst,
+                src,
+                host: pending.semaphore().unwrap(),
+                semaphore,
+                spare: spare.get().unwrap(),
+                channel: PortChannel::new(service, semaphore, dst, src).unwrap(),
+            }
+        })
+        .collect()
+}
+
+impl Lane {
+    /// Everything of the stream is done, and nothing has left early.
+    #[track_caller]
+    pub(super) fn done(&self) {
+        self.stream.synchronize(soon()).unwrap();
+        self.channel.check().unwrap();
+    }
+
+    /// Data both ways, a few times; the peer does the same.
+    #[track_caller]
+    pub(super) fn works(&self, me: u32) {
+        const SIZE: usize = 5000;
+        for round in 0..4 {
+            self.local.upload(0, &bytes(me, round, SIZE), soon()).unwrap();
+            self.channel.put_with_signal_and_flush(&self.stream, 0, 0, SIZE).unwrap();
+            self.channel.wait(&self.stream).unwrap();
+            self.done();
+            let mut seen = vec![0; SIZE];
+            self.inbox.download(0, &mut seen, soon()).unwrap();
+            assert_same(&seen, &bytes(self.peer, round, SIZE), format_args!("round {round}"));
+            // Neither end puts again before both have looked, and mine is on its way when this returns.
+            self.channel.signal(&self.stream).unwrap();
+            self.channel.flush(&self.stream).unwrap();
+            self.channel.wait(&self.stream).unwrap();
+            self.done();
+        }
+    }
+
+    /// The reason why it does not work, now or soon.
+    #[track_caller]
+    pub(super) fn reason(&self) -> aqueduct::Error {
+        let deadline = soon();
+        loop {
+            if let Err(error) = self.channel.check() {
+                return error;
+            }
+            assert!(!deadline.expired(), "it goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Words at the start of a buffer of this rank.
+    pub(super) fn words(buffer: &GpuBuffer, count: usize) -> Vec<u64> {
+        let mut words = vec![0; count];
+        buffer.download(0, &mut words, soon()).unwrap();
+        words
+    }
+}

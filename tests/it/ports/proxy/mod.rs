@@ -1,0 +1,66 @@
+//! Proxies with handlers of their own.
+
+mod handlers;
+mod stops;
+mod thread;
+
+use std::sync::{Arc, Mutex};
+
+use aqueduct::gpu::{Context, Stream};
+use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandler, ProxyHandlerResult, ProxyTrigger};
+use aqueduct::{Error, ErrorKind};
+use aqueduct_ptx::oracle::fifo::Arrivals;
+
+use super::kernels::{Kernels, Report};
+use crate::group::soon;
+
+/// A proxy on which `handle` runs, and what a kernel needs to push to it.
+struct Job {
+    proxy: Proxy,
+    stream: Stream,
+    kernels: Kernels,
+    report: Report,
+}
+
+impl Job {
+    fn new(context: &Context, config: ProxyConfig, handler: impl ProxyHandler) -> Self {
+        let (kernels, report) = (Kernels::load(context), Report::new(context));
+        let proxy = Proxy::start(context, config, handler).unwrap();
+        Self { proxy, stream: Stream::new(context).unwrap(), kernels, report }
+    }
+
+    fn push(&self, blocks: u32, threads: u32, count: u32) {
+        self.push_with(blocks, threads, count, 0);
+    }
+
+    fn push_with(&self, blocks: u32, threads: u32, count: u32, cells: u64) {
+        let fifo = self.proxy.fifo();
+        self.kernels.push(&self.stream, &fifo, (blocks, threads), count, cells, &self.report);
+        self.stream.retain_all(self.proxy.keep_alive()).unwrap();
+    }
+
+    /// What a thread left with, when all have ended.
+    fn left(&self) -> u32 {
+        self.stream.synchronize(soon()).unwrap();
+        self.report.status()
+    }
+
+    /// Waits until so many triggers have been handled.
+    fn handled(&self, count: u64) {
+        let deadline = soon();
+        while self.proxy.counters().triggers < count {
+            deadline.check("counters", "triggers").unwrap();
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A handler that takes note of everything.
+fn noting(arrivals: &Arc<Mutex<Arrivals>>) -> impl ProxyHandler {
+    let arrivals = arrivals.clone();
+    move |trigger: &ProxyTrigger| {
+        let taken = arrivals.lock().unwrap().take(trigger);
+        taken.map_err(|wrong| Error::new(ErrorKind::Internal, "test", wrong))?;
+        Ok(ProxyHandlerResult::Continue)
+    }
+}
