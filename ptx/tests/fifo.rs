@@ -6,10 +6,9 @@ mod ring;
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, LEFT_CLOSED, NO_PEER, Operation, ProxyTrigger};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
-use aqueduct_ptx::{Target, functions};
 use cuda_driver_sys::CUfunction;
 use device::Args;
-use ring::{CLOSED, PATIENCE, Ring, word, word32};
+use ring::{CLOSED, PATIENCE, Ring, word32};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -205,56 +204,4 @@ fn a_thread_that_waits_for_a_position_leaves_when_told_to() {
     queue.ring.machine.finish();
     assert_eq!(queue.status(), 1);
     assert_eq!(queue.ring.machine.record(0).operation, Operation::FIFO.0);
-}
-
-/// The least that knows `cvta.param`.
-const CVTA_PARAM: Target = Target { sm: 70, ptx: 77 };
-
-/// A user's kernel that calls the device library: pushes (w, 1, 2, 3), stores status and position to `out`.
-const CALLER: &str = "
-.visible .entry push_one(.param .align 8 .b8 fifo[64], .param .u64 w, .param .u64 out)
-{
-    .reg .u64 %fifo, %w, %out, %status, %position;
-    .param .u64 at;
-    .param .align 8 .b8 trigger[32];
-    .param .align 8 .b8 got[16];
-    mov.b64 %fifo, fifo;
-    cvta.param.u64 %fifo, %fifo;
-    ld.param.u64 %w, [w];
-    ld.param.u64 %out, [out];
-    st.param.u64 [at], %fifo;
-    st.param.u64 [trigger+0], %w;
-    st.param.u64 [trigger+8], 1;
-    st.param.u64 [trigger+16], 2;
-    st.param.u64 [trigger+24], 3;
-    call (got), aqueduct_device_fifo_push, (at, trigger);
-    ld.param.u32 %status, [got+0];
-    ld.param.u64 %position, [got+8];
-    st.weak.global.u64 [%out], %status;
-    st.weak.global.u64 [%out+8], %position;
-    ret;
-}
-";
-
-#[test]
-fn a_users_kernel_pushes_and_a_word_that_does_not_fit_is_refused() {
-    let mut queue = Queue::new(2, 7);
-    let module = functions(CVTA_PARAM).unwrap().text + CALLER;
-    let push = queue.ring.machine.load(0, &module, "push_one");
-    let out = queue.ring.machine.host(16) as u64;
-    for (value, expected) in [(1 << 63, [2, 0]), ((1 << 63) - 1, [0, 7]), (u64::MAX, [2, 0]), (0, [0, 8])] {
-        let args = Args::default().structure(&queue.ring.handle).u64(value).u64(out);
-        queue.ring.machine.launch(0, push, LaunchShape { grid: 1, block: 1 }, &args);
-        queue.ring.machine.finish();
-        assert_eq!(
-            [word(out), word(out + 8)].map(|word| word.load(Ordering::Acquire)),
-            expected,
-            "{value:#x}"
-        );
-        let arrived = queue.ring.poll().map(|trigger| trigger.payload());
-        assert_eq!(arrived, (expected[0] == 0).then_some([value, 1, 2, 3]));
-        if arrived.is_some() {
-            queue.ring.pop();
-        }
-    }
 }

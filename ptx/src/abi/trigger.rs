@@ -299,7 +299,12 @@ mod tests {
         assert!(lap_bit(0, 8) && lap_bit(7, 8));
         assert!(!lap_bit(8, 8) && !lap_bit(15, 8));
         assert!(lap_bit(16, 8));
-        for capacity in [1, 2, 8, 1 << 31] {}
+        for capacity in [1, 2, 8, 1 << 31] {
+            for lap in [0, 1, 2, 3, u64::MAX / capacity] {
+                let first = lap * capacity;
+                assert_eq!([first, first + (capacity - 1)].map(|p| lap_bit(p, capacity)), [lap % 2 == 0; 2]);
+            }
+        }
     }
 
     #[test]

@@ -187,13 +187,22 @@ impl Machine {
 
     /// An entry of a module's text, loaded for `rank`.
     pub(crate) fn load(&self, rank: usize, text: &str, entry: &str) -> CUfunction {
+        self.load_all(rank, text, &[entry])[0]
+    }
+
+    /// Several entries of a module's text, loaded for `rank`.
+    pub(crate) fn load_all(&self, rank: usize, text: &str, entries: &[impl AsRef<str>]) -> Vec<CUfunction> {
         self.enter(rank);
         let text = CString::new(text).expect("no zero in PTX");
-        let name = CString::new(entry).expect("no zero in a symbol");
-        let (mut module, mut function): (CUmodule, CUfunction) = (null_mut(), null_mut());
+        let mut module: CUmodule = null_mut();
         call!(self.table, cuModuleLoadData(&raw mut module, text.as_ptr().cast()));
-        call!(self.table, cuModuleGetFunction(&raw mut function, module, name.as_ptr()));
-        function
+        let entry = |name: &str| {
+            let name = CString::new(name).expect("no zero in a symbol");
+            let mut function: CUfunction = null_mut();
+            call!(self.table, cuModuleGetFunction(&raw mut function, module, name.as_ptr()));
+            function
+        };
+        entries.iter().map(|name| entry(name.as_ref())).collect()
     }
 
     /// Starts a kernel on the stream of `rank`.

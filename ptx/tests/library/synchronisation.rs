@@ -1,0 +1,163 @@
+//! FIFOs, semaphores without a channel, and barriers.
+
+use std::thread::sleep;
+
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation, ProxyTrigger, SemaphoreHandle};
+
+use crate::calls::{CLOSED, Calls, NOT, NOTHING, ODD_ONE, REFUSED, TOLD, WHILE};
+use crate::device::{Args, Machine};
+use crate::ring::Ring;
+
+fn trigger(first: u64) -> ProxyTrigger {
+    ProxyTrigger { words: [first, 1, 2, 3] }
+}
+
+#[test]
+fn a_trigger_of_a_users_own() {
+    let mut ring = Ring::new(2, 7);
+    let calls = Calls::new(&ring.machine, 0);
+    let start = |ring: &Ring, name, args: fn(Args) -> Args| {
+        calls.start(&ring.machine, name, 1, 32, args(Args::default().structure(&ring.handle)));
+    };
+    // A word of 64 bits is refused.
+    for (first, expected) in
+        [(1 << 63, [REFUSED, 0]), ((1 << 63) - 1, [NOT, 7]), (u64::MAX, [REFUSED, 0]), (0, [NOT, 8])]
+    {
+        let args = Args::default().structure(&ring.handle).structure(&trigger(first));
+        calls.run(&ring.machine, "fifo_push", 1, 32, args);
+        assert_eq!([0, 1].map(|slot| calls.result(0, slot)), expected, "{first:#x}");
+        let payload = ring.poll().map(|trigger| trigger.payload());
+        if expected[0] == NOT {
+            assert_eq!(payload, Some([first, 1, 2, 3]));
+            start(&ring, "fifo_sync", if first == 0 { |args| args.u64(8) } else { |args| args.u64(7) });
+            sleep(WHILE);
+            assert_eq!(calls.result(0, 0), NOTHING, "it was not popped");
+            ring.pop();
+            ring.machine.finish();
+            assert_eq!(calls.result(0, 0), NOT);
+        } else {
+            assert_eq!(payload, None);
+        }
+    }
+    let poll = |ring: &Ring, position| {
+        let args = Args::default().structure(&ring.handle).u64(position);
+        calls.run(&ring.machine, "fifo_poll", 1, 32, args)
+    };
+    assert_eq!([7, 8, 9].map(|position| poll(&ring, position)), [1, 1, 0]);
+    ring.close();
+    start(&ring, "fifo_push", |args| args.structure(&trigger(0)));
+    ring.machine.finish();
+    assert_eq!(calls.result(0, 0), CLOSED);
+}
+
+#[test]
+fn who_waits_for_the_host_leaves_when_told() {
+    for name in ["fifo_push", "fifo_sync"] {
+        let ring = Ring::new(2, 0);
+        let calls = Calls::new(&ring.machine, 0);
+        let push = || Args::default().structure(&ring.handle).structure(&trigger(4));
+        assert_eq!([(); 2].map(|()| calls.run(&ring.machine, "fifo_push", 1, 32, push())), [NOT; 2]);
+        let (args, awaited) = match name {
+            "fifo_push" => (push(), 2),
+            _ => (Args::default().structure(&ring.handle).u64(1), 1),
+        };
+        calls.start(&ring.machine, name, 1, 32, args);
+        sleep(WHILE);
+        assert_eq!(calls.result(0, 0), NOTHING, "{name} waits");
+        ring.machine.abort();
+        ring.machine.finish();
+        assert_eq!(calls.result(0, 0), TOLD, "{name}");
+        let record = ring.machine.record(0);
+        assert_eq!((record.state, record.operation), (ABORT_RECORD_COMPLETE, Operation::FIFO.0), "{name}");
+        assert_eq!((record.peer, record.awaited), (NO_PEER, awaited), "{name}");
+    }
+}
+
+#[test]
+fn semaphores() {
+    let machine = Machine::new(2);
+    let counters = [0, 1].map(|rank| machine.alloc(rank, 64));
+    let ends = [0, 1].map(|rank: usize| SemaphoreHandle {
+        inbound: counters[rank],
+        expected_inbound: counters[rank] + 8,
+        outbound: counters[rank] + 16,
+        remote_inbound: counters[1 - rank],
+    });
+    let calls = [0, 1].map(|rank| Calls::new(&machine, rank));
+    let end = |rank: usize| Args::default().structure(&ends[rank]);
+    let waiting = || end(1).structure(&machine.abort_handle(1)).u32(0);
+    let poll = || calls[1].run(&machine, "semaphore_poll", 1, 32, end(1));
+    for (signal, wait) in
+        [("semaphore_signal", "semaphore_wait"), ("semaphore_relaxed_signal", "semaphore_relaxed_wait")]
+    {
+        calls[1].start(&machine, wait, 1, 32, waiting());
+        sleep(WHILE);
+        assert_eq!(calls[1].result(0, 0), NOTHING, "{wait} waits");
+        calls[0].run(&machine, signal, 1, 32, end(0));
+        assert_eq!(calls[1].result(0, 0), NOT, "{wait}");
+        assert_eq!(poll(), 0);
+        calls[0].run(&machine, signal, 1, 32, end(0));
+        assert_eq!([poll(), poll()], [1, 0]);
+    }
+    // Once told, every later wait leaves too.
+    machine.abort();
+    for wait in ["semaphore_wait", "semaphore_relaxed_wait"] {
+        assert_eq!(calls[1].run(&machine, wait, 1, 32, waiting()), TOLD, "{wait}");
+    }
+    let record = machine.record(1);
+    assert_eq!((record.operation, record.peer, record.awaited), (Operation::WAIT.0, 0, 5));
+}
+
+#[test]
+fn a_barrier_spreads_the_worst_status_within_a_group() {
+    let machine = Machine::new(1);
+    let calls = Calls::new(&machine, 0);
+    let state = machine.alloc(0, 8);
+    let abort = machine.abort_handle(0);
+    for turn in 0..3 {
+        for status in [NOT, CLOSED] {
+            let status = u32::try_from(status).unwrap();
+            let group = Args::default().u32(status).u32(2);
+            let grid = Args::default().u32(status).u64(state).u32(3).u32(2).structure(&abort);
+            for (name, args) in [("group_barrier", group), ("grid_barrier", grid)] {
+                calls.run(&machine, name, 3, 64, args);
+                for thread in 0..3 * 64 {
+                    let odd = thread / 64 == ODD_ONE / 64 && status != 0;
+                    let expected = if odd { TOLD } else { NOT };
+                    assert_eq!(
+                        calls.result(thread, 0),
+                        expected,
+                        "{name}, turn {turn}: {status} in {thread}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_grid_barrier_waits_for_all_groups() {
+    let machine = Machine::new(1);
+    let calls = Calls::new(&machine, 0);
+    let state = machine.alloc(0, 8);
+    // One group more than there are.
+    let args = Args::default().u32(0).u64(state).u32(3).u32(0).structure(&machine.abort_handle(0));
+    calls.start(&machine, "grid_barrier", 2, 32, args);
+    sleep(WHILE);
+    assert_eq!([0, 63].map(|thread| calls.result(thread, 0)), [NOTHING; 2]);
+    machine.abort();
+    machine.finish();
+    assert!((0..64).all(|thread| calls.result(thread, 0) == TOLD), "every thread leaves");
+    let record = machine.record(0);
+    assert_eq!((record.operation, record.awaited, record.seen), (Operation::GRID_BARRIER.0, 3, 2));
+}
+
+#[test]
+fn the_last_group_learns_that_it_is() {
+    let machine = Machine::new(1);
+    let calls = Calls::new(&machine, 0);
+    let arrived = machine.alloc(0, 4);
+    let last =
+        [(); 7].map(|()| calls.run(&machine, "last_group", 1, 32, Args::default().u64(arrived).u32(3)));
+    assert_eq!(last, [0, 0, 1, 0, 0, 1, 0]);
+}
