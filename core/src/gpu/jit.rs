@@ -1,6 +1,6 @@
 //! The PTX compiler's logs, and linking.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_uint, c_void};
 use std::ptr;
 
 use cuda_driver_sys::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
@@ -13,28 +13,33 @@ use crate::error::{Error, Result};
 /// Bytes of each of the compiler's logs.
 const LOG: usize = 16 << 10;
 
-/// Where the compiler writes what it has to say.
+/// Where the compiler writes what it has to say: texts, and in place of the sizes that it was given those of the texts.
 pub(super) struct JitLog {
     info: Vec<u8>,
     errors: Vec<u8>,
+    options: Box<[CUjit_option; 4]>,
+    values: Box<[*mut c_void; 4]>,
 }
 
 impl JitLog {
     pub(super) fn new() -> Self {
-        Self { info: vec![0; LOG], errors: vec![0; LOG] }
-    }
-
-    /// The options that name the buffers, and their values, good as long as this lives.
-    pub(super) fn options(&mut self) -> ([CUjit_option; 4], [*mut c_void; 4]) {
+        let (mut info, mut errors) = (vec![0; LOG], vec![0; LOG]);
         // The driver takes integers in the place of pointers.
         let size = || ptr::without_provenance_mut::<c_void>(LOG);
-        let options = [
+        let values = Box::new([info.as_mut_ptr().cast(), size(), errors.as_mut_ptr().cast(), size()]);
+        let options = Box::new([
             CUjit_option::CU_JIT_INFO_LOG_BUFFER,
             CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
-        (options, [self.info.as_mut_ptr().cast(), size(), self.errors.as_mut_ptr().cast(), size()])
+        ]);
+        Self { info, errors, options, values }
+    }
+
+    /// The arrays of four options and their values, good and written by the driver as long as this lives, wherever it is
+    /// moved.
+    pub(super) fn options(&mut self) -> (c_uint, *mut CUjit_option, *mut *mut c_void) {
+        (4, self.options.as_mut_ptr(), self.values.as_mut_ptr())
     }
 
     pub(super) fn errors(&self) -> String {
@@ -104,11 +109,11 @@ struct Linker<'a> {
 impl<'a> Linker<'a> {
     fn new(driver: &'a Driver) -> Result<Self> {
         let mut log = JitLog::new();
-        let (mut options, mut values) = log.options();
-        let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+        let (count, options, values) = log.options();
         let mut state = ptr::null_mut();
-        // SAFETY: two arrays of 4 entries, which the call reads; the buffers that they name outlive the link.
-        unsafe { call!(driver, cuLinkCreate_v2(4, options, values, &raw mut state)) }?;
+        // SAFETY: two arrays of so many entries, to whose values and to whose buffers the driver writes until the link is
+        // destroyed: they belong to the log, which outlives it.
+        unsafe { call!(driver, cuLinkCreate_v2(count, options, values, &raw mut state)) }?;
         Ok(Self { driver, state, log })
     }
 

@@ -49,13 +49,12 @@ impl Module {
         let driver = context.driver();
         let _entered = context.enter()?;
         let mut log = JitLog::new();
-        let (mut options, mut values) = log.options();
+        let (count, options, values) = log.options();
         let mut raw = ptr::null_mut();
-        let (options_ptr, values_ptr) = (options.as_mut_ptr(), values.as_mut_ptr());
         // SAFETY: the image is NUL-terminated text; options and values are two arrays of 4 entries, the log buffers as
         // long as they say; all of them live during the call. What is loaded is unloaded once, after the last holder.
         let result = unsafe {
-            call!(driver, raw cuModuleLoadDataEx(&raw mut raw, image.as_ptr().cast(), 4, options_ptr, values_ptr))
+            call!(driver, raw cuModuleLoadDataEx(&raw mut raw, image.as_ptr().cast(), count, options, values))
         }?;
         if result != CUresult::CUDA_SUCCESS {
             let error = context.note(driver.error("cuModuleLoadDataEx", result));
