@@ -121,6 +121,17 @@ pub(crate) fn threads_with(
 
 /// Runs `size` ranks as processes: this binary again, in its test of the full name `test`, which calls this.
 pub(crate) fn processes(machine: Machine, size: u32, test: &str, run: impl FnOnce(Rank)) {
+    processes_with(machine, size, test, config(), run);
+}
+
+/// [`processes`], whose communicators are made with `config`.
+pub(crate) fn processes_with(
+    machine: Machine,
+    size: u32,
+    test: &str,
+    config: CommunicatorConfig,
+    run: impl FnOnce(Rank),
+) {
     let meeting = OnceCell::new();
     let started = ranks::start_with(size, test, |rank, command| {
         let meeting = meeting.get_or_init(|| meet(Some(size)));
@@ -134,7 +145,7 @@ pub(crate) fn processes(machine: Machine, size: u32, test: &str, run: impl FnOnc
     if started.is_some() {
         let bootstrap =
             bootstrap::from_env().expect("the ranks meet").expect("the environment names the job");
-        run(Rank::join(machine, bootstrap));
+        run(Rank::join_with(machine, bootstrap, config));
     }
 }
 

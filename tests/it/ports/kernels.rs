@@ -19,6 +19,8 @@ pub(super) struct Kernels {
     raw: Function,
     storm: Function,
     mixed: Function,
+    wait: Function,
+    flush: Function,
 }
 
 impl Kernels {
@@ -27,7 +29,14 @@ impl Kernels {
         let module = Module::load_ptx(context, &text).unwrap();
         let own = |name| module.function(name).unwrap();
         let push = load_kernels(context, "fifo", &[]).unwrap().remove(0);
-        Self { push, raw: own("raw"), storm: own("storm"), mixed: own("mixed") }
+        Self {
+            push,
+            raw: own("raw"),
+            storm: own("storm"),
+            mixed: own("mixed"),
+            wait: own("wait"),
+            flush: own("flush"),
+        }
     }
 
     /// Every thread pushes `count` triggers (`aqueduct_fifo_push`); `cells` as there, or zero.
@@ -104,6 +113,26 @@ impl Kernels {
         // for one another: those that look at `stop` end when block 0 has.
         unsafe { self.mixed.launch(stream, &LaunchConfig::linear(blocks, 32), &args) }.unwrap();
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+    }
+
+    /// Waits for a signal; the report.
+    pub(super) fn wait(&self, stream: &Stream, channel: &PortChannel) -> Report {
+        self.single(&self.wait, stream, channel)
+    }
+
+    /// Flushes; the report.
+    pub(super) fn flush(&self, stream: &Stream, channel: &PortChannel) -> Report {
+        self.single(&self.flush, stream, channel)
+    }
+
+    fn single(&self, kernel: &Function, stream: &Stream, channel: &PortChannel) -> Report {
+        let (handle, report) = (channel.device_handle(), Report::new(stream.context()));
+        let at = report.ptr();
+        let args = [arg(&handle), arg(&at)];
+        // SAFETY: the kernel's parameters; the stream keeps the channel and the report.
+        unsafe { kernel.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
+        stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+        report
     }
 }
 

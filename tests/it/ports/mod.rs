@@ -26,7 +26,9 @@ mod changes;
 mod end;
 mod kernels;
 mod lane;
+mod load;
 mod proxy;
+mod refusals;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::Context;
@@ -48,6 +50,14 @@ const CASES: &[(&str, Case)] = &[
     ("packets in both formats", cases::packets),
     ("polling takes what is there", cases::polls),
     ("in a replayed graph", cases::graph),
+];
+
+type Load = fn(&Rank, &EndpointConfig);
+
+/// The same with channels of their own.
+const LOADS: &[(&str, Load)] = &[
+    ("a flush while others keep posting", load::flush_while_others_post),
+    ("stopping loses nothing", load::stopping_loses_nothing),
 ];
 
 /// Runs a case in a process of its own, with the first device.
@@ -83,6 +93,11 @@ fn all_cases(rank: &Rank, endpoint: &EndpointConfig) {
         println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
     }
     end.service.stop(crate::group::soon()).unwrap();
+    for (name, load) in LOADS {
+        let start = std::time::Instant::now();
+        load(rank, endpoint);
+        println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
+    }
 }
 
 macro_rules! instances {

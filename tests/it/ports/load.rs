@@ -1,0 +1,87 @@
+//! Many threads at once, over every transport: flushes while others keep posting, and a service that is stopped meanwhile.
+
+use aqueduct::comm::EndpointConfig;
+use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
+use aqueduct_ptx::abi::{LEFT_CLOSED, LEFT_NOT};
+
+use super::kernels::{Kernels, Report};
+use super::lane::{Lane, lanes};
+use crate::group::{Rank, soon};
+
+/// A lane of its own, with buffers of `len` bytes, over a service of `fifo_size` slots.
+fn lane(
+    rank: &Rank,
+    endpoint: &EndpointConfig,
+    tag: u64,
+    len: usize,
+    fifo_size: usize,
+) -> (ProxyService, Lane) {
+    let config = ProxyServiceConfig { fifo_size, ..ProxyServiceConfig::default() };
+    let service = ProxyService::start(&rank.comm, config).unwrap();
+    let lane = lanes(rank, &service, &[(1 - rank.me(), tag)], endpoint.clone(), len).remove(0);
+    (service, lane)
+}
+
+/// One block overwrites its source after each flush, while the others do not stop putting before it has ended: a flush
+/// that waited for them would never return, and one that came early would let a later value be put.
+pub(super) fn flush_while_others_post(rank: &Rank, endpoint: &EndpointConfig) {
+    const COUNT: u32 = 200;
+    const BLOCKS: u32 = 5;
+    const LEN: usize = 64 << 10;
+    let (service, lane) = lane(rank, endpoint, 100, LEN, 64);
+    let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
+    rank.barrier();
+    kernels.mixed(&lane.stream, &lane.channel, BLOCKS, COUNT, LEN as u64 / 2, &report);
+    lane.done();
+    assert_eq!((report.status(), report.number(0)), (LEFT_NOT, u64::from(COUNT)));
+    let others: u64 = (1..BLOCKS as usize).map(|block| report.number(block)).sum();
+    assert!(others >= u64::from(COUNT), "only {others} puts of others between {COUNT} flushes");
+    lane.channel.signal(&lane.stream).unwrap();
+    lane.channel.wait(&lane.stream).unwrap();
+    lane.done();
+    let expected: Vec<u64> = (1..=u64::from(COUNT)).collect();
+    assert_eq!(Lane::words(&lane.inbox, COUNT as usize), expected, "a source was read behind its flush");
+    rank.barrier();
+    service.stop(soon()).unwrap();
+    rank.barrier();
+}
+
+/// The puts that were taken arrive, and no others, by what the kernel says.
+pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
+    const LEN: usize = 4 << 20;
+    const BLOCKS: usize = 4;
+    const WORDS: usize = LEN / 8 / BLOCKS;
+    for (round, fifo_size) in (0..).zip([2, 512]) {
+        let (service, lane) = lane(rank, endpoint, 110 + round, LEN, fifo_size);
+        let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
+        let word = |me: u32, index: usize| (index as u64 + 1) << 8 | u64::from(me) << 1 | 1;
+        let words: Vec<u64> = (0..WORDS).map(|index| word(rank.me(), index)).collect();
+        lane.local.upload(0, &words, soon()).unwrap();
+        rank.barrier();
+        kernels.storm(&lane.stream, &lane.channel, BLOCKS as u32, WORDS as u32, &report);
+        let deadline = soon();
+        while lane.channel.counters().unwrap().puts < 500 {
+            deadline.check("counters", "puts").unwrap();
+            std::thread::yield_now();
+        }
+        service.stop(soon()).unwrap();
+        lane.stream.synchronize(soon()).unwrap();
+        assert_eq!(report.status(), LEFT_CLOSED, "a put after the stop says so");
+        let taken: Vec<u64> = (0..BLOCKS).map(|block| report.number(block)).collect();
+        let counters = service.counters();
+        assert_eq!(counters.proxies[0].triggers, taken.iter().sum::<u64>(), "taken and handled");
+        assert_eq!(counters.dropped, 0);
+        // A service that stops has given everything to the connection, which may still be at it.
+        lane.connection.flush(soon()).unwrap();
+        let said: Vec<u8> = taken.iter().flat_map(|count| count.to_ne_bytes()).collect();
+        let said = rank.bootstrap.all_gather(&said, soon()).unwrap();
+        let seen = Lane::words(&lane.inbox, BLOCKS * WORDS);
+        let theirs = said[lane.peer as usize].chunks_exact(8);
+        for (block, (count, seen)) in theirs.zip(seen.chunks(WORDS)).enumerate() {
+            let count = u64::from_ne_bytes(count.try_into().unwrap()) as usize;
+            let wrong = (0..WORDS).find(|&i| seen[i] != if i < count { word(lane.peer, i) } else { 0 });
+            assert_eq!(wrong, None, "block {block} of rank {} put {count} words", lane.peer);
+        }
+        rank.barrier();
+    }
+}
