@@ -154,12 +154,8 @@ impl Env {
     pub fn get() -> Result<&'static Self> {
         static ENV: OnceLock<Result<Env>> = OnceLock::new();
         let env = ENV.get_or_init(|| {
-            let all = ours();
-            warn_of_unknown();
-            let env = Self::parse(&all);
-            if env.as_ref().is_ok_and(|env| env.faults.is_some()) {
-                log::warn!("AQUEDUCT_FAULTS is set: this process fails on purpose");
-            }
+            let env = Self::parse(&ours());
+            warn(env.as_ref().ok());
             env
         });
         env.as_ref().map_err(Error::duplicate)
@@ -280,9 +276,12 @@ impl std::fmt::Debug for Env {
     }
 }
 
-/// Logs a warning for every variable of ours in this process's environment that nothing reads.
-pub(crate) fn warn_of_unknown() {
+/// Logs a warning for every variable of ours in this process's environment that nothing reads, and for faults on purpose.
+pub(crate) fn warn(env: Option<&Env>) {
     unknown(&ours()).iter().for_each(|warning| log::warn!("{warning}"));
+    if env.is_some_and(|env| env.faults.is_some()) {
+        log::warn!("AQUEDUCT_FAULTS is set: this process fails on purpose");
+    }
 }
 
 /// A warning for every variable of ours that nothing reads.

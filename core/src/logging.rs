@@ -31,7 +31,7 @@ pub fn init() -> Result<()> {
     })?;
     log::set_max_level(level);
     // What the first look at the environment had to say was said to nobody.
-    crate::env::warn_of_unknown();
+    crate::env::warn(Some(env));
     Ok(())
 }
 

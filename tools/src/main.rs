@@ -49,8 +49,15 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("aqueduct: {error:#}");
+            eprintln!("aqueduct: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, each said once: the library's errors name theirs.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(ToString::to_string);
+    let first = causes.next().unwrap_or_default();
+    causes.fold(first, |said, cause| if said.ends_with(&cause) { said } else { format!("{said}: {cause}") })
 }

@@ -10,3 +10,4 @@ mod launching;
 mod measuring;
 mod neighbours;
 mod ports;
+mod trouble;

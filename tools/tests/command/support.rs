@@ -1,6 +1,7 @@
 //! Running the command with a limit of time, and looking for what it left.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -47,16 +48,32 @@ impl Outcome {
 
 /// The command with `arguments`, on a machine without an NVIDIA driver and with no variable of ours but these.
 pub(crate) fn aqueduct(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_aqueduct"));
+    let mut command = command(env!("CARGO_BIN_EXE_aqueduct"));
+    command.args(arguments);
+    command
+}
+
+/// A script for sh(1) that finds the command by its name; otherwise as [`aqueduct`].
+pub(crate) fn script(text: &str) -> Command {
+    let folder = Path::new(env!("CARGO_BIN_EXE_aqueduct")).parent().expect("a file is in a folder");
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(others);
+    }
+    let mut command = command("sh");
+    command.args(["-c", text]).env("PATH", path);
+    command
+}
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("AQUEDUCT_") {
             command.env_remove(name);
         }
     }
-    command
-        .args(arguments)
-        .env("AQUEDUCT_CUDA_LIBRARY", "/nonexistent/libcuda.so.1")
-        .env("AQUEDUCT_SOCKET_IFNAME", "=lo");
+    command.env("AQUEDUCT_CUDA_LIBRARY", "/nonexistent/libcuda.so.1").env("AQUEDUCT_SOCKET_IFNAME", "=lo");
     command
 }
 
