@@ -1,6 +1,7 @@
 //! The examples of the device library: users' kernels in handwritten PTX, linked with its functions, and in CUDA C++, as
 //! nvcc compiled them with its header.
 
+mod documented;
 mod ring;
 mod trigger;
 
@@ -51,7 +52,12 @@ impl Example {
 }
 
 mod soft {
-    use super::{Machine, ring, trigger};
+    use super::{Machine, documented, ring, trigger};
+
+    #[test]
+    fn the_documented_kernel() {
+        documented::says(Machine::Software, "device_library::soft::the_documented_kernel");
+    }
 
     #[test]
     fn ring_all_gather_of_two() {
@@ -75,7 +81,13 @@ mod soft {
 }
 
 mod hardware {
-    use super::{Machine, ring, trigger};
+    use super::{Machine, documented, ring, trigger};
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn the_documented_kernel() {
+        documented::says(Machine::Hardware, "device_library::hardware::the_documented_kernel");
+    }
 
     #[test]
     #[ignore = "needs two NVIDIA GPUs joined by NVLink, or one"]
