@@ -172,3 +172,16 @@ pub(crate) fn join_as(numbers: &[(u32, u32)], patience: Duration) -> Vec<aqueduc
         ranks.into_iter().map(|rank| rank.join().expect("joining does not panic")).collect()
     })
 }
+
+/// Whether `bytes` of memory can be registered with the NIC of this machine, if there is one: every page is locked then.
+/// Elsewhere only those that are touched exist.
+pub(crate) fn can_lock(bytes: usize) -> bool {
+    let mut nics = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+    if nics.next().is_none() {
+        return true;
+    }
+    let all = std::fs::read_to_string("/proc/meminfo").expect("the system says how much memory it has");
+    let line = all.lines().find(|line| line.starts_with("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    kib.is_some_and(|kib: u64| kib << 10 >= bytes as u64)
+}

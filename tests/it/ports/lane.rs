@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aqueduct::channel::PortChannel;
 use aqueduct::comm::{Connection, EndpointConfig, Host2DeviceSemaphore, RegisteredMemory};
-use aqueduct::gpu::{GpuBuffer, Stream};
+use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy, Stream};
 use aqueduct::proxy::{MemoryId, ProxyService, SemaphoreId};
 
 use crate::data::{assert_same, bytes};
@@ -42,7 +42,10 @@ pub(super) fn lanes(
     let pending: Vec<_> = ways
         .iter()
         .map(|&(peer, tag)| {
-            let [local, inbox] = [(); 2].map(|()| rank.buffer(len));
+            // Of large ones only what is touched need exist.
+            let options = BufferOptions { zeroed: len <= 1 << 30, handles: HandlePolicy::Auto };
+            let [local, inbox] =
+                [(); 2].map(|()| Arc::new(GpuBuffer::with_options(comm.context(), len, options).unwrap()));
             let [mine, arrivals] =
                 [&local, &inbox].map(|buffer| comm.register_memory(buffer, endpoint.transport).unwrap());
             comm.send_memory(&arrivals, peer, tag).unwrap();

@@ -1,12 +1,13 @@
-//! Many threads at once, over every transport: flushes while others keep posting, and a service that is stopped meanwhile.
+//! Over every transport: flushes while others keep posting, a service that is stopped meanwhile, and memory beyond 4 GiB.
 
-use aqueduct::comm::EndpointConfig;
+use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{LEFT_CLOSED, LEFT_NOT};
 
 use super::kernels::{Kernels, Report};
 use super::lane::{Lane, lanes};
-use crate::group::{Rank, soon};
+use crate::data::{assert_same, bytes};
+use crate::group::{Rank, can_lock, soon};
 
 /// A lane of its own, with buffers of `len` bytes, over a service of `fifo_size` slots.
 fn lane(
@@ -84,4 +85,33 @@ pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
         }
         rank.barrier();
     }
+}
+
+/// Puts from and to offsets that 32 bits do not hold.
+pub(super) fn far_offsets(rank: &Rank, endpoint: &EndpointConfig) {
+    const LEN: usize = 9 << 30;
+    const SIZE: usize = 5000;
+    const PLACES: [(usize, usize); 3] = [(LEN - SIZE, 0), (3, LEN - SIZE), ((5 << 30) + 1, (4 << 30) + 7)];
+    if matches!(endpoint.transport, Transport::Ib(_)) && !can_lock(3 * LEN) {
+        println!("not run: offsets beyond 8 GiB need {} GiB of memory that can be locked", (3 * LEN) >> 30);
+        return;
+    }
+    let (service, lane) = lane(rank, endpoint, 120, LEN, 512);
+    for (i, (_, from)) in (0..).zip(PLACES) {
+        lane.local.upload(from, &bytes(rank.me(), i, SIZE), soon()).unwrap();
+    }
+    rank.barrier();
+    for (to, from) in PLACES {
+        lane.channel.put(&lane.stream, to, from, SIZE).unwrap();
+    }
+    lane.channel.signal(&lane.stream).unwrap();
+    lane.channel.wait(&lane.stream).unwrap();
+    lane.done();
+    for (i, (to, from)) in (0..).zip(PLACES) {
+        let mut seen = vec![0; SIZE];
+        lane.inbox.download(to, &mut seen, soon()).unwrap();
+        assert_same(&seen, &bytes(lane.peer, i, SIZE), format_args!("from {from} to {to}"));
+    }
+    rank.barrier();
+    service.stop(soon()).unwrap();
 }

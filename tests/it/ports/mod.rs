@@ -24,9 +24,11 @@ macro_rules! on_machines {
 mod cases;
 mod changes;
 mod end;
+mod failures;
 mod kernels;
 mod lane;
 mod load;
+mod many;
 mod proxy;
 mod refusals;
 
@@ -58,6 +60,7 @@ type Load = fn(&Rank, &EndpointConfig);
 const LOADS: &[(&str, Load)] = &[
     ("a flush while others keep posting", load::flush_while_others_post),
     ("stopping loses nothing", load::stopping_loses_nothing),
+    ("offsets beyond 8 GiB", load::far_offsets),
 ];
 
 /// Runs a case in a process of its own, with the first device.

@@ -7,7 +7,7 @@ use aqueduct::gpu::{Event, Stream};
 
 use super::pair::{Kind, LEN, Pair, load, look, memory};
 use crate::data::bytes;
-use crate::group::soon;
+use crate::group::{can_lock, soon};
 
 #[track_caller]
 fn assert_same(seen: &[u8], expected: &[u8], what: &str) {
@@ -104,6 +104,37 @@ pub(super) fn outstanding(pair: &Pair) {
         "thousands of writes",
     );
     pair.connection.flush(soon()).unwrap();
+}
+
+/// One doorbell and one completion for at least 16 requests of a batch.
+pub(super) fn batches(pair: &Pair) {
+    const WRITES: u64 = 16 * 100;
+    pair.connection.flush(soon()).unwrap();
+    let before = pair.connection.counters();
+    {
+        let _batch = pair.connection.batch();
+        (0..WRITES as usize)
+            .for_each(|i| pair.connection.write(&pair.target, i * 8, &pair.source, i * 8, 8).unwrap());
+    }
+    pair.connection.flush(soon()).unwrap();
+    let after = pair.connection.counters();
+    let requests = after.requests - before.requests;
+    let (doorbells, completions) =
+        (after.doorbells - before.doorbells, after.completions - before.completions);
+    assert_eq!(after.writes - before.writes, WRITES);
+    if matches!(pair.transport, Transport::Ib(_)) {
+        println!("{requests} requests, {doorbells} doorbells, {completions} completions");
+        // A flush adds a request to each queue pair whose last was not signalled.
+        assert!((WRITES..=WRITES + 4).contains(&requests), "{requests} requests");
+        assert!(doorbells >= 1 && doorbells <= WRITES / 16, "{requests} requests, {doorbells} doorbells");
+        assert!(
+            completions >= 1 && completions <= WRITES / 16,
+            "{requests} requests, {completions} completions"
+        );
+    } else {
+        assert_eq!((requests, doorbells, completions), (0, 0, 0));
+    }
+    pair.rank.barrier();
 }
 
 pub(super) fn zero_bytes(pair: &Pair) {
@@ -266,21 +297,11 @@ pub(super) fn host_to_device(pair: &Pair) {
 
 pub(super) fn far_offsets(pair: &Pair) {
     const LEN: usize = 9 << 30;
-    // Registering with a NIC locks every page; elsewhere only those that are touched exist.
-    let nics = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut nics| nics.next().is_some());
-    if matches!(pair.transport, Transport::Ib(_)) && nics && available_memory() < 3 * LEN as u64 {
+    if matches!(pair.transport, Transport::Ib(_)) && !can_lock(3 * LEN) {
         println!("not run: offsets beyond 8 GiB need {} GiB of memory that can be locked", (3 * LEN) >> 30);
         return;
     }
     sparse(pair, LEN);
-}
-
-/// Bytes of memory that this machine could give.
-fn available_memory() -> u64 {
-    let all = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = all.lines().find(|line| line.starts_with("MemAvailable:")).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
 }
 
 /// Writes near the end of a memory of `len` bytes.

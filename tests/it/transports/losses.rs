@@ -33,21 +33,30 @@ fn three() -> (Rank, Vec<Way>) {
     (rank, ways)
 }
 
-/// Writes to the victim without an end, and what it ends with: one error, which all that follows gives, at once.
+/// Writes to the victim without an end, and what it ends with: one error, which whoever waited already and all that follows
+/// get, too.
 fn lost(way: &Way) -> Error {
     let start = Instant::now();
-    let error = loop {
-        match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
-            Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it goes on"),
-            Err(error) => break error,
-        }
-    };
-    println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
+    let (error, waited) = std::thread::scope(|scope| {
+        // For a signal that will not come.
+        let waiting = scope.spawn(|| way.semaphore.wait(soon()));
+        let error = loop {
+            match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
+                Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it goes on"),
+                Err(error) => break error,
+            }
+        };
+        println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
+        let since = Instant::now();
+        let waited = waiting.join().unwrap().unwrap_err();
+        assert!(since.elapsed() < Duration::from_secs(5), "told soon: {:?}", since.elapsed());
+        (error, waited)
+    });
     let since = Instant::now();
     let flushed = way.connection.flush(soon()).unwrap_err();
-    let waited = way.semaphore.wait(soon()).unwrap_err();
+    let again = way.semaphore.wait(soon()).unwrap_err();
     assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
-    for error in [&error, &flushed, &waited] {
+    for error in [&error, &waited, &flushed, &again] {
         assert_eq!(error.peer(), Some(VICTIM), "{error}");
         assert!(matches!(error.kind(), ErrorKind::Verbs | ErrorKind::PeerLost), "{error}");
     }

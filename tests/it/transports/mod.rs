@@ -22,6 +22,7 @@ const CASES: &[(&str, Case)] = &[
     ("what is not allowed is refused with words", cases::refusals),
     ("flush means that data has arrived and sources are free", cases::flush),
     ("thousands of operations are outstanding", cases::outstanding),
+    ("batches cost few doorbells and completions", cases::batches),
     ("zero bytes are no operation", cases::zero_bytes),
     ("odd sizes at odd offsets", cases::odd_sizes),
     ("both directions at once", cases::both_directions),

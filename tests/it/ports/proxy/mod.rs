@@ -1,14 +1,15 @@
 //! Proxies with handlers of their own.
 
+mod full;
 mod handlers;
 mod stops;
 mod thread;
 
 use std::sync::{Arc, Mutex};
 
-use aqueduct::gpu::{Context, Stream};
+use aqueduct::gpu::{Context, DeviceSlice, Stream};
 use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandler, ProxyHandlerResult, ProxyTrigger};
-use aqueduct::{Error, ErrorKind};
+use aqueduct::{Error, ErrorKind, Result};
 use aqueduct_ptx::oracle::fifo::Arrivals;
 
 use super::kernels::{Kernels, Report};
@@ -45,6 +46,16 @@ impl Job {
         self.report.status()
     }
 
+    /// Positions that kernels have taken, which later ones may go on to take.
+    fn taken(&self) -> u64 {
+        let (head, [keep, _]) = (self.proxy.fifo().head, self.proxy.keep_alive());
+        // SAFETY: the head is 8 bytes of the FIFO's memory, which `keep` keeps.
+        let head = unsafe { DeviceSlice::from_raw(self.stream.context(), head, 8, keep) };
+        let mut words = [0_u32; 2];
+        head.download(0, &mut words, soon()).unwrap();
+        u64::from(words[0])
+    }
+
     /// Waits until so many triggers have been handled.
     fn handled(&self, count: u64) {
         let deadline = soon();
@@ -56,7 +67,9 @@ impl Job {
 }
 
 /// A handler that takes note of everything.
-fn noting(arrivals: &Arc<Mutex<Arrivals>>) -> impl ProxyHandler {
+fn noting(
+    arrivals: &Arc<Mutex<Arrivals>>,
+) -> impl FnMut(&ProxyTrigger) -> Result<ProxyHandlerResult> + Send + use<> {
     let arrivals = arrivals.clone();
     move |trigger: &ProxyTrigger| {
         let taken = arrivals.lock().unwrap().take(trigger);

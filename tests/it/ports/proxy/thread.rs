@@ -51,8 +51,12 @@ fn a_sleeping_proxy_costs_little_and_serves(context: &Context) {
         let used = Arc::new(Use::default());
         let job = Job::new(context, ProxyConfig::default().with_idle(idle), Watched(used.clone()));
         let seen = || [&used.nanoseconds, &used.looks].map(|count| count.load(Ordering::Relaxed) as f64);
-        // Past its patience.
-        std::thread::sleep(Duration::from_millis(100));
+        // Past its patience, which is a thousand looks.
+        let deadline = soon();
+        while used.looks.load(Ordering::Relaxed) < 1100 {
+            deadline.check("idle", "its patience").unwrap();
+            std::thread::sleep(PAUSE);
+        }
         let (since, [time, looks]) = (Instant::now(), seen());
         std::thread::sleep(Duration::from_millis(400));
         let [later, looked] = seen();

@@ -1,0 +1,246 @@
+//! Connections that fail and peers that leave, are lost or stop reading: kernels that wait there leave with a code, the host
+//! has the reason, and everything else goes on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct::ErrorKind;
+use aqueduct::comm::{EndpointConfig, Transport};
+use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::gpu::Stream;
+use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
+use aqueduct_ptx::abi::{ChannelTrigger, LEFT_TOLD, Operation, TriggerKind};
+use aqueduct_tests::ranks;
+use rdma_core_sys::ibv_wc_status;
+
+use super::kernels::{Kernels, Report};
+use super::lane::{Lane, lanes};
+use crate::data::{assert_same, bytes};
+use crate::group::{Machine, Rank, config, processes, processes_with, soon, threads, threads_with};
+use crate::standin;
+
+on_machines! { "ports::failures", super::run:
+    of_a_cuda_ipc_connection;
+    of_an_ethernet_connection;
+    a_peer_that_leaves;
+    a_peer_that_is_lost;
+    a_peer_that_stops_reading;
+}
+
+fn run(machine: Machine, test: &str, case: fn(Machine, &str)) {
+    case(machine, test);
+}
+
+const LEN: usize = 64 << 10;
+
+fn start(rank: &Rank) -> (ProxyService, Kernels) {
+    let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
+    (service, Kernels::load(rank.comm.context()))
+}
+
+/// Ranks 0 and 1 have a connection that fails once both have asked for something there, and one to rank 2 each.
+fn one_of_two_fails(
+    rank: &Rank,
+    endpoint: &EndpointConfig,
+    fail: impl Fn(&Kernels, &Lane),
+    kinds: &[ErrorKind],
+) {
+    let me = rank.me();
+    let (service, kernels) = start(rank);
+    let bad = (me < 2).then(|| lanes(rank, &service, &[(1 - me, 0)], endpoint.clone(), LEN).remove(0));
+    rank.barrier();
+    let others: &[(u32, u64)] = if me < 2 { &[(2, 0)] } else { &[(0, 0), (1, 0)] };
+    let good = lanes(rank, &service, others, endpoint.clone(), LEN);
+    if let Some(lane) = &bad {
+        let waiting = Stream::new(rank.comm.context()).unwrap();
+        let wait = kernels.wait(&waiting, &lane.channel);
+        fail(&kernels, lane);
+        let flush = kernels.flush(&lane.stream, &lane.channel);
+        [&waiting, &lane.stream].into_iter().for_each(|stream| stream.synchronize(soon()).unwrap());
+        assert_eq!([wait.status(), flush.status()], [LEFT_TOLD; 2]);
+        let error = lane.channel.check().unwrap_err();
+        assert!(kinds.contains(&error.kind()), "{error}");
+        let again = lane.channel.put(&lane.stream, 0, 0, 8).unwrap_err();
+        assert_eq!((again.kind(), again.message()), (error.kind(), error.message()), "it stays");
+        let report = service.abort_report().expect("somebody left");
+        assert!([Operation::FLUSH, Operation::WAIT].contains(&report.operation), "{report:?}");
+        assert_eq!((report.rank, report.peer), (me, Some(1 - me)));
+    }
+    // Nobody's kernels wait while another thread of this process still gives back memory.
+    rank.barrier();
+    good.iter().for_each(|lane| lane.works(me));
+    rank.comm.check().unwrap();
+    rank.barrier();
+    service.stop(soon()).unwrap();
+    rank.barrier();
+}
+
+/// A put that kernels of the library would not push.
+fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
+    threads(machine, 3, test, |rank| {
+        let fail = |kernels: &Kernels, lane: &Lane| {
+            let (kind, semaphore) = (TriggerKind::DATA, lane.semaphore.0);
+            let trigger = ChannelTrigger { kind, semaphore, dst_id: 9999, ..ChannelTrigger::default() };
+            let report = Report::new(lane.stream.context());
+            kernels.trigger(&lane.stream, &lane.channel, trigger.encode(false).unwrap(), &report);
+        };
+        one_of_two_fails(&rank, &Transport::CudaIpc.into(), fail, &[ErrorKind::InvalidUsage]);
+    });
+}
+
+/// What rank 0 sends to rank 1 first is changed on its way.
+fn of_an_ethernet_connection(machine: Machine, test: &str) {
+    let rule = NetFault::new(NetAction::Corrupt(4)).from_rank(0).to_rank(1).on(LinkKind::Data);
+    let faults = Arc::new(NetFaults::new([rule], 7));
+    threads_with(machine, 3, test, &config().with_layer(faults.clone()), &[], |rank| {
+        let kinds = [ErrorKind::Remote, ErrorKind::PeerLost];
+        one_of_two_fails(&rank, &Transport::Ethernet.into(), put, &kinds);
+    });
+    if ranks::rank().is_some() {
+        assert_eq!(faults.fired(), 1);
+    }
+}
+
+fn put(_: &Kernels, lane: &Lane) {
+    // The other end's put may have failed it already.
+    let _ = lane.channel.put_with_signal(&lane.stream, 0, 0, 64);
+}
+
+/// The stand-in's first two queue pairs get no answer.
+#[test]
+fn of_a_verbs_connection() {
+    super::over_stand_in(3, "ports::failures::of_a_verbs_connection", |rank| {
+        let fail = |kernels: &Kernels, lane: &Lane| {
+            let first = 17;
+            if rank.me() == 0 {
+                [first, first + 1]
+                    .into_iter()
+                    .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
+            }
+            put(kernels, lane);
+        };
+        one_of_two_fails(&rank, &Transport::Ib(0).into(), fail, &[ErrorKind::Verbs]);
+    });
+}
+
+/// In good order: who waits for it leaves, and all the others go on.
+fn a_peer_that_leaves(machine: Machine, test: &str) {
+    processes(machine, 3, test, |rank| {
+        let me = rank.me();
+        let (service, kernels) = start(&rank);
+        let peers = [[(1, 0), (2, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0)]][me as usize];
+        let both = [(Transport::CudaIpc, 0), (Transport::Ethernet, 10)].map(|(transport, tag)| {
+            lanes(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
+        });
+        rank.barrier();
+        if me == 1 {
+            service.stop(soon()).unwrap();
+            drop(both);
+            return rank.comm.close(soon()).unwrap();
+        }
+        for lanes in &both {
+            let gone = lanes.iter().find(|lane| lane.peer == 1).unwrap();
+            let wait = kernels.wait(&gone.stream, &gone.channel);
+            gone.stream.synchronize(soon()).unwrap();
+            assert_eq!(wait.status(), LEFT_TOLD);
+            let error = gone.channel.check().unwrap_err();
+            assert_eq!(error.peer(), Some(1), "{error}");
+        }
+        for lanes in &both {
+            lanes.iter().find(|lane| lane.peer != 1).unwrap().works(me);
+        }
+        service.stop(soon()).unwrap();
+    });
+}
+
+/// Runs `run` at the others while rank 1 is stopped, and `then` at rank 1 when they let it go on.
+fn while_rank_1_is_stopped(rank: &Rank, run: impl FnOnce(), then: impl FnOnce()) {
+    let id = std::process::id().cast_signed();
+    let pids = rank.bootstrap.all_gather(&id.to_le_bytes(), soon()).unwrap();
+    rank.barrier();
+    if rank.me() == 1 {
+        // SAFETY: no pointers are passed. Rank 0 continues this process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        return then();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    run();
+    if rank.me() == 0 {
+        let pid = i32::from_le_bytes(pids[1][..].try_into().unwrap());
+        // SAFETY: no pointers are passed.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+    }
+}
+
+/// A lost peer ends the communicator: everybody's kernels leave, within its patience.
+fn a_peer_that_is_lost(machine: Machine, test: &str) {
+    let config = config().with_peer_timeout(Some(Duration::from_millis(1500)));
+    processes_with(machine, 3, test, config, |rank| {
+        let me = rank.me();
+        let (service, kernels) = start(&rank);
+        let peers = [[(1, 0), (2, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0)]][me as usize];
+        let both = [(Transport::CudaIpc, 0), (Transport::Ethernet, 10)].map(|(transport, tag)| {
+            lanes(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
+        });
+        let all: Vec<&Lane> = both.iter().flatten().collect();
+        let run = || {
+            let start = Instant::now();
+            let waits = all.iter().map(|lane| kernels.wait(&lane.stream, &lane.channel));
+            let waits: Vec<Report> = waits.collect();
+            for (lane, wait) in all.iter().zip(waits) {
+                lane.stream.synchronize(soon()).unwrap();
+                assert_eq!(wait.status(), LEFT_TOLD);
+                let error = lane.channel.check().unwrap_err();
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        };
+        while_rank_1_is_stopped(&rank, run, || ());
+    });
+}
+
+/// What is put to it waits in a queue of its own; nobody else notices, and when it goes on everything arrives.
+fn a_peer_that_stops_reading(machine: Machine, test: &str) {
+    const SIZE: usize = 1 << 20;
+    const PUTS: usize = 48;
+    let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
+    processes_with(machine, 3, test, config, |rank| {
+        let me = rank.me();
+        let (service, _) = start(&rank);
+        let endpoint = EndpointConfig::new(Transport::Ethernet).with_max_outstanding(8);
+        let peers: &[(u32, u64)] = [&[(1, 0), (2, 0)][..], &[(0, 0)], &[(0, 0)]][me as usize];
+        let lanes = lanes(&rank, &service, peers, endpoint, SIZE * PUTS);
+        let slow = &lanes[0];
+        if me == 0 {
+            slow.local.upload(0, &bytes(0, 5, SIZE * PUTS), soon()).unwrap();
+        }
+        let run = || {
+            if me == 2 {
+                return lanes[0].works(me);
+            }
+            // More than sockets take.
+            for i in 0..PUTS {
+                slow.channel.put(&slow.stream, i * SIZE, i * SIZE, SIZE).unwrap();
+            }
+            slow.channel.signal(&slow.stream).unwrap();
+            slow.done();
+            let start = Instant::now();
+            lanes[1].works(me);
+            let took = start.elapsed();
+            println!("four exchanges beside it took {took:?}");
+            assert!(took < Duration::from_secs(5), "{took:?}");
+            assert!(service.counters().deferred > 0, "{:?}", service.counters());
+            assert!(slow.channel.counters().unwrap().signals == 0, "it is still stuck");
+        };
+        let then = || {
+            slow.channel.wait(&slow.stream).unwrap();
+            slow.done();
+            let mut seen = vec![0; SIZE * PUTS];
+            slow.inbox.download(0, &mut seen, soon()).unwrap();
+            assert_same(&seen, &bytes(0, 5, SIZE * PUTS), format_args!("what waited for it"));
+        };
+        while_rank_1_is_stopped(&rank, run, then);
+        rank.barrier();
+        service.stop(soon()).unwrap();
+    });
+}

@@ -1,0 +1,46 @@
+//! A FIFO that is full, with thousands of threads that want to push.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use aqueduct::gpu::Context;
+use aqueduct::proxy::{ProxyConfig, ProxyTrigger};
+use aqueduct_ptx::abi::LEFT_NOT;
+use aqueduct_ptx::oracle::fifo::Arrivals;
+
+use super::{Job, noting};
+use crate::group::soon;
+
+on_machines! { "ports::proxy::full", crate::ports::alone:
+    thousands_of_threads_wait_for_room;
+}
+
+fn thousands_of_threads_wait_for_room(context: &Context) {
+    const THREADS: u32 = 4096;
+    const EACH: u32 = 3;
+    for size in [4, 512] {
+        let arrivals = Arc::new(Mutex::new(Arrivals::new(THREADS)));
+        let (open, mut note) = (Arc::new(AtomicBool::new(false)), noting(&arrivals));
+        let gate = open.clone();
+        let handler = move |trigger: &ProxyTrigger| {
+            while !gate.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            note(trigger)
+        };
+        let job = Job::new(context, ProxyConfig::default().with_fifo_size(size), handler);
+        job.push(THREADS / 128, 128, EACH);
+        // All slots are written, every thread has a position behind them, and nothing is handled.
+        let most = u64::from(THREADS) + size as u64;
+        let deadline = soon();
+        while job.taken() < most {
+            deadline.check("head", "all threads").unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!((job.taken(), job.proxy.counters().triggers), (most, 0));
+        open.store(true, Ordering::Release);
+        assert_eq!(job.left(), LEFT_NOT);
+        job.proxy.stop(soon()).unwrap();
+        assert_eq!(arrivals.lock().unwrap().per_thread(), Some(EACH), "{size} slots");
+    }
+}
