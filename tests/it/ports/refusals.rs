@@ -67,6 +67,7 @@ fn a_put_past_the_end_is_refused_before_it_is_pushed(rank: &Rank) {
         lane.done();
         assert_eq!((report.status(), report.number(0)), (LEFT_REFUSED, FIT as u64));
         lane.channel.signal(&lane.stream).unwrap();
+        lane.channel.flush(&lane.stream).unwrap();
         lane.channel.wait(&lane.stream).unwrap();
         lane.done();
         assert_eq!(lane.channel.counters().unwrap().puts, FIT as u64, "nothing was pushed past the end");
