@@ -78,6 +78,12 @@ pub struct ConnectionCounters {
     pub bytes_written: u64,
     /// Bytes of all reads.
     pub bytes_read: u64,
+    /// Over `Ib`: requests that the NIC was given.
+    pub requests: u64,
+    /// Over `Ib`: how often it was given some.
+    pub doorbells: u64,
+    /// Over `Ib`: completions of requests that it made.
+    pub completions: u64,
 }
 
 /// `offset .. offset + len` of a memory; checked.
@@ -147,6 +153,8 @@ trait Backend: Send + Sync {
     }
     fn wait_event(&self, event: &Event) -> Result<()>;
     fn record_event(&self, event: &Event) -> Result<()>;
+    /// Fills in what only the transport counts.
+    fn count(&self, _counters: &mut ConnectionCounters) {}
 }
 
 /// Operations that go on their way together, when this is dropped: one system call, or one doorbell, for all of them.
@@ -321,14 +329,17 @@ impl Connection {
     pub fn counters(&self) -> ConnectionCounters {
         let Counters { writes, reads, signals, flushes, bytes_written, bytes_read } = &self.inner.counters;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ConnectionCounters {
+        let mut all = ConnectionCounters {
             writes: load(writes),
             reads: load(reads),
             signals: load(signals),
             flushes: load(flushes),
             bytes_written: load(bytes_written),
             bytes_read: load(bytes_read),
-        }
+            ..Default::default()
+        };
+        self.inner.backend.count(&mut all);
+        all
     }
 
     pub(super) fn belongs_to(&self, core: &Arc<Core>) -> bool {

@@ -17,7 +17,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use super::{Backend, Span};
+use super::{Backend, ConnectionCounters, Span};
 use crate::comm::core::Core;
 use crate::comm::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
 use crate::comm::key::Key;
@@ -261,6 +261,10 @@ impl Backend for Verbs {
     fn record_event(&self, event: &Event) -> Result<()> {
         let mark = self.mark()?;
         self.road.record(event, mark)
+    }
+
+    fn count(&self, counters: &mut ConnectionCounters) {
+        self.road.count(counters);
     }
 }
 

@@ -9,6 +9,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
+use super::super::ConnectionCounters;
 use super::super::completion::Completion;
 use super::arrivals::{Arrivals, Flow, RECEIVE};
 use super::issue::{INLINE, Operation};
@@ -21,8 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Event, PinnedBuffer, Stream};
 use crate::net::{Interest, Next, Pollable, Registration};
 use crate::rdma::{
-    About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, Failure, MemoryRegion, QueuePair,
-    ReadyToSend,
+    About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, Failure, MemoryRegion,
+    QpCounters, QueuePair, ReadyToSend,
 };
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
@@ -71,6 +72,8 @@ pub(super) struct State {
     /// If signals take receives: of the first lane.
     pub(super) flow: Option<Flow>,
     spent: Vec<Keep>,
+    /// Completions of requests so far.
+    completions: u64,
 }
 
 /// A position: reached when every lane has completed so many requests.
@@ -109,6 +112,7 @@ impl Road {
             unfenced: false,
             flow: wakes.then(Flow::new),
             spent: Vec::new(),
+            completions: 0,
         };
         let road = Arc::new(Self {
             peer,
@@ -228,6 +232,17 @@ impl Road {
         self.arrivals.as_ref()
     }
 
+    /// What the NIC was asked and has said.
+    pub(super) fn count(&self, counters: &mut ConnectionCounters) {
+        let state = lock(&self.state);
+        for lane in &state.lanes {
+            let QpCounters { requests, doorbells } = lane.queue_pair.counters();
+            counters.requests += requests;
+            counters.doorbells += doorbells;
+        }
+        counters.completions += state.completions;
+    }
+
     fn poll(&self) -> Result<()> {
         self.look_and_drop(true).map(drop).or_else(|error| self.fail(&error))
     }
@@ -265,7 +280,7 @@ impl Road {
     fn take_completions(&self, state: &mut State) -> Result<()> {
         let (mut failure, mut signals) = (None, false);
         let mut outcome = Ok(());
-        let State { lanes, spent, flow, .. } = state;
+        let State { lanes, spent, flow, completions, .. } = state;
         let each = |completion: crate::rdma::Completion| {
             let Some(lane) = lanes.iter_mut().find(|l| l.queue_pair.number() == completion.qp_number) else {
                 return;
@@ -279,7 +294,10 @@ impl Road {
                             posted.and_then(|()| flow.arrived(done.immediate)).map(|more| signals |= more);
                     }
                 }
-                (Ok(_), _) => lane.complete(completion.id, spent),
+                (Ok(_), _) => {
+                    *completions += 1;
+                    lane.complete(completion.id, spent);
+                }
                 // The first says what happened; others were flushed, receives perhaps before it.
                 (Err(why), _) if failure.is_none_or(|known: Failure| known.is_flushed()) => {
                     failure = Some(why)

@@ -12,7 +12,7 @@ use crate::comm::{
 };
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, Result};
-use crate::gpu::{Context, Device, Driver};
+use crate::gpu::{Context, Device, Driver, Event};
 use crate::rdma::{RemoteRegion, Settings, Verbs, standin};
 use crate::wire::{Reader, Writer};
 
@@ -61,6 +61,7 @@ struct Rank {
 }
 
 struct Way {
+    context: Context,
     source: RegisteredMemory,
     target: RegisteredMemory,
     connection: Connection,
@@ -101,7 +102,7 @@ impl Rank {
         self.comm.setup(soon()).unwrap();
         let (target, connection, semaphore) =
             (target.get().unwrap(), connection.get().unwrap(), semaphore.get().unwrap());
-        Way { source, target, connection, semaphore }
+        Way { context: self.comm.context().clone(), source, target, connection, semaphore }
     }
 
     /// What the rank 1 says to the others.
@@ -122,11 +123,23 @@ impl Way {
         self.connection.flush(soon()).unwrap();
     }
 
-    /// Everything outstanding ends within seconds, and what comes later at once, with the same reason.
+    /// `cause` makes it fail: everything outstanding ends within seconds, whoever waits already is told, and what comes later
+    /// ends at once, all with the same reason.
     #[track_caller]
-    fn fails(&self, words: &str) {
-        let start = Instant::now();
-        let error = self.connection.flush(soon()).unwrap_err();
+    fn fails(&self, words: &str, cause: impl FnOnce()) {
+        let (start, event) = (Instant::now(), Event::new(&self.context).unwrap());
+        let error = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| self.semaphore.wait(soon()));
+            cause();
+            // It may be known already; where it is not, the event is behind work that fails.
+            let recorded = self.connection.record_event(&event).is_ok();
+            let error = self.connection.flush(soon()).unwrap_err();
+            assert_eq!(waiting.join().unwrap().unwrap_err().to_string(), error.to_string());
+            if recorded {
+                event.synchronize(soon()).expect("no stream waits for ever");
+            }
+            error
+        });
         println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(self.connection.peer())), "{error}");
@@ -158,18 +171,18 @@ fn refused_access(nic: Nic, region: impl Fn(&Rank) -> RemoteRegion + Sync) {
             (0, Some(way)) => {
                 let region = RemoteRegion::decode(&mut Reader::new(&region)).unwrap();
                 let forged = way.target.with_key(rank.nic.number(), region);
-                way.write(&way.target).unwrap();
-                way.write(&forged).unwrap();
-                // It may be known already.
-                let _ = (0..100).try_for_each(|_| way.write(&way.target));
-                way.fails("refused the access: wrong key, range or rights");
+                way.fails("refused the access: wrong key, range or rights", || {
+                    way.write(&way.target).unwrap();
+                    way.write(&forged).unwrap();
+                    // It may be known already.
+                    let _ = (0..100).try_for_each(|_| way.write(&way.target));
+                });
                 rank.barrier();
             }
             (_, Some(way)) => {
                 rank.barrier();
                 // This end learns of it with its next request.
-                let _ = way.write(&way.target);
-                way.fails("the verbs connection to rank 0 has failed");
+                way.fails("the verbs connection to rank 0 has failed", || drop(way.write(&way.target)));
             }
             _ => rank.barrier(),
         }
@@ -215,15 +228,16 @@ fn full_queue(nic: Nic) {
         let second = [Some(2), None, Some(0)][me as usize].map(|peer| rank.way(peer));
         second.iter().for_each(Way::works);
         if let (0, Some(way)) = (me, first) {
-            {
-                let _batch = way.connection.batch();
-                for _ in 0..super::QUEUE - 16 {
-                    way.connection.write(&way.target, 0, &way.source, 0, 8).unwrap();
+            way.fails("completion queue", || {
+                {
+                    let _batch = way.connection.batch();
+                    for _ in 0..super::QUEUE - 16 {
+                        way.connection.write(&way.target, 0, &way.source, 0, 8).unwrap();
+                    }
                 }
-            }
-            // Longer than it takes to execute them.
-            std::thread::sleep(Duration::from_millis(500));
-            way.fails("completion queue");
+                // Longer than it takes to execute them.
+                std::thread::sleep(Duration::from_millis(500));
+            });
         }
         second.iter().for_each(Way::works);
         rank.comm.check().unwrap();
