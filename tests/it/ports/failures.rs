@@ -38,10 +38,12 @@ fn start(rank: &Rank) -> (ProxyService, Kernels) {
     (service, Kernels::load(rank.comm.context()))
 }
 
-/// Ranks 0 and 1 have a connection that fails once both have asked for something there, and one to rank 2 each.
+/// Ranks 0 and 1 have a connection that fails once both have asked for something there, and one to rank 2 each. Rank 0 calls
+/// `prepare` when there is only the first one.
 fn one_of_two_fails(
     rank: &Rank,
     endpoint: &EndpointConfig,
+    prepare: impl Fn(),
     fail: impl Fn(&Kernels, &Lane),
     kinds: &[ErrorKind],
 ) {
@@ -49,8 +51,12 @@ fn one_of_two_fails(
     let (service, kernels) = start(rank);
     let bad = (me < 2).then(|| lanes(rank, &service, &[(1 - me, 0)], endpoint.clone(), LEN).remove(0));
     rank.barrier();
+    if me == 0 {
+        prepare();
+    }
     let others: &[(u32, u64)] = if me < 2 { &[(2, 0)] } else { &[(0, 0), (1, 0)] };
     let good = lanes(rank, &service, others, endpoint.clone(), LEN);
+    rank.barrier();
     if let Some(lane) = &bad {
         let waiting = Stream::new(rank.comm.context()).unwrap();
         let wait = kernels.wait(&waiting, &lane.channel);
@@ -84,7 +90,7 @@ fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
             let report = Report::new(lane.stream.context());
             kernels.trigger(&lane.stream, &lane.channel, trigger.encode(false).unwrap(), &report);
         };
-        one_of_two_fails(&rank, &Transport::CudaIpc.into(), fail, &[ErrorKind::InvalidUsage]);
+        one_of_two_fails(&rank, &Transport::CudaIpc.into(), || (), fail, &[ErrorKind::InvalidUsage]);
     });
 }
 
@@ -94,7 +100,7 @@ fn of_an_ethernet_connection(machine: Machine, test: &str) {
     let faults = Arc::new(NetFaults::new([rule], 7));
     threads_with(machine, 3, test, &config().with_layer(faults.clone()), &[], |rank| {
         let kinds = [ErrorKind::Remote, ErrorKind::PeerLost];
-        one_of_two_fails(&rank, &Transport::Ethernet.into(), put, &kinds);
+        one_of_two_fails(&rank, &Transport::Ethernet.into(), || (), put, &kinds);
     });
     if ranks::rank().is_some() {
         assert_eq!(faults.fired(), 1);
@@ -109,17 +115,14 @@ fn put(_: &Kernels, lane: &Lane) {
 /// The stand-in's first two queue pairs get no answer.
 #[test]
 fn of_a_verbs_connection() {
+    const FIRST: u32 = 17;
     super::over_stand_in(3, "ports::failures::of_a_verbs_connection", |rank| {
-        let fail = |kernels: &Kernels, lane: &Lane| {
-            let first = 17;
-            if rank.me() == 0 {
-                [first, first + 1]
-                    .into_iter()
-                    .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
-            }
-            put(kernels, lane);
+        let refuse = || {
+            [FIRST, FIRST + 1]
+                .into_iter()
+                .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
         };
-        one_of_two_fails(&rank, &Transport::Ib(0).into(), fail, &[ErrorKind::Verbs]);
+        one_of_two_fails(&rank, &Transport::Ib(0).into(), refuse, put, &[ErrorKind::Verbs]);
     });
 }
 

@@ -61,14 +61,15 @@ fn each_is_its_own(rank: &Rank, transport: Transport) {
     for (i, channel) in channels.iter().enumerate() {
         channel.put_with_signal(&stream, 8 * (i / MEMORIES), 8 * i, 8).unwrap();
     }
+    channels[0].flush(&stream).unwrap();
     channels.iter().rev().for_each(|channel| channel.wait(&stream).unwrap());
     stream.synchronize(soon()).unwrap();
+    channels.iter().for_each(|channel| channel.check().unwrap());
     let word = |i: usize| if i < SEMAPHORES { (i as u64 + 1) << 8 | u64::from(peer) } else { 0 };
     for (i, inbox) in inboxes.iter().enumerate() {
         assert_eq!(Lane::words(inbox, 2), [word(i), word(i + MEMORIES)], "memory {i}");
     }
     for (i, channel) in channels.iter().enumerate() {
-        channel.check().unwrap();
         let counters = channel.counters().unwrap();
         assert_eq!((counters.puts, counters.signals), (1, 1), "semaphore {i}");
     }
