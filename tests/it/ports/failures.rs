@@ -44,7 +44,7 @@ fn one_of_two_fails(
     rank: &Rank,
     endpoint: &EndpointConfig,
     prepare: impl Fn(),
-    fail: impl Fn(&Kernels, &Lane),
+    fail: impl Fn(&Kernels, &Lane, &Report),
     kinds: &[ErrorKind],
 ) {
     let me = rank.me();
@@ -59,9 +59,10 @@ fn one_of_two_fails(
     rank.barrier();
     if let Some(lane) = &bad {
         let waiting = Stream::new(rank.comm.context()).unwrap();
-        let wait = kernels.wait(&waiting, &lane.channel);
-        fail(&kernels, lane);
-        let flush = kernels.flush(&lane.stream, &lane.channel);
+        let [wait, flush, report] = [(); 3].map(|()| Report::new(rank.comm.context()));
+        kernels.wait(&waiting, &lane.channel, &wait);
+        fail(&kernels, lane, &report);
+        kernels.flush(&lane.stream, &lane.channel, &flush);
         [&waiting, &lane.stream].into_iter().for_each(|stream| stream.synchronize(soon()).unwrap());
         assert_eq!([wait.status(), flush.status()], [LEFT_TOLD; 2]);
         let error = lane.channel.check().unwrap_err();
@@ -84,11 +85,10 @@ fn one_of_two_fails(
 /// A put that kernels of the library would not push.
 fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
     threads(machine, 3, test, |rank| {
-        let fail = |kernels: &Kernels, lane: &Lane| {
+        let fail = |kernels: &Kernels, lane: &Lane, report: &Report| {
             let (kind, semaphore) = (TriggerKind::DATA, lane.semaphore.0);
             let trigger = ChannelTrigger { kind, semaphore, dst_id: 9999, ..ChannelTrigger::default() };
-            let report = Report::new(lane.stream.context());
-            kernels.trigger(&lane.stream, &lane.channel, trigger.encode(false).unwrap(), &report);
+            kernels.trigger(&lane.stream, &lane.channel, trigger.encode(false).unwrap(), report);
         };
         one_of_two_fails(&rank, &Transport::CudaIpc.into(), || (), fail, &[ErrorKind::InvalidUsage]);
     });
@@ -107,7 +107,7 @@ fn of_an_ethernet_connection(machine: Machine, test: &str) {
     }
 }
 
-fn put(_: &Kernels, lane: &Lane) {
+fn put(_: &Kernels, lane: &Lane, _: &Report) {
     // No signal, which could come before the end does. The other end's put may have failed it already.
     let _ = lane.channel.put(&lane.stream, 0, 0, 64);
 }
@@ -144,7 +144,8 @@ fn a_peer_that_leaves(machine: Machine, test: &str) {
         }
         for lanes in &both {
             let gone = lanes.iter().find(|lane| lane.peer == 1).unwrap();
-            let wait = kernels.wait(&gone.stream, &gone.channel);
+            let wait = Report::new(rank.comm.context());
+            kernels.wait(&gone.stream, &gone.channel, &wait);
             gone.stream.synchronize(soon()).unwrap();
             assert_eq!(wait.status(), LEFT_TOLD);
             let error = gone.channel.check().unwrap_err();
@@ -188,11 +189,13 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
             lanes(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
         });
         let all: Vec<&Lane> = both.iter().flatten().collect();
+        let waits: Vec<_> = all.iter().map(|_| Report::new(rank.comm.context())).collect();
         let run = || {
             let start = Instant::now();
-            let waits = all.iter().map(|lane| kernels.wait(&lane.stream, &lane.channel));
-            let waits: Vec<Report> = waits.collect();
-            for (lane, wait) in all.iter().zip(waits) {
+            for (lane, wait) in all.iter().zip(&waits) {
+                kernels.wait(&lane.stream, &lane.channel, wait);
+            }
+            for (lane, wait) in all.iter().zip(&waits) {
                 lane.stream.synchronize(soon()).unwrap();
                 assert_eq!(wait.status(), LEFT_TOLD);
                 let error = lane.channel.check().unwrap_err();

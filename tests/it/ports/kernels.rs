@@ -115,28 +115,27 @@ impl Kernels {
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
     }
 
-    /// Waits for a signal; the report.
-    pub(super) fn wait(&self, stream: &Stream, channel: &PortChannel) -> Report {
-        self.single(&self.wait, stream, channel)
+    /// Waits for a signal.
+    pub(super) fn wait(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
+        single(&self.wait, stream, channel, report);
     }
 
-    /// Flushes; the report.
-    pub(super) fn flush(&self, stream: &Stream, channel: &PortChannel) -> Report {
-        self.single(&self.flush, stream, channel)
-    }
-
-    fn single(&self, kernel: &Function, stream: &Stream, channel: &PortChannel) -> Report {
-        let (handle, report) = (channel.device_handle(), Report::new(stream.context()));
-        let at = report.ptr();
-        let args = [arg(&handle), arg(&at)];
-        // SAFETY: the kernel's parameters; the stream keeps the channel and the report.
-        unsafe { kernel.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
-        stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
-        report
+    /// Flushes.
+    pub(super) fn flush(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
+        single(&self.flush, stream, channel, report);
     }
 }
 
-/// What kernels say: a status, and numbers behind it.
+fn single(kernel: &Function, stream: &Stream, channel: &PortChannel, report: &Report) {
+    let handle = channel.device_handle();
+    let at = report.ptr();
+    let args = [arg(&handle), arg(&at)];
+    // SAFETY: the parameters of `wait` and `flush`; the stream keeps the channel and the report.
+    unsafe { kernel.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
+    stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+}
+
+/// What kernels say: a status, and numbers behind it. Made before kernels wait: allocating may wait for them.
 pub(super) struct Report(Arc<PinnedBuffer>);
 
 impl Report {

@@ -94,7 +94,8 @@ fn a_trigger_past_the_end_fails_one_connection(rank: &Rank) {
                 assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
                 assert!(error.message().contains("past the end"), "{error}");
                 // Whoever asks for more there is told, on the device as well.
-                let flush = kernels.flush(&lane.stream, &lane.channel);
+                let flush = Report::new(rank.comm.context());
+                kernels.flush(&lane.stream, &lane.channel, &flush);
                 lane.stream.synchronize(soon()).unwrap();
                 assert_eq!(flush.status(), LEFT_TOLD);
             }
@@ -146,8 +147,8 @@ fn what_is_no_request_ends_one_proxy(rank: &Rank) {
         rank.barrier();
         if rank.me() == 0 {
             let waiting = aqueduct::gpu::Stream::new(rank.comm.context()).unwrap();
-            let wait = kernels.wait(&waiting, &lane.channel);
-            let report = Report::new(rank.comm.context());
+            let [wait, report] = [(); 2].map(|()| Report::new(rank.comm.context()));
+            kernels.wait(&waiting, &lane.channel, &wait);
             let words = [u64::MAX >> 1, 0, 0, 0];
             kernels.raw(&lane.stream, &lane.channel.device_handle().fifo, words, &report);
             waiting.synchronize(soon()).unwrap();
