@@ -34,7 +34,7 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 [ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
 
 step info 60 "$BIN/aqueduct" info
-step tests 240 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
+step tests 480 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
 step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --nocapture --test-threads=1
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
