@@ -14,6 +14,8 @@ use crate::group::{Rank, soon};
 
 on_machines! { "ports::changes", crate::ports::pair:
     adding_and_removing_while_kernels_push;
+    removing_what_kernels_push_for;
+    a_connection_to_oneself;
     a_removed_memory_fails_one_connection_until_it_is_added_anew;
     who_waits_for_a_removed_semaphore_leaves;
     a_channel_outlives_its_service;
@@ -26,10 +28,15 @@ const LEN: usize = 64 << 10;
 const BOTH: [(u64, Transport); 2] = [(0, Transport::CudaIpc), (10, Transport::Ethernet)];
 
 /// A service with two connections to the other rank.
-fn two(rank: &Rank, (tag, transport): (u64, Transport)) -> (ProxyService, [Lane; 2]) {
+fn two(rank: &Rank, way: (u64, Transport)) -> (ProxyService, [Lane; 2]) {
+    two_of(rank, way, LEN)
+}
+
+/// The same with buffers of `len` bytes.
+fn two_of(rank: &Rank, (tag, transport): (u64, Transport), len: usize) -> (ProxyService, [Lane; 2]) {
     let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
     let peer = 1 - rank.me();
-    let lanes = lanes(rank, &service, &[(peer, tag), (peer, tag + 1)], transport, LEN);
+    let lanes = lanes(rank, &service, &[(peer, tag), (peer, tag + 1)], transport, len);
     (service, lanes.try_into().unwrap_or_else(|_| unreachable!("two were asked for")))
 }
 
@@ -84,6 +91,71 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
         rank.barrier();
         service.stop(soon()).unwrap();
     }
+}
+
+/// What was pushed before is done, what is pushed after is dropped, every request is one or the other, and the kernel ends.
+fn removing_what_kernels_push_for(rank: &Rank) {
+    const BLOCKS: u32 = 4;
+    const LEN: usize = 512 << 10;
+    const PUTS: u32 = (LEN / 8) as u32 / BLOCKS;
+    for (tag, transport) in BOTH {
+        for removes_semaphore in [true, false] {
+            let way = (tag + 2 * u64::from(removes_semaphore), transport);
+            let (service, [busy, other]) = two_of(rank, way, LEN);
+            let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
+            rank.barrier();
+            kernels.storm(&busy.stream, &busy.channel, BLOCKS, PUTS, &report);
+            let deadline = soon();
+            while service.counters().proxies[0].triggers < 200 {
+                deadline.check("counters", "puts").unwrap();
+                std::thread::yield_now();
+            }
+            let puts = || busy.channel.counters().map_or(0, |counters| counters.puts);
+            let before = puts();
+            if removes_semaphore {
+                service.remove_semaphore(busy.semaphore).unwrap();
+            } else {
+                service.remove_memory(busy.dst).unwrap();
+            }
+            busy.stream.synchronize(soon()).unwrap();
+            assert_eq!(report.status(), LEFT_NOT, "the FIFO takes what is pushed, whatever becomes of it");
+            other.works(rank.me());
+            let words = if removes_semaphore { "no semaphore" } else { "no memory" };
+            let deadline = soon();
+            while busy.channel.check().is_ok() {
+                deadline.check("check", "the removal").unwrap();
+            }
+            assert!(busy.channel.check().unwrap_err().message().contains(words));
+            let (all, dropped) = (u64::from(BLOCKS * PUTS), service.counters().dropped);
+            assert!(
+                dropped > 0 && dropped + before <= all,
+                "{dropped} dropped of {all}, {before} done before"
+            );
+            if !removes_semaphore {
+                // The put that named the memory failed, and is neither done nor dropped.
+                assert_eq!(puts() + dropped + 1, all);
+            }
+            rank.barrier();
+            service.stop(soon()).unwrap();
+        }
+    }
+}
+
+/// A rank puts to its own memory; nobody else takes part.
+fn a_connection_to_oneself(rank: &Rank) {
+    let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
+    let lane = lanes(rank, &service, &[(rank.me(), 0)], Transport::CudaIpc, LEN).remove(0);
+    // One end is both: a signal for each wait.
+    let data = bytes(rank.me(), 9, LEN);
+    lane.local.upload(0, &data, soon()).unwrap();
+    lane.channel.put_with_signal_and_flush(&lane.stream, 0, 0, LEN).unwrap();
+    lane.channel.wait(&lane.stream).unwrap();
+    lane.done();
+    let mut seen = vec![0; LEN];
+    lane.inbox.download(0, &mut seen, soon()).unwrap();
+    assert_same(&seen, &data, format_args!("to oneself"));
+    service.stop(soon()).unwrap();
+    rank.barrier();
 }
 
 fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {

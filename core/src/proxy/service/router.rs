@@ -134,7 +134,12 @@ impl ProxyHandler for Router {
             if self.ports.exists(id) {
                 self.ports.fail(id, &unknown_semaphore(id));
             }
-            log::error!("a request at position {position} was dropped: {}", unknown_semaphore(id).message());
+            // A kernel may go on for ever.
+            let dropped = self.ports.dropped();
+            if dropped.is_power_of_two() {
+                let why = unknown_semaphore(id);
+                log::error!("a request was dropped, one of {dropped} so far: {}", why.message());
+            }
             return Ok(ProxyHandlerResult::Continue);
         };
         if let Some(line) = &mut self.lines[index] {
