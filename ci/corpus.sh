@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Regenerates the PTX that nvcc emits for our CUDA C++ files: test data of the software device (corpus), and the
-# examples of the device library (examples).
+# examples and a kernel for each operation of the device library (library).
 #
-#   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check] [corpus|examples]
+#   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check] [corpus|library]
 #
 # With --check nothing is written: a difference between the emitted and the checked-in text is a failure.
 # CCCL is only needed when nvcc does not find <cuda/atomic> by itself. CUDA 13.0 is what made the present files;
@@ -17,7 +17,7 @@ if [[ "${1:-}" == --check ]]; then
     check=yes
     shift
 fi
-what=${1:-corpus examples}
+what=${1:-corpus library}
 
 emit() { # source architecture [flag]; flags and folder, where it goes, are the caller's
     local out="$folder${1%.cu}.$2${3:-}.ptx" made
@@ -57,16 +57,15 @@ corpus() {
     [[ $check == no ]] || echo "corpus: $count sources give what is checked in"
 }
 
-# Below sm_90 the header uses other fences.
-examples() {
-    local count=0 folder=nvcc/ source flags=(-ptx -std=c++11 -Werror all-warnings -I ../include)
-    cd ptx/examples
-    for source in *.cu; do
+library() {
+    local count=0 folder=nvcc/ source flags=(-ptx -std=c++11 -Werror all-warnings -I "$PWD/ptx/include")
+    for source in ptx/examples/*.cu ptx/tests/library/*.cu; do
         count=$((count + 1))
-        emit "$source" sm_80
-        emit "$source" sm_90
+        cd "$(dirname "$source")"
+        emit "$(basename "$source")" sm_75
+        cd "$OLDPWD"
     done
-    [[ $check == no ]] || echo "examples: $count sources give what is checked in"
+    [[ $check == no ]] || echo "library: $count sources give what is checked in"
 }
 
 for set in $what; do (set -e; "$set"); done

@@ -85,10 +85,10 @@ library() {
             "$tools/nvlink" "-arch=sm_$sm" "$work/example.cubin" "$work/functions.cubin" -o "$work/linked.cubin"
         done
     done
-    ci/corpus.sh --check examples
+    ci/corpus.sh --check library
 }
 if [ -n "${NVCC:-}" ] && [ -x "$(dirname "$NVCC")/nvlink" ]; then
-    key=$({ "$NVCC" --version; cat ptx/include/* ptx/tests/header.* ptx/examples/*.* ptx/examples/nvcc/* "$work"/functions.*.ptx; } | sha256sum | cut -d ' ' -f 1)
+    key=$({ "$NVCC" --version; cat ptx/include/* ptx/tests/header.* ptx/{examples,tests/library}/{*.*,nvcc/*} "$work"/functions.*.ptx; } | sha256sum | cut -d ' ' -f 1)
     if [ ! -e "$cache/ok/$key" ]; then
         library
         touch "$cache/ok/$key"

@@ -318,12 +318,6 @@ AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, peer) == 204, "AqueductPortC
 
 /* What the functions below are made of. Not to be called: parameters may change with any version. */
 
-#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
-#define AQUEDUCT_ONE_SIDED_FENCES 1
-#else
-#define AQUEDUCT_ONE_SIDED_FENCES 0
-#endif
-
 static __device__ __forceinline__ void aqueduct_block_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads)
 {
     asm volatile(

@@ -55,7 +55,6 @@ pub fn header() -> Result<String, TemplateError> {
     c::structures(&mut out);
     let calls = Call::all(table::operations())?;
     out.push_str(HEADER_BLOCKS);
-    out.push_str(cpp::FENCES);
     let mut blocks: Vec<(&Fragment, &Variant)> = Vec::new();
     for Call { fragment, variant, .. } in &calls {
         if !blocks.iter().any(|(f, v)| f.name == fragment.name && v.suffix == variant.suffix) {

@@ -4,7 +4,7 @@ use super::c::comment;
 use super::operation::{Argument, Call, Term, Type};
 use super::render;
 use crate::fragment::{Direction, Fragment, FragmentParam, Variant};
-use crate::{Target, TemplateError};
+use crate::{Target, TemplateError, failure};
 use std::fmt::Write as _;
 
 /// The function of an operation: finds the fragment's parameters and calls its [`block`].
@@ -55,8 +55,11 @@ pub(super) fn block(out: &mut String, fragment: &Fragment, variant: &Variant) ->
     let number = |param: &FragmentParam| outputs.iter().chain(&inputs).position(|p| p.name == param.name);
     // A character that no PTX contains marks the operands until the percent signs of registers are doubled.
     let mark = |_: usize, param: &FragmentParam| format!("\u{1}{}", number(param).unwrap_or_default());
-    let floor = render(fragment, variant, Target::new(70), mark)?;
-    let hopper = render(fragment, variant, Target::new(90), mark)?;
+    let text = render(fragment, variant, Target::new(70), mark)?;
+    if text != render(fragment, variant, Target::new(100), mark)? {
+        let message = "C++ has one form of it for all devices, but it depends on the target";
+        return Err(failure(&fragment.name, message.to_owned()));
+    }
 
     let list: Vec<_> = fragment.params.iter().map(|param| block_parameter(param, variant)).collect();
     let name = block_name(fragment, variant);
@@ -69,16 +72,7 @@ pub(super) fn block(out: &mut String, fragment: &Fragment, variant: &Variant) ->
         operands(&outputs),
         operands(&inputs)
     );
-    if floor == hopper {
-        let _ = write!(out, "    asm volatile(\n{}{tail}", assembler(&floor));
-    } else {
-        let _ = write!(
-            out,
-            "#if AQUEDUCT_ONE_SIDED_FENCES\n    asm volatile(\n{}{tail}#else\n",
-            assembler(&hopper)
-        );
-        let _ = write!(out, "    asm volatile(\n{}{tail}#endif\n", assembler(&floor));
-    }
+    let _ = write!(out, "    asm volatile(\n{}{tail}", assembler(&text));
     out.push_str("}\n");
     Ok(())
 }
@@ -86,15 +80,6 @@ pub(super) fn block(out: &mut String, fragment: &Fragment, variant: &Variant) ->
 fn block_name(fragment: &Fragment, variant: &Variant) -> String {
     format!("aqueduct_block_{}{}", fragment.name, variant.suffix)
 }
-
-/// Where the compiler's PTX has what the [`block`]s' first alternatives use: `fence.acquire` and `fence.release`.
-pub(super) const FENCES: &str = "
-#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
-#define AQUEDUCT_ONE_SIDED_FENCES 1
-#else
-#define AQUEDUCT_ONE_SIDED_FENCES 0
-#endif
-";
 
 /// PTX as C string literals: no comments, percent signs doubled, operand marks replaced.
 fn assembler(text: &str) -> String {

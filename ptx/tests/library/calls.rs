@@ -1,4 +1,5 @@
-//! Kernels that call one function each, made from the library's declarations.
+//! Kernels that call one operation each: linked with its function, made from the library's declarations; or compiled by
+//! nvcc with its inline function (`calls.cu`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -33,7 +34,27 @@ pub(crate) const CLOSED: u64 = LEFT_CLOSED as u64;
 /// Long enough for a kernel that does not wait to have ended.
 pub(crate) const WHILE: Duration = Duration::from_millis(30);
 
-/// The functions of one rank, callable from the host.
+/// In which form an operation is called.
+#[derive(Clone, Copy)]
+pub(crate) enum Form {
+    Linked,
+    Compiled,
+}
+
+/// Each test in either form.
+macro_rules! in_both_forms {
+    ($($test:ident),* $(,)?) => {
+        mod linked {
+            $(#[test] fn $test() { super::$test($crate::calls::Form::Linked); })*
+        }
+        mod compiled {
+            $(#[test] fn $test() { super::$test($crate::calls::Form::Compiled); })*
+        }
+    };
+}
+pub(crate) use in_both_forms;
+
+/// The operations of one rank, callable from the host.
 pub(crate) struct Calls {
     rank: usize,
     entries: HashMap<String, CUfunction>,
@@ -42,11 +63,13 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn new(machine: &Machine, rank: usize) -> Self {
+    pub(crate) fn new(machine: &Machine, rank: usize, form: Form) -> Self {
         let declared = declarations().unwrap();
         let names: Vec<&str> = names(&declared).collect();
-        let mut text = functions(CVTA_PARAM).unwrap().text;
-        split(&declared).for_each(|declaration| entry(&mut text, declaration));
+        let text = match form {
+            Form::Linked => linked(&declared),
+            Form::Compiled => include_str!("nvcc/calls.sm_75.ptx").to_owned(),
+        };
         let symbols: Vec<String> = names.iter().map(|name| format!("call_{name}")).collect();
         let functions = machine.load_all(rank, &text, &symbols);
         let entries = names.into_iter().map(str::to_owned).zip(functions).collect();
@@ -74,6 +97,13 @@ impl Calls {
     pub(crate) fn result(&self, thread: u64, slot: u64) -> u64 {
         word(self.out + 16 * thread + 8 * slot).load(Ordering::Acquire)
     }
+}
+
+/// The device library with a kernel for each function.
+fn linked(declared: &str) -> String {
+    let mut text = functions(CVTA_PARAM).unwrap().text;
+    split(declared).for_each(|declaration| entry(&mut text, declaration));
+    text
 }
 
 /// Names of the functions declared, without their prefix.

@@ -7,8 +7,18 @@ use aqueduct_ptx::oracle::channel::{copy, put_packets};
 use aqueduct_ptx::oracle::ll128::lines;
 use aqueduct_ptx::oracle::paint;
 
-use crate::calls::{Calls, NOT, NOTHING, TOLD, WHILE};
+use crate::calls::{Calls, Form, NOT, NOTHING, TOLD, WHILE, in_both_forms};
 use crate::device::{Args, Machine};
+
+in_both_forms! {
+    put_and_get,
+    packets,
+    a_copy_between_addresses,
+    elements_of_the_peer,
+    signals_of_a_channel,
+    the_last_group_learns_that_it_is,
+    who_waits_leaves_when_told,
+}
 
 const CAPACITY: usize = 32 << 10;
 
@@ -20,7 +30,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
+    fn new(form: Form) -> Self {
         let machine = Machine::new(2);
         let buffers = [0, 1].map(|rank| machine.alloc(rank, CAPACITY));
         let packets = [0, 1].map(|rank| machine.alloc(rank, 2 * CAPACITY));
@@ -43,7 +53,7 @@ impl Pair {
             peer: 1 - rank as u32,
             reserved: 0,
         });
-        let calls = [0, 1].map(|rank| Calls::new(&machine, rank));
+        let calls = [0, 1].map(|rank| Calls::new(&machine, rank, form));
         Self { machine, calls, handles }
     }
 
@@ -80,9 +90,8 @@ impl Pair {
     }
 }
 
-#[test]
-fn put_and_get() {
-    let pair = Pair::new();
+fn put_and_get(form: Form) {
+    let pair = Pair::new(form);
     for (turn, (bytes, dst, src)) in
         (1..).zip([(0, 0, 0), (1, 3, 5), (4097, 16, 0), (20_001, 7, 4), (960, 1, 1)])
     {
@@ -150,9 +159,8 @@ impl Format {
     }
 }
 
-#[test]
-fn packets() {
-    let mut pair = Pair::new();
+fn packets(form: Form) {
+    let mut pair = Pair::new(form);
     pair.handles[0].dst = pair.handles[1].packets;
     let abort = pair.machine.abort_handle(1);
     let mut flag = 0;
@@ -191,9 +199,8 @@ fn packets() {
     }
 }
 
-#[test]
-fn a_copy_between_addresses() {
-    let pair = Pair::new();
+fn a_copy_between_addresses(form: Form) {
+    let pair = Pair::new(form);
     let data = paint(1, CAPACITY);
     pair.write(0, &data);
     for (bytes, dst, src) in [(0, 0, 0), (1, 3, 5), (20_001, 7, 4)] {
@@ -207,9 +214,8 @@ fn a_copy_between_addresses() {
     }
 }
 
-#[test]
-fn elements_of_the_peer() {
-    let pair = Pair::new();
+fn elements_of_the_peer(form: Form) {
+    let pair = Pair::new(form);
     let mut theirs = paint(1, CAPACITY);
     pair.write(1, &theirs);
     for index in [0, 1, 1000] {
@@ -227,9 +233,8 @@ fn elements_of_the_peer() {
     assert!(pair.read(1) == theirs);
 }
 
-#[test]
-fn signals_of_a_channel() {
-    let pair = Pair::new();
+fn signals_of_a_channel(form: Form) {
+    let pair = Pair::new(form);
     let alone = |rank, name| pair.run(rank, name, 1, 32, |args| args);
     for (signal, wait) in [
         ("memory_channel_signal", "memory_channel_wait"),
@@ -250,29 +255,27 @@ fn signals_of_a_channel() {
     }
 }
 
-#[test]
-fn the_last_group_learns_that_it_is() {
-    let pair = Pair::new();
+fn the_last_group_learns_that_it_is(form: Form) {
+    let pair = Pair::new(form);
     let last = [(); 7].map(|()| pair.run(0, "memory_channel_last_group", 1, 32, |args| args.u32(3)));
     assert_eq!(last, [0, 0, 1, 0, 0, 1, 0]);
 }
 
-#[test]
-fn who_waits_leaves_when_told() {
+fn who_waits_leaves_when_told(form: Form) {
     let waits = ["memory_channel_wait", "memory_channel_relaxed_wait"];
     for name in waits {
-        let pair = Pair::new();
+        let pair = Pair::new(form);
         pair.start(1, name, |args| args);
         pair.told(name, Operation::WAIT);
         assert_eq!(pair.machine.record(1).awaited, 1, "{name}");
     }
     for format in FORMATS {
         let [_, unpack] = format.channel;
-        let pair = Pair::new();
+        let pair = Pair::new(form);
         pair.start(1, unpack, |args| args.u64(0).u64(0).u64(64).u32(5));
         pair.told(unpack, format.operation);
         let [_, unpack] = format.plain;
-        let pair = Pair::new();
+        let pair = Pair::new(form);
         let args = Args::default().u64(pair.handles[1].packets).u64(pair.handles[1].src).u64(64).u32(5);
         let args = args.structure(&pair.machine.abort_handle(1)).u32(0);
         pair.calls[1].start(&pair.machine, unpack, 1, 32, args);

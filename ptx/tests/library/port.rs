@@ -11,9 +11,19 @@ use aqueduct_ptx::abi::{
 use aqueduct_ptx::oracle::channel::put_packets;
 use aqueduct_ptx::oracle::paint;
 
-use crate::calls::{CLOSED, Calls, NOT, NOTHING, REFUSED, TOLD, WHILE};
+use crate::calls::{CLOSED, Calls, Form, NOT, NOTHING, REFUSED, TOLD, WHILE, in_both_forms};
 use crate::device::Args;
 use crate::ring::{PATIENCE, Ring, word};
+
+in_both_forms! {
+    each_asks_for_what_its_name_says,
+    a_put_past_the_end_is_refused,
+    a_closed_fifo_takes_nothing,
+    flushes_and_signals_are_waited_for,
+    packets_over_a_port,
+    the_last_group_learns_that_it_is,
+    who_waits_leaves_when_told,
+}
 
 const SLOTS: u32 = 4;
 const PEER: u32 = 7;
@@ -39,7 +49,7 @@ struct End {
 }
 
 impl End {
-    fn new() -> Self {
+    fn new(form: Form) -> Self {
         let ring = Ring::new(SLOTS, 0);
         let machine = &ring.machine;
         let counters = machine.alloc(0, 64);
@@ -66,7 +76,7 @@ impl End {
             src_id: 0xfffd,
             peer: PEER,
         };
-        Self { calls: Calls::new(machine, 0), ring, handle }
+        Self { calls: Calls::new(machine, 0, form), ring, handle }
     }
 
     fn args(&self) -> Args {
@@ -133,9 +143,8 @@ fn range(args: Args, kind: TriggerKind, [dst, src, bytes]: [u64; 3]) -> (Args, [
     }
 }
 
-#[test]
-fn each_asks_for_what_its_name_says() {
-    let mut end = End::new();
+fn each_asks_for_what_its_name_says(form: Form) {
+    let mut end = End::new(form);
     for (name, kind) in ASK {
         let (args, fields) = range(end.args(), kind, [16, 48, 4096]);
         let expected = end.trigger(kind, fields);
@@ -155,9 +164,8 @@ fn each_asks_for_what_its_name_says() {
     }
 }
 
-#[test]
-fn a_put_past_the_end_is_refused() {
-    let end = End::new();
+fn a_put_past_the_end_is_refused(form: Form) {
+    let end = End::new(form);
     for (name, kind) in ASK.into_iter().filter(|(_, kind)| kind.contains(PUT)) {
         for fields in [[LEN as u64 - 7, 0, 8], [0, LEN as u64, 1]] {
             assert_eq!(end.run(name, range(end.args(), kind, fields).0), REFUSED, "{name}");
@@ -167,9 +175,8 @@ fn a_put_past_the_end_is_refused() {
     assert_eq!((end.ring.head(), end.ring.poll()), (0, None));
 }
 
-#[test]
-fn a_closed_fifo_takes_nothing() {
-    let end = End::new();
+fn a_closed_fifo_takes_nothing(form: Form) {
+    let end = End::new(form);
     end.ring.close();
     for (name, kind) in ASK {
         assert_eq!(end.run(name, range(end.args(), kind, [0, 0, 8]).0), CLOSED, "{name}");
@@ -178,9 +185,8 @@ fn a_closed_fifo_takes_nothing() {
     assert_eq!(end.ring.poll(), None);
 }
 
-#[test]
-fn flushes_and_signals_are_waited_for() {
-    let mut end = End::new();
+fn flushes_and_signals_are_waited_for(form: Form) {
+    let mut end = End::new(form);
     end.run("port_push", end.args().u32(FLUSH.0.into()).u64(0).u64(0).u64(0));
     let position = end.calls.result(0, 1);
     end.start("port_flushed", end.args().u64(position));
@@ -209,9 +215,8 @@ const FORMATS: [([&str; 3], usize, Operation); 2] = [
     ),
 ];
 
-#[test]
-fn packets_over_a_port() {
-    let mut end = End::new();
+fn packets_over_a_port(form: Form) {
+    let mut end = End::new(form);
     let mut flag = 0;
     for ([put, pack, unpack], words, _) in FORMATS {
         for packets in [1, 65, 500] {
@@ -248,28 +253,26 @@ fn packets_over_a_port() {
     }
 }
 
-#[test]
-fn the_last_group_learns_that_it_is() {
-    let end = End::new();
+fn the_last_group_learns_that_it_is(form: Form) {
+    let end = End::new(form);
     let last = [(); 5].map(|()| end.run("port_last_group", end.args().u32(2)));
     assert_eq!(last, [0, 1, 0, 1, 0]);
 }
 
-#[test]
-fn who_waits_leaves_when_told() {
+fn who_waits_leaves_when_told(form: Form) {
     for (name, kind) in ASK.into_iter().filter(|(_, kind)| kind.contains(FLUSH)) {
-        let end = End::new();
+        let end = End::new(form);
         end.start(name, range(end.args(), kind, [0, 0, 8]).0);
         end.told(name, Operation::FLUSH, PEER);
     }
-    let end = End::new();
+    let end = End::new(form);
     end.start("port_flushed", end.args().u64(0));
     end.told("port_flushed", Operation::FLUSH, PEER);
-    let end = End::new();
+    let end = End::new(form);
     end.start("port_wait", end.args());
     end.told("port_wait", Operation::WAIT, PEER);
     for ([_, _, unpack], _, operation) in FORMATS {
-        let end = End::new();
+        let end = End::new(form);
         end.start(unpack, end.args().u64(0).u64(0).u64(64).u32(5));
         end.told(unpack, operation, PEER);
     }

@@ -4,18 +4,26 @@ use std::thread::sleep;
 
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation, ProxyTrigger, SemaphoreHandle};
 
-use crate::calls::{CLOSED, Calls, NOT, NOTHING, ODD_ONE, REFUSED, TOLD, WHILE};
+use crate::calls::{CLOSED, Calls, Form, NOT, NOTHING, ODD_ONE, REFUSED, TOLD, WHILE, in_both_forms};
 use crate::device::{Args, Machine};
 use crate::ring::Ring;
+
+in_both_forms! {
+    a_trigger_of_a_users_own,
+    who_waits_for_the_host_leaves_when_told,
+    semaphores,
+    a_barrier_spreads_the_worst_status_within_a_group,
+    a_grid_barrier_waits_for_all_groups,
+    the_last_group_learns_that_it_is,
+}
 
 fn trigger(first: u64) -> ProxyTrigger {
     ProxyTrigger { words: [first, 1, 2, 3] }
 }
 
-#[test]
-fn a_trigger_of_a_users_own() {
+fn a_trigger_of_a_users_own(form: Form) {
     let mut ring = Ring::new(2, 7);
-    let calls = Calls::new(&ring.machine, 0);
+    let calls = Calls::new(&ring.machine, 0, form);
     let start = |ring: &Ring, name, args: fn(Args) -> Args| {
         calls.start(&ring.machine, name, 1, 32, args(Args::default().structure(&ring.handle)));
     };
@@ -50,11 +58,10 @@ fn a_trigger_of_a_users_own() {
     assert_eq!(calls.result(0, 0), CLOSED);
 }
 
-#[test]
-fn who_waits_for_the_host_leaves_when_told() {
+fn who_waits_for_the_host_leaves_when_told(form: Form) {
     for name in ["fifo_push", "fifo_sync"] {
         let ring = Ring::new(2, 0);
-        let calls = Calls::new(&ring.machine, 0);
+        let calls = Calls::new(&ring.machine, 0, form);
         let push = || Args::default().structure(&ring.handle).structure(&trigger(4));
         assert_eq!([(); 2].map(|()| calls.run(&ring.machine, "fifo_push", 1, 32, push())), [NOT; 2]);
         let (args, awaited) = match name {
@@ -73,8 +80,7 @@ fn who_waits_for_the_host_leaves_when_told() {
     }
 }
 
-#[test]
-fn semaphores() {
+fn semaphores(form: Form) {
     let machine = Machine::new(2);
     let counters = [0, 1].map(|rank| machine.alloc(rank, 64));
     let ends = [0, 1].map(|rank: usize| SemaphoreHandle {
@@ -83,7 +89,7 @@ fn semaphores() {
         outbound: counters[rank] + 16,
         remote_inbound: counters[1 - rank],
     });
-    let calls = [0, 1].map(|rank| Calls::new(&machine, rank));
+    let calls = [0, 1].map(|rank| Calls::new(&machine, rank, form));
     let end = |rank: usize| Args::default().structure(&ends[rank]);
     let waiting = || end(1).structure(&machine.abort_handle(1)).u32(0);
     let poll = || calls[1].run(&machine, "semaphore_poll", 1, 32, end(1));
@@ -108,10 +114,9 @@ fn semaphores() {
     assert_eq!((record.operation, record.peer, record.awaited), (Operation::WAIT.0, 0, 5));
 }
 
-#[test]
-fn a_barrier_spreads_the_worst_status_within_a_group() {
+fn a_barrier_spreads_the_worst_status_within_a_group(form: Form) {
     let machine = Machine::new(1);
-    let calls = Calls::new(&machine, 0);
+    let calls = Calls::new(&machine, 0, form);
     let state = machine.alloc(0, 8);
     let abort = machine.abort_handle(0);
     for turn in 0..3 {
@@ -135,10 +140,9 @@ fn a_barrier_spreads_the_worst_status_within_a_group() {
     }
 }
 
-#[test]
-fn a_grid_barrier_waits_for_all_groups() {
+fn a_grid_barrier_waits_for_all_groups(form: Form) {
     let machine = Machine::new(1);
-    let calls = Calls::new(&machine, 0);
+    let calls = Calls::new(&machine, 0, form);
     let state = machine.alloc(0, 8);
     // One group more than there are.
     let args = Args::default().u32(0).u64(state).u32(3).u32(0).structure(&machine.abort_handle(0));
@@ -152,10 +156,9 @@ fn a_grid_barrier_waits_for_all_groups() {
     assert_eq!((record.operation, record.awaited, record.seen), (Operation::GRID_BARRIER.0, 3, 2));
 }
 
-#[test]
-fn the_last_group_learns_that_it_is() {
+fn the_last_group_learns_that_it_is(form: Form) {
     let machine = Machine::new(1);
-    let calls = Calls::new(&machine, 0);
+    let calls = Calls::new(&machine, 0, form);
     let arrived = machine.alloc(0, 4);
     let last =
         [(); 7].map(|()| calls.run(&machine, "last_group", 1, 32, Args::default().u64(arrived).u32(3)));

@@ -15,8 +15,8 @@ struct Example {
     /// Its kernel's name.
     kernel: &'static str,
     handwritten: &'static str,
-    /// What nvcc made of the C++ for compute capability 8.0, and for 9.0, which has other fences.
-    compiled: [&'static str; 2],
+    /// What nvcc made of the C++.
+    compiled: &'static str,
 }
 
 macro_rules! example {
@@ -24,30 +24,22 @@ macro_rules! example {
         $crate::device_library::Example {
             kernel: $name,
             handwritten: include_str!(concat!("../../../ptx/examples/", $name, ".ptx")),
-            compiled: [
-                include_str!(concat!("../../../ptx/examples/nvcc/", $name, ".sm_80.ptx")),
-                include_str!(concat!("../../../ptx/examples/nvcc/", $name, ".sm_90.ptx")),
-            ],
+            compiled: include_str!(concat!("../../../ptx/examples/nvcc/", $name, ".sm_75.ptx")),
         }
     };
 }
 use example;
 
 impl Example {
-    /// The kernel in every form that runs on the context's device: linked with the library, and compiled by nvcc.
-    fn load(&self, context: &Context) -> Vec<(&'static str, Function)> {
+    /// The kernel in every form: linked with the library, and compiled by nvcc.
+    fn load(&self, context: &Context) -> [(&'static str, Function); 2] {
         let library = device_library(context).unwrap();
         let parts = [("the example", self.handwritten), ("the device library", library.as_str())];
-        let mut forms = vec![("handwritten", Module::link_ptx(context, &parts).unwrap())];
-        let capability = context.device().compute_capability().unwrap();
-        for (major, text) in [8, 9].into_iter().zip(self.compiled) {
-            if capability.major >= major {
-                let form = if major == 8 { "nvcc for sm_80" } else { "nvcc for sm_90" };
-                forms.push((form, Module::load_ptx(context, text).unwrap()));
-            }
-        }
-        assert!(forms.len() > 1, "CUDA C++ needs compute capability 8.0, this device has {capability}");
-        forms.into_iter().map(|(form, module)| (form, module.function(self.kernel).unwrap())).collect()
+        let linked = Module::link_ptx(context, &parts).unwrap();
+        // CUDA 13 compiles for compute capability 7.5 and newer.
+        let compiled = Module::load_ptx(context, self.compiled).unwrap();
+        [("handwritten", linked), ("compiled", compiled)]
+            .map(|(form, module)| (form, module.function(self.kernel).unwrap()))
     }
 }
 
