@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use cuda_driver_sys::{
-    CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemFabricHandle,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemFabricHandle, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
 
 use super::context::Context;
@@ -22,6 +22,7 @@ use super::ipc::FabricHandle;
 use super::slice::{DeviceSlice, resolve};
 use super::stream::KeepAlive;
 use crate::error::{Error, Result};
+use crate::sync::{Mutex, lock};
 
 /// The kinds of handle an allocation can be exported as: a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -214,6 +215,9 @@ pub struct Mapping {
     size: usize,
     /// Those mapped so far; all of them once `new` has returned.
     parts: Vec<Arc<PhysicalAllocation>>,
+    /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device at
+    /// a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
+    allowed: Mutex<Vec<CUdevice>>,
     context: Context,
 }
 
@@ -236,7 +240,7 @@ impl Mapping {
         // SAFETY: `ptr` is a live output; the range is given back once, after this value is dropped.
         context.noted(unsafe { call!(driver, optional cuMemAddressReserve(&raw mut ptr, size, 0, 0, 0)) })?;
         let mut mapping =
-            Self { ptr, size, parts: Vec::with_capacity(parts.len()), context: context.clone() };
+            Self { ptr, size, parts: Vec::new(), allowed: Mutex::default(), context: context.clone() };
         let mut at = ptr;
         for part in parts {
             // SAFETY: `at .. at + size` lies in the reserved range and nothing is mapped there; unmapped once.
@@ -248,11 +252,15 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Lets `device` read and write it at the same address.
+    /// Lets `device` read and write it at the same address. Does nothing if it may already.
     ///
     /// # Errors
     /// What the driver says, for example that the device cannot reach the memory.
     pub fn allow(&self, device: &Device) -> Result<()> {
+        let mut allowed = lock(&self.allowed);
+        if allowed.contains(&device.raw()) {
+            return Ok(());
+        }
         let desc = CUmemAccessDesc {
             location: location(device),
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
@@ -260,8 +268,11 @@ impl Mapping {
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
         // SAFETY: the whole range is mapped by `self`; `desc` is a live input.
-        self.context
-            .noted(unsafe { call!(driver, optional cuMemSetAccess(self.ptr, self.size, &raw const desc, 1)) })
+        self.context.noted(unsafe {
+            call!(driver, optional cuMemSetAccess(self.ptr, self.size, &raw const desc, 1))
+        })?;
+        allowed.push(device.raw());
+        Ok(())
     }
 
     /// The address.

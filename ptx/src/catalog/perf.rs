@@ -90,6 +90,7 @@ pub(super) const ROWS: &[Kernel] = &[
                     arg("iterations", "u32"),
                     arg("first", "u64"),
                     arg("begins", "u32"),
+                    arg("check", "u32"),
                     arg("result", "u64"),
                 ],
                 launch: Launch::OneBlock,

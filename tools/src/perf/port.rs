@@ -122,15 +122,11 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     let code = super::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
-            let mut wrong = hop.check(&rank, &end, bytes)?;
+            let wrong = hop.check(&rank, &end, bytes)?;
             let (ours, bare) = in_turns(
                 &rank,
                 common.rounds,
-                |rank| {
-                    let (time, bad) = hop.run(rank, &end, bytes, iterations)?;
-                    wrong += bad;
-                    Ok(time)
-                },
+                |rank| hop.run(rank, &end, bytes, iterations),
                 relay.as_mut().map(|relay| |rank: &Rank| relay.run(rank, &end, bytes, iterations)),
             )?;
             let wrong = rank.sum(wrong)?;
@@ -204,20 +200,12 @@ fn put_line(
 ) -> Result<Line> {
     let bytes = shape.bytes;
     let bare = engine.map(|engine| move |rank: &Rank| engine.run(rank, end, shape));
-    let mut wrong = 0;
-    let (ours, bare) = if shape.window == 1 {
-        let ours = |rank: &Rank| {
-            let (time, bad) = hop.run(rank, end, bytes, shape.windows)?;
-            wrong += bad;
-            Ok(time)
-        };
-        let times = in_turns(rank, common.rounds, ours, bare)?;
-        wrong += hop.check(rank, end, bytes)?;
-        times
+    let ((ours, bare), wrong) = if shape.window == 1 {
+        let ours = |rank: &Rank| hop.run(rank, end, bytes, shape.windows);
+        (in_turns(rank, common.rounds, ours, bare)?, hop.check(rank, end, bytes)?)
     } else {
-        let times = in_turns(rank, common.rounds, |rank| windows.run(rank, end, shape), bare)?;
-        wrong += windows.check(rank, end, shape)?;
-        times
+        let ours = |rank: &Rank| windows.run(rank, end, shape);
+        (in_turns(rank, common.rounds, ours, bare)?, windows.check(rank, end, shape)?)
     };
     let wrong = rank.sum(wrong)?;
     let rates = |times: Vec<f64>| times.into_iter().map(|time| bytes as f64 / time / 1e3).collect::<Vec<_>>();

@@ -17,6 +17,7 @@ pub(super) struct Ring {
 }
 
 /// The bit of a head that gives no more positions.
+#[cfg(loom)]
 const CLOSED: u64 = 1 << 63;
 
 /// A position that may be written, and the tail that says so if it is news.
@@ -57,29 +58,6 @@ impl Ring {
     /// Takes the next position.
     pub(super) fn take(&self) -> u64 {
         self.head.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// The host's: takes no positions any more. The device's word is stored to in its upper half, which no model of memory
-    /// knows; to set the bit is the same to everybody.
-    pub(super) fn close(&self) {
-        self.head.fetch_or(CLOSED, Ordering::Relaxed); // SYNC fifo.closed
-    }
-
-    /// Whether what was [taken](Self::take) is no position; then it has to be taken back.
-    pub(super) fn is_closed(position: u64) -> bool {
-        position & CLOSED != 0
-    }
-
-    /// What the head counts from now on was not taken.
-    pub(super) fn take_back(&self) {
-        self.head.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// The host's, once closed: whether all that were taken before have been consumed up to `position`.
-    pub(super) fn is_drained(&self, position: u64) -> bool {
-        let head = self.head.load(Ordering::Relaxed);
-        assert!(Self::is_closed(head), "the ring is open");
-        head & u64::from(u32::MAX) == position & u64::from(u32::MAX)
     }
 
     /// Whether `position`, which the caller has taken, may be written. It may have to be asked again.
@@ -129,5 +107,32 @@ impl Storage for &Ring {
 
     fn tail(&self) -> &AtomicU64 {
         &self.tail
+    }
+}
+
+/// How a ring is closed.
+#[cfg(loom)]
+impl Ring {
+    /// The host's: takes no positions any more. The device's word is stored to in its upper half, which no model of memory
+    /// knows; to set the bit is the same to everybody.
+    pub(super) fn close(&self) {
+        self.head.fetch_or(CLOSED, Ordering::Relaxed); // SYNC fifo.closed
+    }
+
+    /// Whether what was [taken](Self::take) is no position; then it has to be taken back.
+    pub(super) fn is_closed(position: u64) -> bool {
+        position & CLOSED != 0
+    }
+
+    /// What the head counts from now on was not taken.
+    pub(super) fn take_back(&self) {
+        self.head.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The host's, once closed: whether all that were taken before have been consumed up to `position`.
+    pub(super) fn is_drained(&self, position: u64) -> bool {
+        let head = self.head.load(Ordering::Relaxed);
+        assert!(Self::is_closed(head), "the ring is open");
+        head & u64::from(u32::MAX) == position & u64::from(u32::MAX)
     }
 }

@@ -5,8 +5,11 @@ use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, arg};
 
 use super::WORD;
-use super::end::End;
+use super::end::{End, Told};
 use crate::job::Rank;
+
+/// Hops of a check.
+const CHECKED: u32 = 10;
 
 pub(super) struct Hop {
     function: Function,
@@ -30,16 +33,16 @@ impl Hop {
         ((256usize << 20) / bytes.max(1)).clamp(10, 1000) as u32
     }
 
-    /// Microseconds one way, and the wrong words that this rank's kernel saw.
-    pub(super) fn run(
-        &mut self,
-        rank: &Rank,
-        end: &End,
-        bytes: usize,
-        iterations: u32,
-    ) -> Result<(f64, u64)> {
+    /// Microseconds one way.
+    pub(super) fn run(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32) -> Result<f64> {
+        let told = self.bounce(rank, end, bytes, iterations, false)?;
+        Ok(told.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
+    }
+
+    fn bounce(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32, check: bool) -> Result<Told> {
         let (handle, inbox, result) = (end.channel.device_handle(), end.inbox.ptr(), end.result());
-        let (size, begins, first) = (bytes as u64, u32::from(end.begins()), self.first);
+        let (size, begins, check, first) =
+            (bytes as u64, u32::from(end.begins()), u32::from(check), self.first);
         self.first += u64::from(iterations) + 1;
         let args = [
             arg(&handle),
@@ -48,6 +51,7 @@ impl Hop {
             arg(&iterations),
             arg(&first),
             arg(&begins),
+            arg(&check),
             arg(&result),
         ];
         // SAFETY: the parameters of the catalog row; both buffers hold the largest size.
@@ -55,15 +59,15 @@ impl Hop {
         // One round trip is not timed.
         let rounds = u64::from(iterations) + 1;
         end.count(if bytes > 0 { rounds } else { 0 }, rounds, 0);
-        Ok((told.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations), told.wrong))
+        Ok(told)
     }
 
     /// A few hops of fresh data, compared at both ends: what is wrong here.
     pub(super) fn check(&mut self, rank: &Rank, end: &End, bytes: usize) -> Result<u64> {
         end.paint(rank, bytes)?;
         rank.barrier()?;
-        let (_, stamps) = self.run(rank, end, bytes, 2)?;
+        let told = self.bounce(rank, end, bytes, CHECKED, true)?;
         rank.barrier()?;
-        Ok(stamps + end.miscounted()? + end.wrong(rank, bytes, WORD)?)
+        Ok(told.wrong + end.miscounted()? + end.wrong(rank, bytes, WORD)?)
     }
 }

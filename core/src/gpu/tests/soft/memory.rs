@@ -167,8 +167,12 @@ fn another_device_reaches_a_buffer_it_is_allowed() {
     for options in [PLAIN, FD] {
         let theirs = Arc::new(GpuBuffer::with_options(&a, 64, options).unwrap());
         theirs.upload(0, &[3_u64; 8], SOON).unwrap();
-        theirs.allow(b.device()).unwrap();
-        theirs.allow(b.device()).unwrap();
+        // Again, and by several at a time: as when several ranks of one process receive it on one device.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| theirs.allow(b.device()).unwrap());
+            }
+        });
         let mine = Arc::new(GpuBuffer::new(&b, 64).unwrap());
         let stream = Stream::new(&b).unwrap();
         stream.copy(&mine.slice(..).unwrap(), &theirs.slice(..).unwrap()).unwrap();
