@@ -21,6 +21,7 @@ pub(crate) mod pulse;
 mod raw;
 mod reactor;
 mod secret;
+mod served;
 mod stream;
 mod sys;
 mod unix;

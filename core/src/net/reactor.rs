@@ -16,7 +16,8 @@ use super::frame::{Decoder, Frame};
 use super::link::Link;
 use super::listener::Listener;
 use super::pollable::{Acceptor, Next, Pollable, Registration};
-use super::stream::{READ_BYTES, Stream, ended, lost};
+use super::served::Served;
+use super::stream::{READ_BYTES, Stream};
 use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -194,13 +195,6 @@ struct Service {
     buffer: Box<[u8]>,
 }
 
-struct Served {
-    link: Link,
-    decoder: Decoder,
-    /// Set when it was closed here: from then on only the peer's end of stream is waited for, until then.
-    close_by: Option<Instant>,
-}
-
 impl Service {
     fn run(&mut self) -> Result<()> {
         let mut events = Vec::new();
@@ -282,8 +276,8 @@ impl Service {
                 if let Some(served) = self.links.get_mut(&id)
                     && let Some(why) = served.link.inner.failure()
                 {
-                    // What the peer said before it closed counts, above all why it did. How that ends changes nothing.
-                    let _ = read(served, self.handler.as_mut(), &mut self.buffer);
+                    // What the peer said before it closed counts, above all why it did.
+                    served.drain(self.handler.as_mut(), &mut self.buffer);
                     self.finish(id, why);
                 }
             }
@@ -380,7 +374,7 @@ impl Service {
             served.link.inner.writable();
         }
         if ready & !sys::WRITE != 0
-            && let Err(why) = read(served, self.handler.as_mut(), &mut self.buffer)
+            && let Err(why) = served.read(self.handler.as_mut(), &mut self.buffer)
         {
             return self.finish(id, why);
         }
@@ -433,29 +427,4 @@ impl Service {
         }
         Ok(false)
     }
-}
-
-/// Reads and delivers what is there, up to a bound that keeps one busy peer from starving the others.
-fn read(served: &mut Served, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<()> {
-    let mut fds = Vec::new();
-    let peer = served.link.peer();
-    for _ in 0..8 {
-        match served.link.inner.raw.read(buffer, &mut fds) {
-            Ok(0) => return Err(ended("recv", peer, &served.decoder)),
-            Ok(_) if served.close_by.is_some() => fds.clear(),
-            Ok(count) => {
-                served.decoder.push(&buffer[..count], &mut fds)?;
-                while let Some(frame) = served.decoder.pop() {
-                    handler.frame(&served.link, frame)?;
-                }
-                if count < buffer.len() {
-                    // Nothing more was there; epoll tells when there is.
-                    return Ok(());
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-            Err(error) => return Err(lost("recv", peer, error)),
-        }
-    }
-    Ok(())
 }

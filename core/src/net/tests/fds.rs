@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 use crate::wire::FrameHeader;
@@ -71,6 +72,55 @@ fn unannounced_missing_and_too_many_descriptors_are_refused_and_closed() {
     let (_server, mut client) = unix_pair();
     let error = client.send_fds(1, b"", &[file.as_fd(); MAX_FDS + 1], soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+}
+
+/// Tells the kind of each frame and how many descriptors came with it. Waits at the first frame.
+struct Waiter {
+    seen: Sender<(u16, usize)>,
+    go: Receiver<()>,
+}
+
+impl Handler for Waiter {
+    fn frame(&mut self, _: &Link, frame: Frame) -> Result<()> {
+        if frame.kind == 0 {
+            self.go.recv().unwrap();
+        }
+        self.seen.send((frame.kind, frame.fds.len())).unwrap();
+        Ok(())
+    }
+
+    fn closed(&mut self, _: &Link, _: &crate::Error) {
+        self.seen.send((u16::MAX, 0)).unwrap();
+    }
+}
+
+/// A read ends where descriptors begin: what lies behind must not be forgotten, least of all when there is no next time.
+#[test]
+fn what_a_peer_sent_before_it_closed_arrives_with_its_descriptors() {
+    for fails in [false, true] {
+        let ((go, waits), (seen, frames)) = (channel(), channel());
+        let reactor = Reactor::start("test", ReactorConfig::default(), Box::new(Waiter { seen, go: waits }));
+        let reactor = reactor.unwrap();
+        let (server, mut client) = unix_pair();
+        let link = reactor.add(server);
+        client.send(0, b"", soon()).unwrap();
+        for kind in 1..40_u16 {
+            let fds = &[null(), null(), null()];
+            let fds: Vec<_> = fds[..usize::from(kind) % 4].iter().map(AsFd::as_fd).collect();
+            client.send_fds(kind, &[7; 100], &fds, soon()).unwrap();
+        }
+        drop(client);
+        if fails {
+            // The service thread hears of it before it can read what came after the first frame.
+            assert_eq!(link.post(1, b"").unwrap_err().kind(), ErrorKind::PeerLost);
+        }
+        go.send(()).unwrap();
+        let next = || frames.recv_timeout(Duration::from_secs(20)).expect("the service thread said nothing");
+        for kind in 0..40_u16 {
+            assert_eq!(next(), (kind, usize::from(kind) % 4), "fails: {fails}");
+        }
+        assert_eq!(next(), (u16::MAX, 0));
+    }
 }
 
 #[test]
