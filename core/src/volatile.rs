@@ -57,6 +57,7 @@ impl<'a> VolatileSlice<'a> {
     }
 
     /// Copies `into.len()` bytes from `offset`. Not atomic as a whole.
+    #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let mut at = self.at(offset, into.len())?.as_ptr();
         let (head, middle) = into.split_at_mut(head_len(at, into.len()));
@@ -130,17 +131,24 @@ impl<'a> VolatileSlice<'a> {
         Ok(unsafe { AtomicU64::from_ptr(ptr.as_ptr().cast()) })
     }
 
+    #[inline]
     fn at(&self, offset: usize, len: usize) -> Result<NonNull<u8>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
                 // SAFETY: `offset <= self.len`, so the result stays inside the mapping or one past its end.
                 Ok(unsafe { self.ptr.add(offset) })
             }
-            _ => Err(Error::usage(
-                "volatile access",
-                format!("offset {offset} + size {len} is past the end of {} bytes", self.len),
-            )),
+            _ => Err(self.outside(offset, len)),
         }
+    }
+
+    #[cold]
+    fn outside(&self, offset: usize, size: usize) -> Error {
+        let len = self.len;
+        Error::usage(
+            "volatile access",
+            format!("offset {offset} + size {size} is past the end of {len} bytes"),
+        )
     }
 
     fn aligned(&self, offset: usize, size: usize) -> Result<NonNull<u8>> {
@@ -154,6 +162,7 @@ impl<'a> VolatileSlice<'a> {
 }
 
 /// Bytes before the first 8-byte boundary, at most `len`.
+#[inline]
 fn head_len(ptr: *mut u8, len: usize) -> usize {
     ptr.addr().wrapping_neg().rem_euclid(8).min(len)
 }

@@ -20,7 +20,9 @@ const MAX_MESSAGE: u64 = 1 << 31;
 /// with its memory kept for the next one.
 #[derive(Default)]
 pub struct Batch {
+    /// Those in use, and others that were.
     slots: Vec<Slot>,
+    used: usize,
     /// The most inline data that any request had since the batch was empty.
     inline: u32,
 }
@@ -46,22 +48,22 @@ pub struct Request<'a> {
 impl Batch {
     /// Empty, with room for `capacity` requests.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { slots: Vec::with_capacity(capacity), inline: 0 }
+        Self { slots: Vec::with_capacity(capacity), used: 0, inline: 0 }
     }
 
     /// Requests in it.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.used
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.used == 0
     }
 
     /// Drops all requests.
     pub fn clear(&mut self) {
-        self.slots.clear();
+        self.used = 0;
         self.inline = 0;
     }
 
@@ -69,6 +71,7 @@ impl Batch {
     ///
     /// # Errors
     /// `InvalidUsage` for ranges of different length or longer than 2 GiB.
+    #[inline]
     pub fn write(&mut self, from: LocalRange, to: RemoteRange) -> Result<Request<'_>> {
         self.rdma("write", op::IBV_WR_RDMA_WRITE, from, to)
     }
@@ -77,6 +80,7 @@ impl Batch {
     ///
     /// # Errors
     /// `InvalidUsage` for different lengths or more than [`INLINE_BYTES`].
+    #[inline]
     pub fn write_inline(&mut self, data: &[u8], to: RemoteRange) -> Result<Request<'_>> {
         const OP: &str = "write inline";
         same_length(OP, data.len() as u64, to.length)?;
@@ -120,6 +124,7 @@ impl Batch {
     /// Consumes a receive of the peer, which completes there with `immediate`, and writes nothing.
     pub fn immediate(&mut self, immediate: u32) -> Request<'_> {
         let slot = self.push(op::IBV_WR_RDMA_WRITE_WITH_IMM);
+        slot.aim(RemoteRange { address: 0, length: 0, key: 0 });
         slot.wr.__bindgen_anon_1.imm_data = immediate.to_be();
         Request { slot }
     }
@@ -128,6 +133,7 @@ impl Batch {
     ///
     /// # Errors
     /// As for [`write`](Self::write).
+    #[inline]
     pub fn read(&mut self, into: LocalRange, from: RemoteRange) -> Result<Request<'_>> {
         self.rdma("read", op::IBV_WR_RDMA_READ, into, from)
     }
@@ -174,6 +180,7 @@ impl Batch {
         Ok(Request { slot })
     }
 
+    #[inline]
     fn rdma(
         &mut self,
         name: &'static str,
@@ -215,10 +222,10 @@ impl Batch {
         Ok(Request { slot })
     }
 
+    #[inline]
     fn push_inline(&mut self, name: &'static str, opcode: op, data: &[u8]) -> Result<&mut Slot> {
         if data.len() > INLINE_BYTES {
-            let message = format!("{} bytes do not fit into a request, {INLINE_BYTES} do", data.len());
-            return Err(Error::usage(name, message));
+            return Err(too_long(name, data.len() as u64, INLINE_BYTES as u64));
         }
         let length = data.len() as u32;
         self.inline = self.inline.max(length);
@@ -229,21 +236,23 @@ impl Batch {
         Ok(slot)
     }
 
+    /// The next slot. What the opcode does not use may be left from an earlier request.
+    #[inline]
     fn push(&mut self, opcode: op) -> &mut Slot {
-        let wr = ibv_send_wr { opcode, ..Default::default() };
-        self.slots.push(Slot {
-            wr,
-            sge: ibv_sge::default(),
-            data: [const { MaybeUninit::uninit() }; INLINE_BYTES],
-        });
-        let last = self.slots.len() - 1;
-        &mut self.slots[last]
+        if self.used == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[self.used];
+        self.used += 1;
+        (slot.wr.opcode, slot.wr.wr_id, slot.wr.send_flags) = (opcode, 0, 0);
+        slot.sge.length = 0;
+        slot
     }
 
     /// Links the requests; the head of the list, which is valid until the batch is touched again. Null if it is empty.
     pub(super) fn link(&mut self) -> *mut ibv_send_wr {
         let mut next = null_mut();
-        for slot in self.slots.iter_mut().rev() {
+        for slot in self.slots[..self.used].iter_mut().rev() {
             if slot.wr.send_flags & flags::IBV_SEND_INLINE.0 != 0 {
                 slot.sge.addr = slot.data.as_ptr().addr() as u64;
             }
@@ -259,12 +268,13 @@ impl Batch {
 
     /// Where in the list `wr` stands.
     pub(super) fn position(&self, wr: *const ibv_send_wr) -> Option<usize> {
-        self.slots.iter().position(|slot| std::ptr::eq(&raw const slot.wr, wr))
+        self.slots[..self.used].iter().position(|slot| std::ptr::eq(&raw const slot.wr, wr))
     }
 
     /// Removes the first `count`, which the NIC has.
     pub(super) fn remove_first(&mut self, count: usize) {
-        self.slots.drain(..count);
+        self.slots[..self.used].rotate_left(count);
+        self.used -= count;
     }
 
     /// At least the inline data of every request.
@@ -273,12 +283,21 @@ impl Batch {
     }
 }
 
+impl Default for Slot {
+    fn default() -> Self {
+        let data = [const { MaybeUninit::uninit() }; INLINE_BYTES];
+        Self { wr: ibv_send_wr::default(), sge: ibv_sge::default(), data }
+    }
+}
+
 impl Slot {
+    #[inline]
     fn take(&mut self, local: LocalRange) {
         // Lengths were checked to fit.
         self.sge = ibv_sge { addr: local.address, length: local.length as u32, lkey: local.key };
     }
 
+    #[inline]
     fn aim(&mut self, remote: RemoteRange) {
         let rdma = rdma_core_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
             remote_addr: remote.address,
@@ -290,26 +309,31 @@ impl Slot {
 
 impl Request<'_> {
     /// What its [`Completion`](super::Completion) is recognised by. A failed request has one even if it is not signalled.
+    #[inline]
     pub fn id(self, id: u64) -> Self {
         self.slot.wr.wr_id = id;
         self
     }
 
     /// Makes it complete visibly. Without this only a failure is seen.
+    #[inline]
     pub fn signalled(self) -> Self {
         self.flag(flags::IBV_SEND_SIGNALED)
     }
 
     /// [`signalled`](Self::signalled) if `signal`.
+    #[inline]
     pub fn signalled_if(self, signal: bool) -> Self {
         if signal { self.signalled() } else { self }
     }
 
     /// Executes it only after the reads and atomics before it have completed.
+    #[inline]
     pub fn fence(self) -> Self {
         self.flag(flags::IBV_SEND_FENCE)
     }
 
+    #[inline]
     fn flag(self, flag: flags) -> Self {
         self.slot.wr.send_flags |= flag.0;
         self
@@ -328,23 +352,26 @@ impl fmt::Debug for Slot {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.slots).finish()
+        f.debug_list().entries(&self.slots[..self.used]).finish()
     }
 }
 
+#[inline]
 fn same_length(name: &'static str, local: u64, remote: u64) -> Result<()> {
-    if local == remote {
-        return Ok(());
-    }
-    Err(Error::usage(name, format!("the local range has {local} bytes, the remote one {remote}")))
+    if local == remote { Ok(()) } else { Err(unequal(name, local, remote)) }
 }
 
+#[cold]
+fn unequal(name: &'static str, local: u64, remote: u64) -> Error {
+    Error::usage(name, format!("the local range has {local} bytes, the remote one {remote}"))
+}
+
+#[inline]
 fn check_length(name: &'static str, length: u64) -> Result<()> {
-    if length <= MAX_MESSAGE {
-        return Ok(());
-    }
-    Err(Error::usage(
-        name,
-        format!("{length} bytes do not fit into one request, {MAX_MESSAGE} do; use several"),
-    ))
+    if length <= MAX_MESSAGE { Ok(()) } else { Err(too_long(name, length, MAX_MESSAGE)) }
+}
+
+#[cold]
+fn too_long(name: &'static str, length: u64, most: u64) -> Error {
+    Error::usage(name, format!("{length} bytes do not fit into one request, {most} do; use several"))
 }

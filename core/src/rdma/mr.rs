@@ -147,6 +147,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// `InvalidUsage` if they are not all inside.
+    #[inline]
     pub fn range(&self, offset: u64, length: u64) -> Result<LocalRange> {
         let address = inside(self.inner.address, self.inner.length, offset, length)?;
         Ok(LocalRange { address, length, key: self.local_key() })
@@ -157,6 +158,12 @@ impl MemoryRegion {
         // SAFETY: the region is live and not written.
         let key = unsafe { (*self.inner.raw.as_ptr()).rkey };
         RemoteRegion { address: self.inner.address, length: self.inner.length, key }
+    }
+
+    /// Whether both are one region.
+    #[inline]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// The first byte's address in requests.
@@ -184,6 +191,7 @@ impl MemoryRegion {
         &self.inner.domain
     }
 
+    #[inline]
     fn local_key(&self) -> u32 {
         // SAFETY: as for `remote`.
         unsafe { (*self.inner.raw.as_ptr()).lkey }

@@ -37,6 +37,7 @@ impl RemoteRange {
     ///
     /// # Errors
     /// `InvalidUsage` if it is not all inside.
+    #[inline]
     pub fn part(&self, offset: u64, length: u64) -> Result<Self> {
         let address = inside(self.address, self.length, offset, length)?;
         Ok(Self { address, length, key: self.key })
@@ -44,6 +45,7 @@ impl RemoteRange {
 
     /// The first `length` bytes, or all if there are not so many.
     #[must_use]
+    #[inline]
     pub fn first(mut self, length: u64) -> Self {
         self.length = self.length.min(length);
         self
@@ -76,6 +78,7 @@ impl RemoteRegion {
     ///
     /// # Errors
     /// `InvalidUsage` if they are not all inside.
+    #[inline]
     pub fn range(&self, offset: u64, length: u64) -> Result<RemoteRange> {
         let address = inside(self.address, self.length, offset, length)?;
         Ok(RemoteRange { address, length, key: self.key })
@@ -117,15 +120,19 @@ impl RemoteRegion {
 }
 
 /// The address of `length` bytes at `offset` of a region.
+#[inline]
 pub(super) fn inside(address: u64, region: u64, offset: u64, length: u64) -> Result<u64> {
     match offset.checked_add(length) {
         // The region itself does not wrap around, so nothing inside does.
         Some(end) if end <= region => Ok(address + offset),
-        _ => Err(Error::usage(
-            "memory region",
-            format!("{length} bytes at offset {offset} are not inside the region of {region} bytes"),
-        )),
+        _ => Err(outside(region, offset, length)),
     }
+}
+
+#[cold]
+fn outside(region: u64, offset: u64, length: u64) -> Error {
+    let message = format!("{length} bytes at offset {offset} are not inside the region of {region} bytes");
+    Error::usage("memory region", message)
 }
 
 #[cfg(test)]

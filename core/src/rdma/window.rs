@@ -28,6 +28,7 @@ impl Window {
     }
 
     /// Numbers the next request; whether it must be signalled. `None` while the queue is full: poll for completions.
+    #[inline]
     pub fn take(&mut self) -> Option<(u64, bool)> {
         if self.free() == 0 {
             return None;
@@ -42,6 +43,7 @@ impl Window {
     }
 
     /// Like [`take`](Self::take), signalled in any case: for the request whose end is waited for.
+    #[inline]
     pub fn take_signalled(&mut self) -> Option<u64> {
         let (number, _) = self.take()?;
         self.signalled = self.posted;
@@ -49,6 +51,7 @@ impl Window {
     }
 
     /// Notes that request `number` has completed. A number that was not given out or is known to be done changes nothing.
+    #[inline]
     pub fn complete(&mut self, number: u64) {
         if number < self.posted {
             self.done = self.done.max(number + 1);

@@ -372,6 +372,7 @@ impl Connection {
     }
 
     /// A range of `memory`, if that is the peer's. On a connection to oneself, one's own memory is the peer's.
+    #[inline]
     fn theirs<'a>(
         &self,
         op: &'static str,
@@ -381,16 +382,21 @@ impl Connection {
     ) -> Result<Span<'a>> {
         let own = memory.is_local() && self.peer() == self.inner.core.rank();
         if memory.received_from() != Some(self.peer()) && !own {
-            let whose = match memory.received_from() {
-                Some(rank) => format!("it was received from rank {rank}"),
-                None => "it is this rank's own".into(),
-            };
-            let message = format!("the remote memory must be received from rank {}; {whose}", self.peer());
-            return Err(Error::usage(op, message));
+            return Err(self.not_theirs(op, memory));
         }
         self.span(op, memory, offset, len)
     }
 
+    #[cold]
+    fn not_theirs(&self, op: &'static str, memory: &RegisteredMemory) -> Error {
+        let whose = match memory.received_from() {
+            Some(rank) => format!("it was received from rank {rank}"),
+            None => "it is this rank's own".into(),
+        };
+        Error::usage(op, format!("the remote memory must be received from rank {}; {whose}", self.peer()))
+    }
+
+    #[inline]
     fn ours<'a>(
         &self,
         op: &'static str,
@@ -408,6 +414,7 @@ impl Connection {
         self.span(op, memory, offset, len)
     }
 
+    #[inline]
     fn span<'a>(
         &self,
         op: &'static str,

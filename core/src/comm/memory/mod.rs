@@ -171,6 +171,7 @@ impl RegisteredMemory {
     }
 
     /// What it is to NIC `number`, and where in that it begins.
+    #[inline]
     pub(super) fn on_nic(&self, number: u8) -> Option<(&MemoryRegion, u64)> {
         match &self.origin {
             Origin::Local { nics: Some(on), .. } => {
@@ -203,26 +204,30 @@ impl RegisteredMemory {
     }
 
     /// `Ok` if `offset .. offset + size` lies inside, for `op`.
+    #[inline]
     pub(super) fn check_range(&self, op: &'static str, offset: usize, size: usize) -> Result<()> {
         match offset.checked_add(size) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::usage(
-                op,
-                format!("offset {offset} + size {size} is past the end of a memory of {} bytes", self.len),
-            )),
+            _ => Err(self.outside(op, offset, size)),
         }
     }
 
-    /// `Ok` if it is registered for `transport`.
-    pub(crate) fn check_transport(&self, op: &'static str, transport: Transport) -> Result<()> {
-        if self.transports.contains(transport) {
-            return Ok(());
-        }
-        Err(Error::usage(
-            op,
-            format!("the memory is not registered for {transport}; name it when registering"),
-        ))
+    #[cold]
+    fn outside(&self, op: &'static str, offset: usize, size: usize) -> Error {
+        let len = self.len;
+        Error::usage(op, format!("offset {offset} + size {size} is past the end of a memory of {len} bytes"))
     }
+
+    /// `Ok` if it is registered for `transport`.
+    #[inline]
+    pub(crate) fn check_transport(&self, op: &'static str, transport: Transport) -> Result<()> {
+        if self.transports.contains(transport) { Ok(()) } else { Err(unregistered(op, transport)) }
+    }
+}
+
+#[cold]
+fn unregistered(op: &'static str, transport: Transport) -> Error {
+    Error::usage(op, format!("the memory is not registered for {transport}; name it when registering"))
 }
 
 impl fmt::Debug for RegisteredMemory {

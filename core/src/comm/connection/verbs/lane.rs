@@ -10,6 +10,9 @@ use crate::rdma::{Batch, LocalRange, MemoryRegion, QueuePair, ReadyToSend, Remot
 /// One request in sixteen is signalled: completions cost, and one covers all before it.
 const SIGNAL_EVERY: u32 = 16;
 
+/// How many of the memories in use are looked through before one is kept once more: data and signals take turns.
+const RECENT: usize = 4;
+
 /// The memories that a request uses.
 pub(super) type Keep = (Option<MemoryRegion>, Arc<Remote>);
 
@@ -18,6 +21,8 @@ pub(super) struct Lane {
     pub(super) queue_pair: QueuePair<ReadyToSend>,
     window: Window,
     batch: Batch,
+    /// What is kept for the requests up to a number, in the order of these. Memory that is used again moves to the end:
+    /// counting its owners would cost more than the request.
     kept: VecDeque<(u64, Keep)>,
     /// A place at the peer that was written before, for a request that only completes those before it.
     known: Option<RemoteRange>,
@@ -44,12 +49,13 @@ impl Lane {
     }
 
     /// Adds a request; false if there is no room now.
+    #[inline]
     pub(super) fn push(
         &mut self,
         request: Request<'_>,
         fence: bool,
         signal: bool,
-        keep: Option<Keep>,
+        keep: Option<(Option<&MemoryRegion>, &Arc<Remote>)>,
     ) -> Result<bool> {
         let taken =
             if signal { self.window.take_signalled().map(|id| (id, true)) } else { self.window.take() };
@@ -71,8 +77,25 @@ impl Lane {
         if let Request::Write(_, to) | Request::Inline(_, to) | Request::Tell(_, to, _) = request {
             self.known = Some(to);
         }
-        self.kept.extend(keep.map(|keep| (id, keep)));
+        if let Some((local, remote)) = keep {
+            self.keep(id, local, remote);
+        }
         Ok(true)
+    }
+
+    /// Keeps memories until request `id` has completed.
+    #[inline]
+    fn keep(&mut self, id: u64, local: Option<&MemoryRegion>, remote: &Arc<Remote>) {
+        let same = |(l, r): &Keep| Arc::ptr_eq(r, remote) && same_region(l.as_ref(), local);
+        match self.kept.back_mut() {
+            Some((last, keep)) if same(keep) => *last = id,
+            _ => {
+                let known = self.kept.iter().rev().take(RECENT).position(|(_, keep)| same(keep));
+                let moved = known.and_then(|back| self.kept.remove(self.kept.len() - 1 - back));
+                let (_, keep) = moved.unwrap_or_else(|| (0, (local.cloned(), remote.clone())));
+                self.kept.push_back((id, keep));
+            }
+        }
     }
 
     /// Makes sure that the latest request will be known to have completed; false if there is no room now.
@@ -81,9 +104,9 @@ impl Lane {
             return Ok(true);
         }
         let (Some((_, keep)), Some(known)) = (self.kept.back(), self.known) else { return Ok(true) };
-        let keep = keep.clone();
+        let (local, remote) = keep.clone();
         // A write of no bytes touches no memory, and completes after what was posted before it.
-        self.push(Request::Inline(&[], known.first(0)), false, true, Some(keep))
+        self.push(Request::Inline(&[], known.first(0)), false, true, Some((local.as_ref(), &remote)))
     }
 
     /// Rings the doorbell for what was added.
@@ -123,5 +146,13 @@ impl Lane {
 
     pub(super) fn has_unposted(&self) -> bool {
         !self.batch.is_empty()
+    }
+}
+
+fn same_region(one: Option<&MemoryRegion>, other: Option<&MemoryRegion>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.is(other),
+        (None, None) => true,
+        _ => false,
     }
 }

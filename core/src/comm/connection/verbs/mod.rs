@@ -30,7 +30,7 @@ use crate::rdma::{
 };
 use crate::wire::{Reader, WireResult, Writer};
 use arrivals::{Arrivals, RECEIVE, RECEIVES};
-use issue::Operation;
+use issue::Ask;
 use road::Road;
 
 /// Requests that a queue pair holds.
@@ -162,58 +162,56 @@ pub(super) struct Verbs {
 
 impl Verbs {
     /// Gives the road an operation, once it has room.
-    fn give(&self, op: &'static str, operation: Operation) -> Result<()> {
-        let mut operation = Some(operation);
-        let deadline = Deadline::after(self.config.timeout);
-        let mut backoff = Backoff::new();
-        loop {
-            self.road.check()?;
-            if self.road.give(&mut operation, self.config.max_outstanding) {
-                return Ok(());
-            }
+    fn give(&self, op: &'static str, ask: &Ask<'_>) -> Result<()> {
+        let most = self.config.max_outstanding;
+        let mut waited = None;
+        while !self.road.give(ask, most)? {
             self.road.drive()?;
+            let new = || (Backoff::new(), Deadline::after(self.config.timeout));
+            let (backoff, deadline) = waited.get_or_insert_with(new);
             if deadline.expired() {
                 let message = format!(
-                    "rank {} has not taken the {} operations before this one within {:?}",
-                    self.peer, self.config.max_outstanding, self.config.timeout
+                    "rank {} has not taken the {most} operations before this one within {:?}",
+                    self.peer, self.config.timeout
                 );
                 return Err(Error::timeout(op, message).with_peer(self.peer));
             }
-            backoff.pause(deadline);
+            backoff.pause(*deadline);
         }
+        Ok(())
     }
 
     /// What the peer's NIC knows the range as.
+    #[inline]
     fn theirs(&self, op: &'static str, span: Span<'_>) -> Result<RemoteRange> {
         let (remote, offset) = span.remote(op)?;
-        let missing = || {
-            let message = format!(
-                "the memory is not registered with Ib{} of rank {}, to which this connection leads; name it when registering",
-                self.their_nic, self.peer
-            );
-            Error::usage(op, message)
-        };
-        let key = remote.key(self.their_nic).ok_or_else(missing)?;
+        let key = remote.key(self.their_nic).ok_or_else(|| self.unknown(op))?;
         key.region.range(key.offset + offset, span.len as u64)
+    }
+
+    #[cold]
+    fn unknown(&self, op: &'static str) -> Error {
+        let message = format!(
+            "the memory is not registered with Ib{} of rank {}, to which this connection leads; name it when registering",
+            self.their_nic, self.peer
+        );
+        Error::usage(op, message)
     }
 }
 
 impl Backend for Verbs {
     fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        let operation = Operation::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?;
-        self.give("write", operation)
+        self.give("write", &Ask::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?)
     }
 
     fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        let operation = Operation::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?;
-        self.give("read", operation)
+        self.give("read", &Ask::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?)
     }
 
     fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()> {
         const OP: &str = "update_and_sync";
         let (remote, _) = dst.remote(OP)?;
-        let operation = Operation::Update { to: self.theirs(OP, dst)?, old, value, remote: remote.clone() };
-        self.give(OP, operation)
+        self.give(OP, &Ask::Update { to: self.theirs(OP, dst)?, old, value, remote })
     }
 
     fn kick(&self) -> Result<()> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use super::super::ConnectionCounters;
 use super::super::completion::Completion;
 use super::arrivals::{Arrivals, Flow, RECEIVE};
-use super::issue::{INLINE, Operation};
+use super::issue::{Ask, INLINE, Operation};
 use super::lane::{Keep, Lane};
 use crate::comm::control::Control;
 use crate::comm::core::Core;
@@ -145,6 +145,7 @@ impl Road {
     }
 
     /// Why it has failed, if it has.
+    #[inline]
     pub(super) fn check(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
@@ -152,14 +153,27 @@ impl Road {
         lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
     }
 
-    /// Takes the operation if fewer than `most` wait.
-    pub(super) fn give(&self, operation: &mut Option<Operation>, most: usize) -> bool {
+    /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
+    /// fewer than `most` wait, lets it wait as well. False if it was not taken.
+    #[inline]
+    pub(super) fn give(&self, ask: &Ask<'_>, most: usize) -> Result<bool> {
         let mut state = lock(&self.state);
-        if state.queue.len() >= most {
-            return false;
+        let mut done = 0;
+        if state.queue.is_empty() {
+            match self.ask(&mut state, ask, &mut done) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) => {
+                    drop(state);
+                    return self.fail(&error).map(|()| true);
+                }
+            }
         }
-        state.queue.extend(operation.take());
-        true
+        let taken = done > 0 || state.queue.len() < most;
+        if taken {
+            state.queue.push_back(ask.keep(done));
+        }
+        Ok(taken)
     }
 
     /// Whether an operation more would be taken.
