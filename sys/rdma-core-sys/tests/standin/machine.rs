@@ -24,6 +24,8 @@ pub(super) struct Machine {
     pub(super) children: HashMap<usize, usize>,
     pub(super) events: HashMap<usize, Events>,
     pub(super) violations: usize,
+    /// Requests are not executed.
+    pub(super) swallows: bool,
     pub(super) registrations: Registrations,
 }
 

@@ -63,6 +63,11 @@ pub fn hold(number: u32) {
     machine().qp(number).held = true;
 }
 
+/// From now on all requests succeed without being executed: no memory is looked at. For measuring what is around them.
+pub fn swallow(on: bool) {
+    machine().swallows = on;
+}
+
 /// Makes the next request of queue pair `number` fail with `status`.
 pub fn fail_next(number: u32, status: ibv_wc_status) {
     machine().qp(number).fail_next = Some(status);
