@@ -32,9 +32,12 @@ impl Machine {
             qp.pending.push(wr.wr_id);
         } else {
             let forced = qp.fail_next.take();
-            // SAFETY: the caller's contract.
-            let execute = || if swallows { wc::IBV_WC_SUCCESS } else { unsafe { self.execute(number, wr) } };
-            let result = forced.unwrap_or_else(execute);
+            let result = match forced {
+                Some(status) => status,
+                None if swallows => wc::IBV_WC_SUCCESS,
+                // SAFETY: the caller's contract.
+                None => unsafe { self.execute(number, wr) },
+            };
             if result != wc::IBV_WC_SUCCESS || wr.send_flags & flags::IBV_SEND_SIGNALED.0 != 0 {
                 self.end(number, wr.wr_id, wr.opcode, result);
             }
