@@ -153,20 +153,17 @@ impl Way {
     }
 }
 
-/// Rank 0 writes to what `region` makes of the memory of rank 1, with good writes before and behind it.
-fn refused_access(nic: Nic, region: impl Fn(&Rank) -> RemoteRegion + Sync) {
+/// Rank 0 writes to what `region` makes of the memory of rank 1, with good writes before and behind it. What it makes besides
+/// lives on until then.
+fn refused_access<K>(nic: Nic, region: impl Fn(&Rank) -> (RemoteRegion, K) + Sync) {
     ranks(nic, |rank| {
         let first = (rank.comm.rank() < 2).then(|| rank.way(1 - rank.comm.rank()));
         let second = [Some(2), None, Some(0)][rank.comm.rank() as usize].map(|peer| rank.way(peer));
         second.iter().for_each(Way::works);
-        let region = match rank.comm.rank() {
-            1 => {
-                let mut w = Writer::new();
-                region(rank).encode(&mut w);
-                rank.hear(w.as_bytes())
-            }
-            _ => rank.hear(&[]),
-        };
+        let made = (rank.comm.rank() == 1).then(|| region(rank));
+        let mut w = Writer::new();
+        made.iter().for_each(|(region, _)| region.encode(&mut w));
+        let region = rank.hear(w.as_bytes());
         match (rank.comm.rank(), first) {
             (0, Some(way)) => {
                 let region = RemoteRegion::decode(&mut Reader::new(&region)).unwrap();
@@ -199,11 +196,10 @@ fn wrong_key(nic: Nic) {
         let (region, _) = memory.on_nic(rank.nic.number()).unwrap();
         let mut w = Writer::new();
         region.remote().encode(&mut w);
-        // Address, length, key: the memory is there, and stays until this process ends.
+        // Address, length, key: the memory is there, and stays.
         let mut forged = w.as_bytes().to_vec();
         forged[17] ^= 0x15;
-        std::mem::forget(memory);
-        RemoteRegion::decode(&mut Reader::new(&forged)).unwrap()
+        (RemoteRegion::decode(&mut Reader::new(&forged)).unwrap(), memory)
     });
 }
 
@@ -212,7 +208,7 @@ fn stale_key(nic: Nic) {
     refused_access(nic, |rank| {
         let memory = rank.memory();
         let (region, _) = memory.on_nic(rank.nic.number()).unwrap();
-        region.remote()
+        (region.remote(), ())
     });
 }
 
