@@ -126,11 +126,8 @@ pub(super) fn batches(pair: &Pair) {
         println!("{requests} requests, {doorbells} doorbells, {completions} completions");
         // A flush adds a request to each queue pair whose last was not signalled.
         assert!((WRITES..=WRITES + 4).contains(&requests), "{requests} requests");
-        assert!(doorbells >= 1 && doorbells <= WRITES / 16, "{requests} requests, {doorbells} doorbells");
-        assert!(
-            completions >= 1 && completions <= WRITES / 16,
-            "{requests} requests, {completions} completions"
-        );
+        assert!((1..=WRITES / 16).contains(&doorbells), "{requests} requests, {doorbells} doorbells");
+        assert!((1..=WRITES / 16).contains(&completions), "{requests} requests, {completions} completions");
     } else {
         assert_eq!((requests, doorbells, completions), (0, 0, 0));
     }
