@@ -26,22 +26,23 @@ fn lane(
 /// One block overwrites its source after each flush, while the others do not stop putting before it has ended: a flush
 /// that waited for them would never return, and one that came early would let a later value be put.
 pub(super) fn flush_while_others_post(rank: &Rank, endpoint: &EndpointConfig) {
-    const COUNT: u32 = 200;
     const BLOCKS: u32 = 5;
     const LEN: usize = 64 << 10;
+    // Each is behind all that the others have put meanwhile, of which an emulated NIC does a thousand in a second.
+    let count = if matches!(endpoint.transport, Transport::Ib(_)) { 20 } else { 200 };
     let (service, lane) = lane(rank, endpoint, 100, LEN, 64);
     let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
     rank.barrier();
-    kernels.mixed(&lane.stream, &lane.channel, BLOCKS, COUNT, LEN as u64 / 2, &report);
+    kernels.mixed(&lane.stream, &lane.channel, BLOCKS, count, LEN as u64 / 2, &report);
     lane.done();
-    assert_eq!((report.status(), report.number(0)), (LEFT_NOT, u64::from(COUNT)));
+    assert_eq!((report.status(), report.number(0)), (LEFT_NOT, u64::from(count)));
     let others: u64 = (1..BLOCKS as usize).map(|block| report.number(block)).sum();
-    assert!(others >= u64::from(COUNT), "only {others} puts of others between {COUNT} flushes");
+    assert!(others >= u64::from(count), "only {others} puts of others between {count} flushes");
     lane.channel.signal(&lane.stream).unwrap();
     lane.channel.wait(&lane.stream).unwrap();
     lane.done();
-    let expected: Vec<u64> = (1..=u64::from(COUNT)).collect();
-    assert_eq!(Lane::words(&lane.inbox, COUNT as usize), expected, "a source was read behind its flush");
+    let expected: Vec<u64> = (1..=u64::from(count)).collect();
+    assert_eq!(Lane::words(&lane.inbox, count as usize), expected, "a source was read behind its flush");
     rank.barrier();
     service.stop(soon()).unwrap();
     rank.barrier();
