@@ -8,6 +8,8 @@ use aqueduct::gpu::{Context, Function, KeepAlive, LaunchConfig, Module, PinnedBu
 use aqueduct_ptx::abi::{Fifo, ProxyTrigger};
 use aqueduct_ptx::{Target, functions};
 
+use super::lane::Lane;
+
 /// The least that knows `cvta.param`.
 const TARGET: Target = Target { sm: 70, ptx: 77 };
 
@@ -21,6 +23,7 @@ pub(super) struct Kernels {
     mixed: Function,
     wait: Function,
     flush: Function,
+    exchange: Function,
 }
 
 impl Kernels {
@@ -36,6 +39,7 @@ impl Kernels {
             mixed: own("mixed"),
             wait: own("wait"),
             flush: own("flush"),
+            exchange: own("exchange"),
         }
     }
 
@@ -113,6 +117,16 @@ impl Kernels {
         // for one another: those that look at `stop` end when block 0 has.
         unsafe { self.mixed.launch(stream, &LaunchConfig::linear(blocks, 32), &args) }.unwrap();
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+    }
+
+    /// Exchanges the first `words` words of the buffers `count` times.
+    pub(super) fn exchange(&self, stream: &Stream, lane: &Lane, words: u32, count: u32, report: &Report) {
+        let handle = lane.channel.device_handle();
+        let (inbox, at) = (lane.inbox.ptr(), report.ptr());
+        let args = [arg(&handle), arg(&handle.src), arg(&inbox), arg(&words), arg(&count), arg(&at)];
+        // SAFETY: the kernel's parameters; the stream keeps the channel, both buffers and the report, and the words are inside.
+        unsafe { self.exchange.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
+        stream.retain_all([lane.channel.keep_alive(), lane.inbox.clone(), report.keep()]).unwrap();
     }
 
     /// Waits for a signal.
