@@ -53,7 +53,7 @@ fn every_sort_of_rule() {
 }
 
 #[test]
-fn a_folder_for_sockets_that_is_full_or_read_only() {
+fn folders_that_are_full_or_read_only() {
     // SAFETY: no arguments, cannot fail.
     let unshare = if unsafe { libc::geteuid() } == 0 { "unshare -m" } else { "unshare -rm" };
     let within = |options: &str, what: &str| {
@@ -71,6 +71,10 @@ fn a_folder_for_sockets_that_is_full_or_read_only() {
         let folder = "cannot create a directory for sockets in /mnt; set XDG_RUNTIME_DIR to a directory";
         let outcome = within(options, job).exited(1).says(&[folder, remedy]);
         each_cause_once(&outcome);
+        let meeting =
+            "AQUEDUCT_RENDEZVOUS_FILE=/mnt/meeting AQUEDUCT_RANK=0 AQUEDUCT_WORLD_SIZE=2 aqueduct perf put";
+        let words = ["cannot write /mnt/meeting", "set AQUEDUCT_RENDEZVOUS_FILE to another path", remedy];
+        each_cause_once(&within(options, meeting).exited(1).says(&words));
     }
 }
 
