@@ -96,7 +96,7 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
 /// What was pushed before is done, what is pushed after is dropped, every request is one or the other, and the kernel ends.
 fn removing_what_kernels_push_for(rank: &Rank) {
     const BLOCKS: u32 = 4;
-    const LEN: usize = 512 << 10;
+    const LEN: usize = 256 << 10;
     const PUTS: u32 = (LEN / 8) as u32 / BLOCKS;
     for (tag, transport) in BOTH {
         for removes_semaphore in [true, false] {
