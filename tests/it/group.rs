@@ -185,3 +185,15 @@ pub(crate) fn can_lock(bytes: usize) -> bool {
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
     kib.is_some_and(|kib: u64| kib << 10 >= bytes as u64)
 }
+
+/// Lets this process open at least `count` files.
+pub(crate) fn allow_files(count: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live in both calls.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    assert!(limit.rlim_max >= count, "raise the hard limit of `ulimit -n` to {count}");
+}

@@ -20,7 +20,7 @@ use aqueduct::net::{Claims, Network, Secret, interfaces};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 
-use crate::group::{Machine, context, soon};
+use crate::group::{Machine, allow_files, context, soon};
 
 const RANKS: u32 = 2;
 /// Connections that the crowd holds open at a time.
@@ -166,17 +166,6 @@ fn decoy() -> SocketAddr {
     address
 }
 
-fn enough_files() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is live in both calls.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
-    }
-    assert!(limit.rlim_max > 3 * CROWD as u64, "raise the hard limit of `ulimit -n` above {}", 3 * CROWD);
-}
-
 /// On the software device the kernels run on the same processors as the strangers and the service threads that turn them
 /// away, so that the bound says little more than that nothing stops.
 #[test]
@@ -196,7 +185,7 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
         let me = ranks::start(RANKS, test).expect("this is a rank");
         return rank(machine, most, me);
     }
-    enough_files();
+    allow_files(3 * CROWD as u64);
     let loopback: Vec<_> =
         interfaces().unwrap().into_iter().filter(|i| i.loopback && i.ip.is_ipv4()).collect();
     let meeting = Rendezvous::start_on(&loopback, Some(RANKS)).unwrap();

@@ -6,7 +6,7 @@ use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 
 use super::lane::Lane;
-use crate::group::{Machine, Rank, config, processes_with, soon};
+use crate::group::{Machine, Rank, allow_files, config, processes_with, soon};
 
 on_machines! { "ports::many", super::many:
     memories_and_semaphores_over_cuda_ipc;
@@ -18,6 +18,8 @@ const SEMAPHORES: usize = 1100;
 
 fn many(machine: Machine, test: &str, case: fn(&Rank)) {
     let config = config().with_semaphores(SEMAPHORES as u32);
+    // Memory of the software device is a file, as are handles of a GPU's.
+    allow_files(3 * (MEMORIES + SEMAPHORES) as u64 / 2);
     processes_with(machine, 2, test, config, |rank| case(&rank));
 }
 
