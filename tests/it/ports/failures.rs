@@ -24,6 +24,7 @@ on_machines! { "ports::failures", super::run:
     a_peer_that_leaves;
     a_peer_that_is_lost;
     a_peer_that_stops_reading;
+    stopping_beside_a_peer_that_stops_reading;
 }
 
 fn run(machine: Machine, test: &str, case: fn(Machine, &str)) {
@@ -246,5 +247,34 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
         while_rank_1_is_stopped(&rank, run, then);
         rank.barrier();
         service.stop(soon()).unwrap();
+    });
+}
+
+/// What was pushed cannot be done: a stop says so at its deadline, and who waits leaves.
+fn stopping_beside_a_peer_that_stops_reading(machine: Machine, test: &str) {
+    const SIZE: usize = 20 << 20;
+    let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
+    processes_with(machine, 2, test, config, |rank| {
+        let (service, kernels) = start(&rank);
+        let lane = lanes(&rank, &service, &[(1 - rank.me(), 0)], Transport::Ethernet, SIZE).remove(0);
+        let flush = Report::new(rank.comm.context());
+        let run = || {
+            lane.channel.put(&lane.stream, 0, 0, SIZE).unwrap();
+            kernels.flush(&lane.stream, &lane.channel, &flush);
+            while lane.channel.counters().unwrap().flushes == 0 {
+                std::thread::yield_now();
+            }
+            let start = Instant::now();
+            let error = service.stop(Duration::from_millis(300)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            assert!(error.message().contains("have not completed"), "{error}");
+            lane.stream.synchronize(soon()).unwrap();
+            assert_eq!(flush.status(), LEFT_TOLD);
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            let error = lane.channel.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        };
+        while_rank_1_is_stopped(&rank, run, || ());
+        rank.barrier();
     });
 }

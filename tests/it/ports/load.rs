@@ -1,6 +1,7 @@
 //! Over every transport: flushes while others keep posting, a service that is stopped meanwhile, and memory beyond 4 GiB.
 
 use aqueduct::comm::{EndpointConfig, Transport};
+use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{LEFT_CLOSED, LEFT_NOT};
 
@@ -86,6 +87,38 @@ pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
         }
         rank.barrier();
     }
+}
+
+/// Threads of the host with streams of their own share a channel.
+pub(super) fn several_streams(rank: &Rank, endpoint: &EndpointConfig) {
+    const STREAMS: usize = 4;
+    const EACH: usize = 20;
+    const SIZE: usize = 3000;
+    let (service, lane) = lane(rank, endpoint, 130, STREAMS * EACH * SIZE, 8);
+    lane.local.upload(0, &bytes(rank.me(), 3, lane.local.len()), soon()).unwrap();
+    let streams = [(); STREAMS].map(|()| Stream::new(rank.comm.context()).unwrap());
+    rank.barrier();
+    std::thread::scope(|scope| {
+        for (i, stream) in streams.iter().enumerate() {
+            let channel = &lane.channel;
+            scope.spawn(move || {
+                for at in (0..EACH).map(|j| (i * EACH + j) * SIZE) {
+                    channel.put_with_signal(stream, at, at, SIZE).unwrap();
+                }
+                channel.flush(stream).unwrap();
+            });
+        }
+    });
+    (0..STREAMS * EACH).for_each(|_| lane.channel.wait(&lane.stream).unwrap());
+    lane.done();
+    streams.iter().for_each(|stream| stream.synchronize(soon()).unwrap());
+    let mut seen = vec![0; lane.inbox.len()];
+    lane.inbox.download(0, &mut seen, soon()).unwrap();
+    assert_same(&seen, &bytes(lane.peer, 3, seen.len()), format_args!("from {STREAMS} streams"));
+    assert_eq!(lane.channel.counters().unwrap().puts, (STREAMS * EACH) as u64);
+    rank.barrier();
+    service.stop(soon()).unwrap();
+    rank.barrier();
 }
 
 /// Puts from and to offsets that 32 bits do not hold.

@@ -61,6 +61,7 @@ type Load = fn(&Rank, &EndpointConfig);
 const LOADS: &[(&str, Load)] = &[
     ("a flush waits for what is under way", order::a_flush_waits_for_what_is_under_way),
     ("signals follow data", order::signals_follow_data),
+    ("several streams share a channel", load::several_streams),
     ("a flush while others keep posting", load::flush_while_others_post),
     ("stopping loses nothing", load::stopping_loses_nothing),
     ("offsets beyond 8 GiB", load::far_offsets),

@@ -29,6 +29,7 @@ fn thousands_of_threads_wait_for_room(context: &Context) {
             note(trigger)
         };
         let job = Job::new(context, ProxyConfig::default().with_fifo_size(size), handler);
+        assert_eq!(job.taken(), 0);
         job.push(THREADS / 128, 128, EACH);
         // Nothing is handled, so all slots are taken, and whoever has not done all its pushes waits for room.
         let (size, threads) = (size as u64, u64::from(THREADS));
