@@ -10,7 +10,7 @@ use aqueduct::gpu::{CUresult, Context, Device, Driver, GpuBuffer};
 use aqueduct::{ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 
-use super::{descriptors, job, judge, settles};
+use super::{descriptors, job, judge, reap, settles};
 use crate::group::Machine;
 
 /// Functions that give something back. The driver never sees the call that is made to fail, so what it would have freed stays.
@@ -54,14 +54,6 @@ fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
     })
 }
 
-/// Has work that had not ended when its owner was dropped be given back, as the next user of the device would.
-fn reap(drivers: &[Driver; 2]) {
-    for (driver, ordinal) in drivers.iter().zip(0..) {
-        // The context that is still held by such work, if there is any.
-        drop(Device::new(driver, ordinal).and_then(|device| Context::new(&device)));
-    }
-}
-
 /// How much device memory is in use.
 fn used(context: &Context) -> usize {
     let (free, total) = context.memory_info().expect("the device works");
@@ -95,11 +87,11 @@ fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> b
     }
     if !RELEASES.contains(&function) {
         settles(&name, "descriptors", open, || {
-            reap(&drivers);
+            reap(drivers.each_ref());
             descriptors()
         });
         settles(&name, "bytes of device memory", memory, || {
-            reap(&drivers);
+            reap(drivers.each_ref());
             used(watch)
         });
     }

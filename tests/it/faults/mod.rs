@@ -4,13 +4,14 @@
 mod driver;
 mod net;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::Bootstrap;
 use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::gpu::{Context, GpuBuffer, Stream};
+use aqueduct::gpu::{Context, Device, Driver, GpuBuffer, Stream};
 use aqueduct::{Deadline, Result};
 
 /// Every rank's own deadline, and what all of a case may take.
@@ -49,9 +50,23 @@ fn judge(case: &str, since: Instant, ends: &[Result<Vec<f32>>]) {
     }
 }
 
+/// Has what work needed that had not ended when its owner was dropped be given back, as the next user of the devices would.
+fn reap(drivers: [&Driver; 2]) {
+    for (driver, ordinal) in drivers.into_iter().zip(0..) {
+        // The context that is still held by such work, if there is any.
+        drop(Device::new(driver, ordinal).and_then(|device| Context::new(&device)));
+    }
+}
+
 /// Open descriptors of this process.
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc is there").count()
+    open().len()
+}
+
+/// What they are.
+fn open() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("/proc is there");
+    entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
 }
 
 /// Asks until `now` gives no more than `before`; service threads and the reaper may need a moment.
@@ -59,7 +74,9 @@ fn descriptors() -> usize {
 fn settles(case: &str, what: &str, before: usize, now: impl Fn() -> usize) {
     let since = Instant::now();
     while now() > before {
-        assert!(since.elapsed() < Duration::from_secs(4), "{case}: {what}: {before} before, {} after", now());
+        if since.elapsed() > Duration::from_secs(4) {
+            panic!("{case}: {what}: {before} before, {} after; open are {:?}", now(), open());
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
 }

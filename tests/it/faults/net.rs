@@ -11,7 +11,7 @@ use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct_tests::ranks;
 
-use super::{PATIENCE, descriptors, job, judge, settles};
+use super::{PATIENCE, descriptors, job, judge, reap, settles};
 use crate::group::{Machine, meet};
 
 const ACTIONS: [NetAction; 7] = [
@@ -70,7 +70,10 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) 
             fired += faults.fired();
             let harmless = faults.fired() == 0 || matches!(action, NetAction::Delay(_));
             assert!(!harmless || ends.iter().all(Result::is_ok), "{case}: {ends:?}");
-            settles(&case, "descriptors", open, descriptors);
+            settles(&case, "descriptors", open, || {
+                reap([&driver; 2]);
+                descriptors()
+            });
         }
         assert!(fired > 0, "no fault took effect on {kind:?}");
     }
