@@ -23,6 +23,7 @@ fn every_row_instantiates_for_every_target_and_variant() {
                 }
                 assert_eq!(module.text.matches(".entry").count(), module.entries.len(), "{context}");
                 check_ordering(&context, &module.text);
+                check_labels(&context, &module.text);
             }
         }
     }
@@ -34,6 +35,7 @@ fn the_functions_obey_the_same_rules() {
         let module = functions(Target::new(sm)).unwrap();
         assert_eq!(module.text.matches(".visible .func").count(), module.entries.len());
         check_ordering("functions", &module.text);
+        check_labels("functions", &module.text);
     }
 }
 
@@ -51,6 +53,59 @@ fn check_ordering(context: &str, text: &str) {
             );
         }
     }
+}
+
+/// ptxas looks for a label that a block lacks when the block ends, in the blocks around it, among the labels that it has read so
+/// far. So a branch out of a block to a label further down goes elsewhere, and silently, if a block further out has had a label
+/// of that name.
+fn check_labels(context: &str, text: &str) {
+    let taken = misread_label(text);
+    assert_eq!(taken, None, "{context}: the branch goes to a label of that name further out");
+}
+
+/// The first label that ptxas would take from the wrong block.
+fn misread_label(text: &str) -> Option<&str> {
+    #[derive(Default)]
+    struct Block<'a> {
+        labels: Vec<&'a str>,
+        /// Targets of branches that have found no label yet, and whether a block further out has one.
+        wanted: Vec<(&'a str, bool)>,
+    }
+    let mut blocks = vec![Block::default()];
+    for line in text.lines() {
+        let code = line.split("//").next().unwrap_or("").trim();
+        let last = blocks.len() - 1;
+        if code == "{" {
+            blocks.push(Block::default());
+        } else if code == "}" {
+            let ended = blocks.pop()?;
+            for (name, taken) in ended.wanted {
+                if ended.labels.contains(&name) {
+                    if taken {
+                        return Some(name);
+                    }
+                } else if !blocks.last()?.labels.contains(&name) {
+                    let further = blocks.iter().any(|block| block.labels.contains(&name));
+                    blocks.last_mut()?.wanted.push((name, taken || further));
+                }
+            }
+        } else if let Some(label) = code.strip_suffix(':') {
+            blocks[last].labels.push(label);
+        } else if let Some((_, target)) = code.split_once("bra ").or_else(|| code.split_once("bra.uni ")) {
+            blocks[last].wanted.push((target.trim_end_matches(';').trim(), false));
+        }
+    }
+    None
+}
+
+#[test]
+fn a_branch_that_ptxas_misreads_is_seen() {
+    let nested =
+        |branch: &str, label: &str| format!("{{\nNEXT:\n{{\n{{\n@%p bra {branch};\n}}\n{label}:\n}}\n}}");
+    assert_eq!(misread_label(&nested("NEXT", "NEXT")), Some("NEXT"));
+    assert_eq!(misread_label(&nested("NEXT", "OTHER")), None, "backwards and outwards");
+    assert_eq!(misread_label(&nested("OTHER", "OTHER")), None, "forwards to the block around it");
+    assert_eq!(misread_label("{\nNEXT:\n{\nbra NEXT;\nNEXT:\n}\n}"), None, "its own block's");
 }
 
 #[test]
