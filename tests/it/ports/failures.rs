@@ -211,10 +211,13 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
 fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 1 << 20;
     const PUTS: usize = 20;
+    /// Fewer than the FIFO has slots.
+    const SMALL: u32 = 400;
     let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
     processes_with(machine, 3, test, config, |rank| {
         let me = rank.me();
-        let (service, _) = start(&rank);
+        let (service, kernels) = start(&rank);
+        let report = Report::new(rank.comm.context());
         let endpoint = EndpointConfig::new(Transport::Ethernet).with_max_outstanding(8);
         let peers: &[(u32, u64)] = [&[(1, 0), (2, 0)][..], &[(0, 0)], &[(0, 0)]][me as usize];
         let lanes = lanes(&rank, &service, peers, endpoint, SIZE * PUTS);
@@ -229,6 +232,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             for i in 0..PUTS {
                 slow.channel.put(&slow.stream, i * SIZE, i * SIZE, SIZE).unwrap();
             }
+            kernels.storm(&slow.stream, &slow.channel, 1, SMALL, &report);
             slow.channel.signal(&slow.stream).unwrap();
             slow.done();
             let start = Instant::now();
@@ -236,7 +240,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             let took = start.elapsed();
             println!("four exchanges beside it took {took:?}");
             assert!(took < Duration::from_secs(5), "{took:?}");
-            assert!(service.counters().deferred > 0, "{:?}", service.counters());
+            assert!(service.counters().deferred > u64::from(SMALL), "{:?}", service.counters());
             assert!(slow.channel.counters().unwrap().signals == 0, "it is still stuck");
         };
         let then = || {

@@ -60,7 +60,8 @@ impl Default for ProxyServiceConfig {
 ///
 /// What fails fails its connection: kernels that wait for one of its channels leave, [`check`](Self::check) has the reason,
 /// what is still pushed for it is dropped, and other connections go on. While a connection has no room, its requests
-/// wait in a queue of their own.
+/// wait in a queue of their own, of as many as the FIFO has slots; behind those all of its proxy waits, for more would only
+/// make flushes late.
 ///
 /// Cheap to clone; clones are one service, which ends when the last of it and of its channels is dropped, or by
 /// [`stop`](Self::stop).
