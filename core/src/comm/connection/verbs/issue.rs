@@ -146,12 +146,10 @@ impl Road {
             let place = if spread { *next_lane % lanes.len() } else { 0 };
             let lane = &mut lanes[place];
             let to = at.part(*done, size)?;
-            let mut small = [0; INLINE];
             let request = match host {
                 Some((host, offset)) if size as usize <= self.max_inline => {
-                    let bytes = &mut small[..size as usize];
-                    host.memory().read(offset + *done as usize, bytes)?;
-                    Request::Inline(bytes, to)
+                    let from = host.memory().slice(offset + *done as usize, size as usize)?;
+                    Request::Copied(from, to)
                 }
                 _ if read => Request::Read(local.range(offset + *done, size)?, to),
                 _ => Request::Write(local.range(offset + *done, size)?, to),

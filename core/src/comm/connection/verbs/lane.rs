@@ -1,31 +1,31 @@
 //! One queue pair of a connection: what is being posted, what is outstanding, and what that keeps alive.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::kept::Kept;
 use crate::comm::memory::Remote;
 use crate::error::Result;
 use crate::rdma::{Batch, LocalRange, MemoryRegion, QueuePair, ReadyToSend, RemoteRange, Window};
+use crate::volatile::VolatileSlice;
 
 /// One request in sixteen is signalled: completions cost, and one covers all before it.
 const SIGNAL_EVERY: u32 = 16;
 
-/// How many of the memories in use are looked through before one is kept once more: data and signals take turns.
-const RECENT: usize = 4;
-
 /// The memories that a request uses.
 pub(super) type Keep = (Option<MemoryRegion>, Arc<Remote>);
+
+/// What is kept alive for requests, and a place of the peer's in it, for a request that only completes those before it.
+struct Used {
+    memories: Keep,
+    at: Option<RemoteRange>,
+}
 
 /// A queue pair with its bookkeeping.
 pub(super) struct Lane {
     pub(super) queue_pair: QueuePair<ReadyToSend>,
     window: Window,
     batch: Batch,
-    /// What is kept for the requests up to a number, in the order of these. Memory that is used again moves to the end:
-    /// counting its owners would cost more than the request.
-    kept: VecDeque<(u64, Keep)>,
-    /// A place at the peer that was written before, for a request that only completes those before it.
-    known: Option<RemoteRange>,
+    kept: Kept<Used>,
 }
 
 /// What a request does.
@@ -33,6 +33,8 @@ pub(super) struct Lane {
 pub(super) enum Request<'a> {
     Write(LocalRange, RemoteRange),
     Inline(&'a [u8], RemoteRange),
+    /// The same of memory that others may write.
+    Copied(VolatileSlice<'a>, RemoteRange),
     Read(LocalRange, RemoteRange),
     /// The range takes the old value.
     Add(LocalRange, RemoteRange, u64),
@@ -42,10 +44,25 @@ pub(super) enum Request<'a> {
     Immediate(u32),
 }
 
+impl Request<'_> {
+    /// The place of the peer's, if it has one.
+    fn at(&self) -> Option<RemoteRange> {
+        match self {
+            Self::Write(_, at)
+            | Self::Inline(_, at)
+            | Self::Copied(_, at)
+            | Self::Read(_, at)
+            | Self::Add(_, at, _)
+            | Self::Tell(_, at, _) => Some(*at),
+            Self::Immediate(_) => None,
+        }
+    }
+}
+
 impl Lane {
     pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
         let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
-        Self { queue_pair, window, batch: Batch::with_capacity(64), kept: VecDeque::new(), known: None }
+        Self { queue_pair, window, batch: Batch::with_capacity(64), kept: Kept::new() }
     }
 
     /// Adds a request; false if there is no room now.
@@ -63,6 +80,7 @@ impl Lane {
         let made = match request {
             Request::Write(from, to) => self.batch.write(from, to)?,
             Request::Inline(data, to) => self.batch.write_inline(data, to)?,
+            Request::Copied(from, to) => self.batch.write_inline_with(to, |bytes| from.read(0, bytes))?,
             Request::Read(into, from) => self.batch.read(into, from)?,
             Request::Add(old, at, value) => self.batch.fetch_add(old, at, value)?,
             Request::Tell(data, to, immediate) => {
@@ -74,28 +92,15 @@ impl Lane {
         if fence {
             made.fence();
         }
-        if let Request::Write(_, to) | Request::Inline(_, to) | Request::Tell(_, to, _) = request {
-            self.known = Some(to);
-        }
         if let Some((local, remote)) = keep {
-            self.keep(id, local, remote);
+            let same = |used: &Used| {
+                let (known, peers) = &used.memories;
+                Arc::ptr_eq(peers, remote) && same_region(known.as_ref(), local)
+            };
+            let make = || Used { memories: (local.cloned(), remote.clone()), at: request.at() };
+            self.kept.keep(id, same, make);
         }
         Ok(true)
-    }
-
-    /// Keeps memories until request `id` has completed.
-    #[inline]
-    fn keep(&mut self, id: u64, local: Option<&MemoryRegion>, remote: &Arc<Remote>) {
-        let same = |(l, r): &Keep| Arc::ptr_eq(r, remote) && same_region(l.as_ref(), local);
-        match self.kept.back_mut() {
-            Some((last, keep)) if same(keep) => *last = id,
-            _ => {
-                let known = self.kept.iter().rev().take(RECENT).position(|(_, keep)| same(keep));
-                let moved = known.and_then(|back| self.kept.remove(self.kept.len() - 1 - back));
-                let (_, keep) = moved.unwrap_or_else(|| (0, (local.cloned(), remote.clone())));
-                self.kept.push_back((id, keep));
-            }
-        }
     }
 
     /// Makes sure that the latest request will be known to have completed; false if there is no room now.
@@ -103,10 +108,13 @@ impl Lane {
         if self.window.is_covered() {
             return Ok(true);
         }
-        let (Some((_, keep)), Some(known)) = (self.kept.back(), self.known) else { return Ok(true) };
-        let (local, remote) = keep.clone();
+        // Without memory there are only requests that are signalled anyway.
+        let Some(Used { memories: (local, remote), at: Some(at) }) = self.kept.latest() else {
+            return Ok(true);
+        };
+        let (local, remote, at) = (local.clone(), remote.clone(), at.first(0));
         // A write of no bytes touches no memory, and completes after what was posted before it.
-        self.push(Request::Inline(&[], known.first(0)), false, true, Some((local.as_ref(), &remote)))
+        self.push(Request::Inline(&[], at), false, true, Some((local.as_ref(), &remote)))
     }
 
     /// Rings the doorbell for what was added.
@@ -125,8 +133,8 @@ impl Lane {
     /// Request `id` and all before it have completed.
     pub(super) fn complete(&mut self, id: u64, spent: &mut Vec<Keep>) {
         self.window.complete(id);
-        while self.kept.front().is_some_and(|(kept, _)| *kept < self.window.done()) {
-            spent.extend(self.kept.pop_front().map(|(_, keep)| keep));
+        while let Some(used) = self.kept.release(self.window.done()) {
+            spent.push(used.memories);
         }
     }
 

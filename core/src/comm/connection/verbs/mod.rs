@@ -10,6 +10,7 @@
 
 mod arrivals;
 mod issue;
+mod kept;
 mod lane;
 mod road;
 #[cfg(test)]
@@ -163,6 +164,7 @@ pub(super) struct Verbs {
 impl Verbs {
     /// Gives the road an operation, once it has room.
     fn give(&self, op: &'static str, ask: &Ask<'_>) -> Result<()> {
+        self.road.check()?;
         let most = self.config.max_outstanding;
         let mut waited = None;
         while !self.road.give(ask, most)? {

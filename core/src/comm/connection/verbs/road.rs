@@ -159,14 +159,12 @@ impl Road {
     pub(super) fn give(&self, ask: &Ask<'_>, most: usize) -> Result<bool> {
         let mut state = lock(&self.state);
         let mut done = 0;
-        if state.queue.is_empty() {
-            match self.ask(&mut state, ask, &mut done) {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                Err(error) => {
-                    drop(state);
-                    return self.fail(&error).map(|()| true);
-                }
+        match self.give_now(&mut state, ask, &mut done) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) => {
+                drop(state);
+                return self.fail(&error).map(|()| true);
             }
         }
         let taken = done > 0 || state.queue.len() < most;
@@ -174,6 +172,20 @@ impl Road {
             state.queue.push_back(ask.keep(done));
         }
         Ok(taken)
+    }
+
+    /// Makes requests of an operation, if none waits before it; false if not all of it has room.
+    #[inline]
+    fn give_now(&self, state: &mut State, ask: &Ask<'_>, done: &mut u64) -> Result<bool> {
+        if !state.queue.is_empty() {
+            return Ok(false);
+        }
+        if self.ask(state, ask, done)? {
+            return Ok(true);
+        }
+        // What has completed makes room.
+        self.look(state, true)?;
+        self.ask(state, ask, done)
     }
 
     /// Whether an operation more would be taken.

@@ -241,6 +241,61 @@ fn full_queue(nic: Nic) {
     });
 }
 
+/// Runs on the first two of three ranks on the stand-in; the second does nothing.
+fn alone(run: impl Fn(&Rank, &Way) + Sync) {
+    ranks(Nic::StandIn, |rank| {
+        let me = rank.comm.rank();
+        if let Some(way) = (me < 2).then(|| rank.way(1 - me)) {
+            if me == 0 {
+                run(rank, &way);
+            }
+            rank.barrier();
+        } else {
+            rank.barrier();
+        }
+    });
+}
+
+/// A flush has a request of its own to wait for, whatever was asked for before it.
+#[test]
+fn reads_alone_can_be_flushed() {
+    alone(|_, way| {
+        for count in [1, 20] {
+            for _ in 0..count {
+                way.connection.read(&way.source, 0, &way.target, 0, 8).unwrap();
+            }
+            way.connection.flush(Duration::from_secs(20)).unwrap();
+        }
+    });
+}
+
+/// Memory that its owner drops is kept until the NIC has read it, and no longer.
+#[test]
+fn memory_is_kept_until_its_requests_are_done() {
+    alone(|rank, way| {
+        let buffer = Arc::new(HostBuffer::new(rank.comm.context(), LEN).unwrap());
+        let memory = rank.comm.register_host(&buffer, rank.nic.endpoint().transport).unwrap();
+        let buffer = {
+            let weak = Arc::downgrade(&buffer);
+            drop(buffer);
+            weak
+        };
+        {
+            let _batch = way.connection.batch();
+            way.connection.write(&way.target, 0, &memory, 0, 4096).unwrap();
+            drop(memory);
+            // Short of what the queue pair holds: nothing is posted before the batch ends.
+            for _ in 0..100 {
+                way.write(&way.target).unwrap();
+                way.connection.write(&way.target, 0, &way.source, 0, 8).unwrap();
+            }
+            assert!(buffer.upgrade().is_some(), "the NIC has not read it");
+        }
+        way.connection.flush(soon()).unwrap();
+        assert!(buffer.upgrade().is_none(), "it is kept for nothing");
+    });
+}
+
 #[test]
 fn a_wrong_key_fails_one_connection() {
     wrong_key(Nic::StandIn);
