@@ -95,6 +95,7 @@ impl Abort {
     }
 
     /// The first cause, once there is one.
+    #[inline]
     pub fn cause(&self) -> Option<&AbortCause> {
         self.shared.cause.get()
     }
@@ -105,6 +106,7 @@ impl Abort {
     }
 
     /// `Ok` while it is off, otherwise the error of `op`.
+    #[inline]
     pub fn check(&self, op: &'static str) -> Result<()> {
         match self.cause() {
             None => Ok(()),

@@ -35,6 +35,7 @@ impl Creator {
     }
 
     /// Whether the current process is a forked child of this one.
+    #[inline]
     pub(crate) fn forked(self) -> bool {
         GENERATION.load(Ordering::Relaxed) != self.generation
     }

@@ -50,6 +50,7 @@ impl<'a> VolatileSlice<'a> {
     }
 
     /// The bytes `offset .. offset + len`; an error if they are not all inside.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Result<VolatileSlice<'a>> {
         let ptr = self.at(offset, len)?;
         // SAFETY: `at` checked that the range lies inside this slice, whose contract it inherits.

@@ -124,10 +124,13 @@ impl Control {
     }
 
     /// `Ok` while `peer` can be talked to. One load while all is well: every operation of a connection asks.
+    #[inline]
     pub(super) fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
-        if !self.uneasy.load(Ordering::Acquire) {
-            return Ok(());
-        }
+        if self.uneasy.load(Ordering::Acquire) { self.check_standing(op, peer) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_standing(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
         if state.leaving {
             return Err(Error::usage(op, "the communicator is closed"));
@@ -157,6 +160,7 @@ impl Control {
     }
 
     /// `Ok` while nothing has failed. A few loads while all is well. Not for the service thread.
+    #[inline]
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         self.drop_released();
         self.notice_abandoned();

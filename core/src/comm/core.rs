@@ -138,6 +138,7 @@ impl Core {
     }
 
     /// `Ok` while calls can be made: not in a forked child, not aborted.
+    #[inline]
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         if self.context.driver().forked() {
             return Err(Error::usage(

@@ -229,6 +229,7 @@ impl Driver {
     }
 
     /// Whether this process is a forked child of the one that initialised the driver.
+    #[inline]
     pub(crate) fn forked(&self) -> bool {
         self.inner.creator.forked()
     }

@@ -1,7 +1,6 @@
 //! Work requests, collected to be posted with one doorbell.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use rdma_core_sys::{ibv_send_flags as flags, ibv_send_wr, ibv_sge, ibv_wr_opcode as op};
@@ -15,6 +14,8 @@ pub const INLINE_BYTES: usize = 64;
 
 /// The longest message that InfiniBand has, in bytes; longer transfers are several requests.
 const MAX_MESSAGE: u64 = 1 << 31;
+
+const WRITE_INLINE: &str = "write inline";
 
 /// A list of work requests. [`post`](super::QueuePair::post) hands it to the NIC with one doorbell and leaves it empty,
 /// with its memory kept for the next one.
@@ -31,7 +32,7 @@ pub struct Batch {
 struct Slot {
     wr: ibv_send_wr,
     sge: ibv_sge,
-    data: [MaybeUninit<u8>; INLINE_BYTES],
+    data: [u8; INLINE_BYTES],
 }
 
 // SAFETY: the pointers in the slots are set anew by `link` and followed only during the call that posts them.
@@ -82,9 +83,24 @@ impl Batch {
     /// `InvalidUsage` for different lengths or more than [`INLINE_BYTES`].
     #[inline]
     pub fn write_inline(&mut self, data: &[u8], to: RemoteRange) -> Result<Request<'_>> {
-        const OP: &str = "write inline";
-        same_length(OP, data.len() as u64, to.length)?;
-        let slot = self.push_inline(OP, op::IBV_WR_RDMA_WRITE, data)?;
+        same_length(WRITE_INLINE, data.len() as u64, to.length)?;
+        self.write_inline_with(to, |bytes| {
+            bytes.copy_from_slice(data);
+            Ok(())
+        })
+    }
+
+    /// [`write_inline`](Self::write_inline) of what `fill` puts into as many bytes as `to` has.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for more than [`INLINE_BYTES`]; the error of `fill`, and no request then.
+    #[inline]
+    pub fn write_inline_with(
+        &mut self,
+        to: RemoteRange,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Request<'_>> {
+        let slot = self.push_inline(WRITE_INLINE, op::IBV_WR_RDMA_WRITE, to.length, fill)?;
         slot.aim(to);
         Ok(Request { slot })
     }
@@ -176,7 +192,10 @@ impl Batch {
     /// # Errors
     /// `InvalidUsage` for more than [`INLINE_BYTES`].
     pub fn send_inline(&mut self, data: &[u8]) -> Result<Request<'_>> {
-        let slot = self.push_inline("send inline", op::IBV_WR_SEND, data)?;
+        let slot = self.push_inline("send inline", op::IBV_WR_SEND, data.len() as u64, |bytes| {
+            bytes.copy_from_slice(data);
+            Ok(())
+        })?;
         Ok(Request { slot })
     }
 
@@ -223,17 +242,27 @@ impl Batch {
     }
 
     #[inline]
-    fn push_inline(&mut self, name: &'static str, opcode: op, data: &[u8]) -> Result<&mut Slot> {
-        if data.len() > INLINE_BYTES {
-            return Err(too_long(name, data.len() as u64, INLINE_BYTES as u64));
+    fn push_inline(
+        &mut self,
+        name: &'static str,
+        opcode: op,
+        length: u64,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<&mut Slot> {
+        if length > INLINE_BYTES as u64 {
+            return Err(too_long(name, length, INLINE_BYTES as u64));
         }
-        let length = data.len() as u32;
-        self.inline = self.inline.max(length);
+        self.inline = self.inline.max(length as u32);
         let slot = self.push(opcode);
-        slot.data[..data.len()].write_copy_of_slice(data);
-        slot.sge.length = length;
+        slot.sge.length = length as u32;
         slot.wr.send_flags = flags::IBV_SEND_INLINE.0;
-        Ok(slot)
+        match fill(&mut slot.data[..length as usize]) {
+            Ok(()) => Ok(&mut self.slots[self.used - 1]),
+            Err(error) => {
+                self.used -= 1;
+                Err(error)
+            }
+        }
     }
 
     /// The next slot. What the opcode does not use may be left from an earlier request.
@@ -285,8 +314,7 @@ impl Batch {
 
 impl Default for Slot {
     fn default() -> Self {
-        let data = [const { MaybeUninit::uninit() }; INLINE_BYTES];
-        Self { wr: ibv_send_wr::default(), sge: ibv_sge::default(), data }
+        Self { wr: ibv_send_wr::default(), sge: ibv_sge::default(), data: [0; INLINE_BYTES] }
     }
 }
 

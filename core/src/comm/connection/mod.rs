@@ -114,7 +114,7 @@ impl<'a> Span<'a> {
 
 /// What a transport does. Ranges, rights and registration have been checked; no operation has zero bytes.
 trait Backend: Send + Sync {
-    /// Takes an operation; [`kick`](Self::kick) puts it on its way.
+    /// Takes an operation, or says why it has failed; [`kick`](Self::kick) puts it on its way.
     fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
     fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
     /// The value before was `old`.
@@ -206,12 +206,14 @@ impl Connection {
         size: usize,
     ) -> Result<()> {
         const OP: &str = "write";
-        self.check(OP)?;
+        self.check_peer(OP)?;
         let dst = self.theirs(OP, dst, dst_offset, size)?;
         let src = self.ours(OP, src, src_offset, size)?;
         if size > 0 {
             self.inner.backend.write(dst, src)?;
             self.kick()?;
+        } else {
+            self.inner.backend.check()?;
         }
         count(&self.inner.counters.writes, 1);
         count(&self.inner.counters.bytes_written, size as u64);
@@ -231,12 +233,14 @@ impl Connection {
         size: usize,
     ) -> Result<()> {
         const OP: &str = "read";
-        self.check(OP)?;
+        self.check_peer(OP)?;
         let dst = self.ours(OP, dst, dst_offset, size)?;
         let src = self.theirs(OP, src, src_offset, size)?;
         if size > 0 {
             self.inner.backend.read(dst, src)?;
             self.kick()?;
+        } else {
+            self.inner.backend.check()?;
         }
         count(&self.inner.counters.reads, 1);
         count(&self.inner.counters.bytes_read, size as u64);
@@ -257,7 +261,7 @@ impl Connection {
         value: u64,
     ) -> Result<()> {
         const OP: &str = "update_and_sync";
-        self.check(OP)?;
+        self.check_peer(OP)?;
         let dst = self.theirs(OP, dst, dst_offset, 8)?;
         // Memory begins at a multiple of 8 wherever it is; ranges of it may not.
         let base = dst.memory.remote().map_or(0, |(_, base)| base);
@@ -346,12 +350,20 @@ impl Connection {
         Arc::ptr_eq(&self.inner.core, core)
     }
 
+    /// `Ok` while operations can be asked for.
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
-        self.inner.core.check(op)?;
-        if self.peer() != self.inner.core.rank() {
-            self.inner.core.control().check_peer(op, self.peer())?;
-        }
+        self.check_peer(op)?;
         self.inner.backend.check()
+    }
+
+    /// The same but for failures of the connection itself, which its operations find.
+    #[inline]
+    fn check_peer(&self, op: &'static str) -> Result<()> {
+        self.inner.core.check(op)?;
+        if self.peer() == self.inner.core.rank() {
+            return Ok(());
+        }
+        self.inner.core.control().check_peer(op, self.peer())
     }
 
     /// How many signals have come of which somebody was told, for [`await_arrival`](Self::await_arrival).

@@ -19,10 +19,15 @@ impl Control {
         }
     }
 
+    #[inline]
     pub(super) fn drop_released(&self) {
-        if !self.untidy.load(Ordering::Acquire) {
-            return;
+        if self.untidy.load(Ordering::Acquire) {
+            self.tidy();
         }
+    }
+
+    #[cold]
+    fn tidy(&self) {
         let released = {
             let mut state = lock(&self.state);
             self.untidy.store(false, Ordering::Release);

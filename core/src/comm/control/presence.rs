@@ -55,10 +55,15 @@ impl Control {
     }
 
     /// Aborts if a kernel has left because the rank that it waited for had.
+    #[inline]
     pub(super) fn notice_abandoned(&self) {
-        if !self.dismissed.load(Ordering::Relaxed) || self.abort.is_aborted() {
-            return;
+        if self.dismissed.load(Ordering::Relaxed) && !self.abort.is_aborted() {
+            self.look_for_abandoned();
         }
+    }
+
+    #[cold]
+    fn look_for_abandoned(&self) {
         let Some(awaited) = self.waiters.abandoned() else { return };
         let departed = {
             let state = lock(&self.state);

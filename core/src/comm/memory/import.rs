@@ -63,8 +63,8 @@ impl Remote {
     }
 
     /// How the owner's NIC of this number names it.
-    pub(in super::super) fn key(&self, nic: u8) -> Option<RemoteKey> {
-        self.keys.iter().copied().find(|key| key.nic == nic)
+    pub(in super::super) fn key(&self, nic: u8) -> Option<&RemoteKey> {
+        self.keys.iter().find(|key| key.nic == nic)
     }
 
     #[cfg(test)]
