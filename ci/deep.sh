@@ -30,12 +30,23 @@ corpus() {
     NVCC=${NVCC:-$CUDA_BIN/nvcc} timeout 600 ci/corpus.sh --check
 }
 
+# tests SECONDS ARGUMENT...: `cargo test`, built first, so that the bound is the tests' own and a busy machine's build is none.
+tests() {
+    local seconds=$1 argument build=()
+    shift
+    for argument; do
+        [ "$argument" != -- ] || break
+        build+=("$argument")
+    done
+    timeout 2400 cargo test --no-run "${build[@]}" && timeout "$seconds" cargo test "$@"
+}
+
 # sanitized NAME SECONDS ARGUMENT...: tests with a sanitizer, which stable Rust has behind RUSTC_BOOTSTRAP.
 sanitized() {
     local name=$1 seconds=$2
     shift 2
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$name -Cforce-frame-pointers=yes" CARGO_TARGET_DIR=target/$name \
-        timeout "$seconds" cargo test --quiet --target x86_64-unknown-linux-gnu --no-fail-fast "$@"
+        tests "$seconds" --quiet --target x86_64-unknown-linux-gnu --no-fail-fast "$@"
 }
 # Memory errors and leaks: the networking and communicator code with its fds, mappings and callbacks, and the software
 # driver. What belonged to a lost context is left alone for good, so that test is looked at without leaks.
@@ -77,13 +88,13 @@ soak() {
 }
 # Ranks killed and stopped at 200 random moments; the output says which, and how soon the others knew.
 loss() {
-    AQUEDUCT_TEST_MOMENTS=200 timeout 1800 cargo test -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
+    AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
 }
 # Every test again and again, more at a time than there are cores: what only fails when threads meet badly.
 again() {
     local round
     for ((round = 1; round <= rounds; round++)); do
-        timeout 900 cargo test --workspace --quiet --lib --tests -- --test-threads $(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
+        tests 900 --workspace --quiet --lib --tests -- --test-threads $(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
             { cat .cache/ci/round.log; echo "again: round $round of $rounds failed"; return 1; }
     done
     echo "again: all tests passed $rounds times"
@@ -95,18 +106,18 @@ launchers() {
     need mpiexec.hydra mpich
     need '/usr/lib/*/pmix2/include/pmix.h' libpmix-dev
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    timeout 900 cargo test --release -p aqueduct-tools --test command launchers:: -- --ignored --test-threads=1 &&
-        timeout 600 cargo test --release -p aqueduct --lib launch::pmix -- --ignored &&
-        timeout 900 cargo test --release -p aqueduct-tests --test it launchers:: -- --ignored --skip torchrun --test-threads=1
+    tests 900 --release -p aqueduct-tools --test command launchers:: -- --ignored --test-threads=1 &&
+        tests 600 --release -p aqueduct --lib launch::pmix -- --ignored &&
+        tests 900 --release -p aqueduct-tests --test it launchers:: -- --ignored --skip torchrun --test-threads=1
 }
 
 # A thousand ranks wired up.
 scale() {
-    timeout 900 cargo test --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
+    tests 900 --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
 }
 
 # The first driver calls of a job fail, each once, and every kind of network fault happens at many places.
-faults() { timeout 1800 cargo test --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
+faults() { tests 1800 --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
 
 # Every decoder under libFuzzer, from its kept corpus on. The coverage is stable rustc's own LLVM pass; --target keeps build
 # scripts out of it. What is found stays in .cache/fuzz.
