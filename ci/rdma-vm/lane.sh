@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The steps of the lanes, each lane in one boot: ci/rdma-vm/lane.sh smoke|long, or netem RULE... To add one, add a line here.
+# The steps of the lanes: ci/rdma-vm/lane.sh smoke|long, or netem RULE... To add one, add a line here. Each lane is one boot,
+# and what measures speed another.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 lane=${1:-smoke}
@@ -43,7 +44,7 @@ case $lane in
         )
         ;;
     long)
-        options+=(--timeout 1500)
+        options+=(--timeout 1300)
         steps=(
             'verbs-pair --gid -g ibv_rc_pingpong -n 100'
             'nics 2 tests core-tests rdma::tests::nic::nic_'
@@ -58,7 +59,6 @@ case $lane in
             'nics 1 tests it transports::losses::too_little_lockable_memory'
             "hosts 2 --rdma-netem 'loss 0.1% delay 100us' '$perf Ib0 --memory host -b 64 -e 64K -f 32 -W 16 -n 2'"
             "hosts 2 --netem 'loss 1% delay 5ms 2ms reorder 10%' '$perf Ethernet --memory host -b 64 -e 1M -f 16 -W 16 -n 2'"
-            'verbs-speed'
         )
         ;;
     netem)
@@ -71,4 +71,10 @@ case $lane in
         ;;
     *) echo "lane.sh: no lane $lane" >&2 && exit 2 ;;
 esac
-exec ci/rdma-vm/run "${options[@]}" "${steps[@]}"
+status=0
+ci/rdma-vm/run "${options[@]}" "${steps[@]}" || status=$?
+# In a boot of its own, whose clock other work on this machine does not disturb.
+if [ "$lane" = long ]; then
+    ci/rdma-vm/run --steady --step 280 --timeout 300 --put "$tool=aqueduct" 'verbs-speed 3' || status=$?
+fi
+exit $status
