@@ -74,8 +74,6 @@ unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     drop(unsafe { Box::from_raw(whole) });
 }
 
-pub(super) unsafe extern "C" fn forget_list(_: *mut *mut ibv_device) {}
-
 unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     devices::find(device).raw.name.as_ptr()
 }

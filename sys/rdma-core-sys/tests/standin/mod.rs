@@ -33,9 +33,13 @@ pub fn without_devices() -> VerbsTable {
     unsafe extern "C" fn empty(count: *mut core::ffi::c_int) -> *mut *mut ibv_device {
         // SAFETY: the caller gives a live output.
         unsafe { *count = 0 };
-        Box::leak(Box::new([std::ptr::null_mut::<ibv_device>()])).as_mut_ptr()
+        Box::into_raw(Box::new(std::ptr::null_mut()))
     }
-    VerbsTable { ibv_get_device_list: empty, ibv_free_device_list: entries::forget_list, ..table() }
+    unsafe extern "C" fn free(list: *mut *mut ibv_device) {
+        // SAFETY: `empty` made it, and its owner gives it back once.
+        drop(unsafe { Box::from_raw(list) });
+    }
+    VerbsTable { ibv_get_device_list: empty, ibv_free_device_list: free, ..table() }
 }
 
 /// What queue pair `number` has seen so far.
