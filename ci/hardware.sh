@@ -67,6 +67,7 @@ if [ "$gpus" -gt 1 ]; then
         step "port-lat-$transport" 120 $run 2 -- aqueduct perf port-lat -t $transport -J "$out/port-lat-$transport.json"
         step "port-put-$transport" 120 $run 2 -- aqueduct perf port-put -t $transport -J "$out/port-put-$transport.json"
     done
+    step port-lat-fenced 120 $run 2 -- aqueduct perf port-lat -t CudaIpc --fenced -J "$out/port-lat-fenced.json"
     step port-lat-spin 120 $run 2 -- aqueduct perf port-lat -t CudaIpc --spin -J "$out/port-lat-spin.json"
     step port-hop-128m 120 $run 2 -- aqueduct perf port-put -t CudaIpc -W 1 -b 128M -e 128M -J "$out/port-hop-128m.json"
     [ "$gpus" -lt 3 ] || step write-all-to-all 90 $run "$gpus" -- aqueduct perf write -t CudaIpc -p all-to-all -b 1M -e 256M -J "$out/write-all-to-all.json"

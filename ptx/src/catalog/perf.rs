@@ -132,6 +132,7 @@ pub(super) const ROWS: &[Kernel] = &[
                 arg("iterations", "u32"),
                 arg("first", "u64"),
                 arg("begins", "u32"),
+                arg("fenced", "u32"),
                 arg("patience", "u64"),
                 arg("result", "u64"),
             ],

@@ -46,6 +46,9 @@ struct Common {
 pub(crate) struct LatencyArgs {
     #[command(flatten)]
     common: Common,
+    /// The bare loop takes a position and fences before it writes its word, as every push to a FIFO has to
+    #[arg(long)]
+    fenced: bool,
     /// Round trips of one measurement
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: Option<u32>,
@@ -110,13 +113,17 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     let most = sizes.iter().copied().max().unwrap_or(0);
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
     let mut hop = Hop::new(&rank)?;
-    let mut relay = if common.has_bare() { Some(Relay::new(&rank)?) } else { None };
+    let mut relay = if common.has_bare() { Some(Relay::new(&rank, args.fenced)?) } else { None };
     let header = common.header(
         &rank,
         NAME,
         &format!("round trips {}", auto(args.iterations)),
         "put and signal until the peer's kernel has waited, half a round trip; 0 B: a signal alone",
-        "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls",
+        if args.fenced {
+            "a position, a fence, a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls"
+        } else {
+            "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls"
+        },
     )?;
     let report = Versus::new(NAME, header, "bytes", Unit::Microseconds);
     let code = super::present(&rank, report, &common.files, |keep| {

@@ -65,10 +65,16 @@ fn pushes_of_several_ranks_at_once() {
 
 #[test]
 fn hops_of_a_port_channel() {
-    for (transport, bare) in [("CudaIpc", true), ("Ethernet", false)] {
-        let arguments =
-            ["port-lat", "-t", transport, "-b", "5", "-e", "5000", "-f", "30", "-n", "5", "-r", "1"];
-        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}")]);
+    let ways = [
+        ("CudaIpc", true, "bare: a word"),
+        ("CudaIpc", true, "bare: a position"),
+        ("Ethernet", false, "ours: "),
+    ];
+    for (transport, bare, said) in ways {
+        let mut arguments =
+            vec!["port-lat", "-t", transport, "-b", "5", "-e", "5000", "-f", "30", "-n", "5", "-r", "1"];
+        arguments.extend(said.ends_with("position").then_some("--fenced"));
+        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), said]);
         let rows = rows(&outcome);
         assert_eq!(sizes(&rows), ["0", "8", "152", "4504"]);
         stands_beside(&rows, bare);

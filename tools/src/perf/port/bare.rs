@@ -17,6 +17,8 @@ use crate::perf::beside::Beside;
 /// peer's kernel polls the flag.
 pub(super) struct Relay {
     function: Function,
+    /// Whether a position is taken and a fence made before the word.
+    fenced: bool,
     word: Arc<PinnedBuffer>,
     /// What the copies are enqueued on.
     stream: Stream,
@@ -40,7 +42,7 @@ struct Route {
 }
 
 impl Relay {
-    pub(super) fn new(rank: &Rank) -> Result<Self> {
+    pub(super) fn new(rank: &Rank, fenced: bool) -> Result<Self> {
         let Some(function) = load_kernels(&rank.context, "perf_port_bare", &[])?.pop() else {
             bail!("kernel file perf_port_bare has no entry");
         };
@@ -49,7 +51,7 @@ impl Relay {
         // By the thread that reads it, so that it lies beside the GPU, too.
         let word = thread.begin(move || PinnedBuffer::new(&context, 64))?.get(rank.deadline())??;
         let stream = Stream::new(&rank.context)?;
-        Ok(Self { function, word: Arc::new(word), stream, first: 1, thread })
+        Ok(Self { function, fenced, word: Arc::new(word), stream, first: 1, thread })
     }
 
     /// Microseconds one way.
@@ -67,6 +69,7 @@ impl Relay {
             give_way: rank.context.driver().is_software(),
         };
         self.first += route.count;
+        let fenced = u32::from(self.fenced);
         let (first, begins, deadline) = (route.first, u32::from(end.begins()), rank.deadline());
         rank.barrier()?;
         let host = self.thread.begin(move || route.serve(deadline))?;
@@ -78,6 +81,7 @@ impl Relay {
             arg(&iterations),
             arg(&first),
             arg(&begins),
+            arg(&fenced),
             arg(&patience),
             arg(&result),
         ];
