@@ -1,5 +1,7 @@
 //! Executes posted requests.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rdma_core_sys::{
     ibv_access_flags as access, ibv_qp_state as state, ibv_send_flags as flags, ibv_send_wr, ibv_sge,
     ibv_wc as Wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as wc, ibv_wr_opcode as op,
@@ -127,8 +129,17 @@ impl Machine {
                 let Some(there) = self.remote(peer, rdma.rkey, rdma.remote_addr, length, needed) else {
                     return self.refuse(peer);
                 };
-                // SAFETY: both are `size` bytes of live memory, which may overlap.
-                unsafe { std::ptr::copy(here, there, size) };
+                if size == 8 && (there as usize).is_multiple_of(8) {
+                    // As NICs do: whoever polls a word sees all of it, and behind it what was written before.
+                    // SAFETY: both are 8 bytes of live memory, `there` is aligned, and who polls it does so atomically.
+                    unsafe {
+                        let word = here.cast::<u64>().read_unaligned();
+                        AtomicU64::from_ptr(there.cast()).store(word, Ordering::Release);
+                    }
+                } else {
+                    // SAFETY: both are `size` bytes of live memory, which may overlap.
+                    unsafe { std::ptr::copy(here, there, size) };
+                }
                 if wr.opcode == op::IBV_WR_RDMA_WRITE {
                     return wc::IBV_WC_SUCCESS;
                 }
