@@ -7,7 +7,7 @@
 //! ```no_run
 //! use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult, ProxyTrigger};
 //! # fn main() -> aqueduct::Result<()> {
-//! # let driver = aqueduct::gpu::Driver::select()?;
+//! # let driver = aqueduct::gpu::Driver::select(None)?;
 //! # let context = aqueduct::gpu::Context::new(&aqueduct::gpu::Device::new(&driver, 0)?)?;
 //! let proxy = Proxy::start(&context, ProxyConfig::default(), |trigger: &ProxyTrigger| {
 //!     println!("a kernel asks for {:?}", trigger.payload());
