@@ -16,6 +16,12 @@ format() { component fmt rustfmt && cargo fmt --all --check; }
 clippy() { component clippy clippy && cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
 tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
+# A job of ours beside one of `nobody`.
+two-users() {
+    [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
+    timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
+        neighbours::jobs_of_two_users_are_right_side_by_side
+}
 # Its own folder, or everything would be compiled anew in each direction. The software device is only along for the
 # ride here: unoptimised it compiles in seconds.
 loom() {
@@ -35,6 +41,7 @@ lane sync-tags ci/sync-tags.sh
 lane clippy clippy
 lane docs docs
 lane tests tests
+lane two-users two-users
 lane loom loom
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh

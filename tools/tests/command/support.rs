@@ -1,5 +1,6 @@
 //! Running the command with a limit of time, and looking for what it left.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -66,7 +67,8 @@ pub(crate) fn script(text: &str) -> Command {
     command
 }
 
-fn command(program: &str) -> Command {
+/// `program`, as [`aqueduct`] starts it.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("AQUEDUCT_") {
