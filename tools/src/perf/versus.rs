@@ -115,7 +115,10 @@ impl Table for Versus {
         write!(out, "{:>12}", row.size)?;
         for spread in [Some(row.ours), row.bare] {
             match spread {
-                Some(Spread { median, min, max }) => write!(out, " {median:>10.3} {min:>10.3} {max:>10.3}")?,
+                Some(Spread { median, min, max }) => {
+                    let [median, min, max] = [median, min, max].map(figure);
+                    write!(out, " {median:>10} {min:>10} {max:>10}")?;
+                }
                 None => write!(out, " {:>10} {:>10} {:>10}", "-", "-", "-")?,
             }
         }
@@ -147,6 +150,11 @@ impl Table for Versus {
         writeln!(out, "# ratio: our speed by that of the bare way, by medians; more is faster")?;
         write_verdict(self.wrong(), out)
     }
+}
+
+/// Three places, or what is left of a figure that has none there.
+fn figure(value: f64) -> String {
+    if value == 0.0 || value >= 0.001 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
 
 #[cfg(test)]
