@@ -65,7 +65,7 @@ thread() {
     fi
     TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
         --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
-        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: abort
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: group:: setup:: memory:: transport:: abort
 }
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }

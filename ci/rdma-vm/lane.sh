@@ -37,7 +37,7 @@ case $lane in
         steps=(
             'verbs-pair --gid -g ibv_rc_pingpong -n 100'
             'nics 2 tests core-tests rdma::tests::nic::nic_'
-            'nics 1 tests core-tests comm::connection::verbs::tests::nic_'
+            'nics 1 tests core-tests transport::verbs::tests::nic_'
             'nics 1 tests it transports::verbs::device_to_device'
             'nics 1 tests it ports::nic::'
             "hosts 2 '$perf Ib0 --memory device -b 64 -e 64K -f 32 -W 16 -n 2'"
@@ -48,7 +48,7 @@ case $lane in
         steps=(
             'verbs-pair --gid -g ibv_rc_pingpong -n 100'
             'nics 2 tests core-tests rdma::tests::nic::nic_'
-            'nics 1 tests core-tests comm::connection::verbs::tests::nic_'
+            'nics 1 tests core-tests transport::verbs::tests::nic_'
             'nics 1 tests it transports::verbs::'
             'nics 1 tests it ports::nic::'
             "hosts 4 '$perf Ib0 --memory device --pattern all-to-all -b 8K -e 64K -f 8 -W 8 -n 2'"

@@ -6,10 +6,13 @@
 //! |---|---|
 //! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`fault`] [`logging`] [`wire`] [`volatile`] [`sync`] |
 //! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
-//! | 2 | [`bootstrap`] [`comm`] |
-//! | 3 | [`proxy`] |
-//! | 4 | [`channel`] |
-//! | 5 | [`collective`] |
+//! | 2 | [`bootstrap`] `group` |
+//! | 3 | `setup` `memory` |
+//! | 4 | `transport` |
+//! | 5 | [`comm`] |
+//! | 6 | [`proxy`] |
+//! | 7 | [`channel`] |
+//! | 8 | [`collective`] |
 
 pub mod abort;
 pub mod deadline;
@@ -28,6 +31,13 @@ pub mod rdma;
 pub mod shm;
 
 pub mod bootstrap;
+mod group;
+
+mod memory;
+mod setup;
+
+mod transport;
+
 pub mod comm;
 
 pub mod proxy;

@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::AbortHandle;
 
-use super::config::CommunicatorConfig;
-use super::connection::{ConnectItem, Connection};
-use super::core::{AbortMemory, Core};
-use super::endpoint::{EndpointConfig, Transport};
-use super::key::{Key, Kind};
-use super::memory::{self, RecvItem, RegisteredMemory, SendItem};
-use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
-use super::pending::{Dependency, Pending};
-use super::report::AbortReport;
-use super::semaphore::{
-    Device2DeviceSemaphore, Flavour, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreItem,
-};
-use super::setup::{self, Item};
-use super::shrink;
-use super::topology::Topology;
-use super::wire_up::{self, Introduction};
 use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
+use crate::comm::config::CommunicatorConfig;
+use crate::comm::connection::{ConnectItem, Connection};
+use crate::comm::core::{AbortMemory, Core};
+use crate::comm::report::AbortReport;
+use crate::comm::semaphore::{
+    Device2DeviceSemaphore, Flavour, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreItem,
+};
+use crate::comm::shrink;
+use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Device, KeepAlive};
+use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
+use crate::group::wire_up::{self, Introduction};
+use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use crate::setup::key::{Key, Kind};
+use crate::setup::pending::{Dependency, Pending};
+use crate::setup::run::{self, Item};
 use crate::sync::{Mutex, lock, lock_until};
+use crate::transport::endpoint::{EndpointConfig, Transport};
 
 /// Tags from here on belong to the library's own objects.
 pub const RESERVED_TAGS: u64 = 1 << 63;
@@ -231,7 +231,7 @@ impl Communicator {
             std::mem::take(&mut queue.items)
         };
         let checked = self.core.check("setup");
-        let made = setup::run(&self.core, items, deadline);
+        let made = run::run(&self.core, items, deadline);
         checked.and(made)
     }
 
@@ -284,7 +284,7 @@ impl Communicator {
         shrink::shrink(self, without, deadline.into())
     }
 
-    pub(super) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 

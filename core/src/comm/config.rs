@@ -119,7 +119,7 @@ impl CommunicatorConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.peer_timeout {
             Some(timeout) if timeout < SHORTEST => Err(Error::usage(
                 "Communicator::new",

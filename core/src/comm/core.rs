@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord, NO_PEER};
 
-use super::config::CommunicatorConfig;
-use super::control::Control;
-use super::endpoint::Transport;
-use super::links::Links;
-use super::memory::{Imports, Regions, RegisteredMemory};
-use super::nics::{Nic, Nics};
-use super::peer::PeerInfo;
-use super::standing::Waiters;
-use super::tokens::{Side, TokenPool};
-use super::topology::Topology;
 use crate::abort::{Abort, AbortRecordCell, AbortWord};
+use crate::comm::config::CommunicatorConfig;
+use crate::comm::tokens::{Side, TokenPool};
+use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
+use crate::group::control::Control;
+use crate::group::links::Links;
+use crate::group::peer::PeerInfo;
+use crate::group::standing::Waiters;
+use crate::memory::{Imports, Regions, RegisteredMemory};
 use crate::net::{Frame, Handler, Link, Reactor, ReactorConfig};
 use crate::rdma::Access;
 use crate::sync::{Mutex, lock};
+use crate::transport::endpoint::Transport;
+use crate::transport::verbs::nics::{Nic, Nics};
 
 /// The shared part of a communicator. Its service thread does not hold it.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(crate) struct Core {
     rank: u32,
     peers: Arc<[PeerInfo]>,
     topology: Topology,
@@ -43,7 +43,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(crate) fn new(
         context: Context,
         config: CommunicatorConfig,
         peers: Arc<[PeerInfo]>,
@@ -57,48 +57,48 @@ impl Core {
         Self { rank, peers, topology, config, imports, regions, tokens, data, nics, abort, links, context }
     }
 
-    pub(super) fn rank(&self) -> u32 {
+    pub(crate) fn rank(&self) -> u32 {
         self.rank
     }
 
-    pub(super) fn peers(&self) -> &[PeerInfo] {
+    pub(crate) fn peers(&self) -> &[PeerInfo] {
         &self.peers
     }
 
-    pub(super) fn peer(&self, rank: u32) -> &PeerInfo {
+    pub(crate) fn peer(&self, rank: u32) -> &PeerInfo {
         &self.peers[rank as usize]
     }
 
-    pub(super) fn topology(&self) -> &Topology {
+    pub(crate) fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    pub(super) fn config(&self) -> &CommunicatorConfig {
+    pub(crate) fn config(&self) -> &CommunicatorConfig {
         &self.config
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
-    pub(super) fn control(&self) -> &Arc<Control> {
+    pub(crate) fn control(&self) -> &Arc<Control> {
         self.links.control()
     }
 
-    pub(super) fn links(&self) -> &Links {
+    pub(crate) fn links(&self) -> &Links {
         &self.links
     }
 
-    pub(super) fn imports(&self) -> &Imports {
+    pub(crate) fn imports(&self) -> &Imports {
         &self.imports
     }
 
-    pub(super) fn regions(&self) -> &Arc<Regions> {
+    pub(crate) fn regions(&self) -> &Arc<Regions> {
         &self.regions
     }
 
     /// The thread that moves the data of connections. Not the one of the control links: it may wait for the driver.
-    pub(super) fn data_reactor(&self) -> Result<Arc<Reactor>> {
+    pub(crate) fn data_reactor(&self) -> Result<Arc<Reactor>> {
         let mut data = lock(&self.data);
         if let Some(reactor) = &*data {
             return Ok(reactor.clone());
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// The NICs of this host.
-    pub(super) fn nics(&self) -> Result<Arc<Nics>> {
+    pub(crate) fn nics(&self) -> Result<Arc<Nics>> {
         let mut nics = lock(&self.nics);
         if let Some(nics) = &*nics {
             return Ok(nics.clone());
@@ -117,12 +117,12 @@ impl Core {
     }
 
     /// NIC `number` of this host.
-    pub(super) fn nic(&self, number: u8) -> Result<Arc<Nic>> {
+    pub(crate) fn nic(&self, number: u8) -> Result<Arc<Nic>> {
         self.nics()?.nic(number, &*self.data_reactor()?)
     }
 
     /// `memory`, registered with the NICs among its transports.
-    pub(super) fn on_nics(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
+    pub(crate) fn on_nics(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
         let nics = memory.transports().iter().filter_map(|transport| match transport {
             Transport::Ib(number) => Some(self.nic(number)),
             _ => None,
@@ -133,13 +133,13 @@ impl Core {
         }
     }
 
-    pub(super) fn abort_memory(&self) -> &AbortMemory {
+    pub(crate) fn abort_memory(&self) -> &AbortMemory {
         &self.abort
     }
 
     /// `Ok` while calls can be made: not in a forked child, not aborted.
     #[inline]
-    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         if self.context.driver().forked() {
             return Err(Error::usage(
                 op,
@@ -149,12 +149,12 @@ impl Core {
         self.control().check(op)
     }
 
-    pub(super) fn open_link(&self, peer: u32, deadline: Deadline) -> Result<()> {
+    pub(crate) fn open_link(&self, peer: u32, deadline: Deadline) -> Result<()> {
         self.links.ensure(peer, deadline)
     }
 
     /// The words of semaphores that are waited for on the device, or on the host; allocated at the first call.
-    pub(super) fn tokens(&self, side: Side) -> Result<Arc<TokenPool>> {
+    pub(crate) fn tokens(&self, side: Side) -> Result<Arc<TokenPool>> {
         let mut tokens = lock(&self.tokens);
         let pool = match side {
             Side::Device => &mut tokens.device,
@@ -208,7 +208,7 @@ impl Drop for Core {
 /// Kernels that wait for one rank poll that rank's word, all others the group's. An abort raises all of them; the
 /// departure of a rank raises its own and the group's.
 #[derive(Debug)]
-pub(super) struct AbortMemory {
+pub(crate) struct AbortMemory {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
     /// The group's, then one per rank.
@@ -220,7 +220,7 @@ pub(super) struct AbortMemory {
 
 impl AbortMemory {
     /// Allocates them and has `abort` raise every word.
-    pub(super) fn new(context: &Context, abort: &Abort, rank: u32, size: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(context: &Context, abort: &Abort, rank: u32, size: u32) -> Result<Arc<Self>> {
         const APART: usize = 256;
         const { assert!(APART.is_multiple_of(align_of::<AbortRecord>())) };
         let count = size as usize + 1;
@@ -244,12 +244,12 @@ impl AbortMemory {
     }
 
     /// For kernels that wait for any rank.
-    pub(super) fn handle(&self) -> AbortHandle {
+    pub(crate) fn handle(&self) -> AbortHandle {
         self.handle_at(0)
     }
 
     /// For kernels that wait for `peer` only.
-    pub(super) fn handle_for(&self, peer: u32) -> AbortHandle {
+    pub(crate) fn handle_for(&self, peer: u32) -> AbortHandle {
         self.handle_at(peer as usize + 1)
     }
 
@@ -263,11 +263,11 @@ impl AbortMemory {
         }
     }
 
-    pub(super) fn keep_alive(&self) -> KeepAlive {
+    pub(crate) fn keep_alive(&self) -> KeepAlive {
         self.pinned.clone()
     }
 
-    pub(super) fn record(&self) -> Option<AbortRecord> {
+    pub(crate) fn record(&self) -> Option<AbortRecord> {
         self.record.read(ABORT_RECORD_COMPLETE)
     }
 }

@@ -3,17 +3,18 @@
 
 use std::os::fd::OwnedFd;
 
-pub use super::control::fuzzing::letters;
-pub use super::memory::fuzzing::memory;
+pub use crate::group::control::fuzzing::letters;
+pub use crate::memory::fuzzing::memory;
 
-use super::endpoint::{EndpointWire, Transport};
-use super::frames::{Release, Setup, decode_failure, encode_failure};
-use super::holds::HoldId;
-use super::key::Kind;
-use super::mailbox::{Message, Offer};
-use super::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::abort::AbortCause;
 use crate::error::Error;
+use crate::group::frames::{decode_failure, encode_failure};
+use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
+use crate::memory::ledger::{HoldId, Release};
+use crate::setup::key::Kind;
+use crate::setup::mailbox::{Message, Offer};
+use crate::setup::wire::Setup;
+use crate::transport::endpoint::{EndpointWire, Transport};
 
 /// What a rank says about itself.
 pub fn peer_info(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -88,7 +89,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
     for transport in [Transport::CudaIpc, Transport::Ethernet, Transport::Ib(23)] {
         all.push(("endpoint", EndpointWire { transport, detail: vec![1, 2] }.encode()));
     }
-    all.extend(super::memory::fuzzing::wire_forms());
-    all.extend(super::control::fuzzing::sent());
+    all.extend(crate::memory::fuzzing::wire_forms());
+    all.extend(crate::group::control::fuzzing::sent());
     all
 }

@@ -5,44 +5,29 @@
 //! [`Pending`], and [`Communicator::setup`] makes them all, each as soon as both ends are ready. Everything goes over the
 //! communicator's own authenticated links; the bootstrap is only needed to make it.
 
-mod communicator;
-mod config;
-mod connection;
-mod control;
-mod core;
-mod endpoint;
-mod frames;
+pub(crate) mod communicator;
+pub(crate) mod config;
+pub(crate) mod connection;
+pub(crate) mod core;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod holds;
-mod key;
-mod links;
-mod mailbox;
-mod memory;
-mod neighbours;
-mod nics;
-mod peer;
-mod pending;
 mod register;
-mod registry;
 mod report;
-mod semaphore;
-mod setup;
+pub(crate) mod semaphore;
 mod shrink;
-mod standing;
-mod tokens;
+pub(crate) mod tokens;
 mod topology;
-mod wire_up;
 
+pub use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
+pub use crate::group::wire_up::{ControlLinks, Introduction};
+pub use crate::memory::{HostBuffer, RegisteredMemory};
+pub use crate::setup::pending::{Dependency, Pending};
+pub use crate::transport::backend::ConnectionCounters;
+pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
 pub use communicator::{Communicator, RESERVED_TAGS};
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;
-pub use connection::{Batch, Connection, ConnectionCounters};
-pub use endpoint::{EndpointConfig, IbSignal, Transport, Transports};
-pub use memory::{HostBuffer, RegisteredMemory};
-pub use peer::{DeviceIdentity, DriverKind, PeerInfo};
-pub use pending::{Dependency, Pending};
+pub use connection::{Batch, Connection};
 pub use report::AbortReport;
 pub use semaphore::{Device2DeviceSemaphore, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreCounters};
 pub use topology::{PeerTopology, Topology};
-pub use wire_up::{ControlLinks, Introduction};

@@ -1,12 +1,13 @@
 //! Registering memory with a communicator.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use super::communicator::Communicator;
-use super::endpoint::Transports;
-use super::memory::{self, HostBuffer, RegisteredMemory};
+use crate::comm::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, GpuBuffer};
+use crate::memory::{self, HostBuffer, RegisteredMemory};
+use crate::transport::endpoint::{Transport, Transports};
 
 impl Communicator {
     /// Registers all of `buffer` for `transports`. Nothing is sent; registering twice is harmless.
@@ -96,5 +97,23 @@ impl Communicator {
         // SAFETY: the caller's promise is the same.
         let memory = unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }?;
         self.core().on_nics(memory)
+    }
+
+    /// The NIC that is nearest to this rank's device on the PCIe bus, to connect over and to register memory for:
+    /// [`Transport::Ib`] with its number. Ranks of a host for which several are equally near take them in turn; NICs whose
+    /// ports are all down come last.
+    ///
+    /// `AQUEDUCT_IB_DEVICES` says which NICs are considered, and naming `Transport::Ib(n)` instead chooses one.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none; what listing them says.
+    pub fn nearest_nic(&self) -> Result<Transport> {
+        let (core, me) = (self.core(), self.rank());
+        let mine = core.peer(me);
+        let turn = core.peers().iter().filter(|peer| peer.rank < me && peer.same_host(mine)).count();
+        let gpu = core.context().device().pci_bus_id()?;
+        let (number, distance) = core.nics()?.nearest(Path::new("/sys"), &gpu, turn)?;
+        log::debug!("rank {me}: nearest to {gpu} is Ib{number}: {distance}");
+        Ok(Transport::Ib(number))
     }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::communicator::Communicator;
-use super::control::Address;
-use super::links::Links;
 use crate::bootstrap::Bootstrap;
+use crate::comm::communicator::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::control::Address;
+use crate::group::links::Links;
 use crate::net::Secret;
 
 const OP: &str = "shrink";

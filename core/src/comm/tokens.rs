@@ -4,37 +4,37 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::Core;
-use super::endpoint::{Transport, Transports};
-use super::memory::{self, HostBuffer, RegisteredMemory};
+use crate::comm::core::Core;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
+use crate::memory::{self, HostBuffer, RegisteredMemory};
 use crate::rdma::Access;
 use crate::sync::{Mutex, lock};
+use crate::transport::endpoint::{Transport, Transports};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
-pub(super) const SLOT_BYTES: usize = 256;
+pub(crate) const SLOT_BYTES: usize = 256;
 /// Where in a slot the inbound counter is.
-pub(super) const INBOUND: usize = 0;
+pub(crate) const INBOUND: usize = 0;
 /// Where the expected inbound counter is.
-pub(super) const EXPECTED_INBOUND: usize = 128;
+pub(crate) const EXPECTED_INBOUND: usize = 128;
 /// Where the outbound counter is.
-pub(super) const OUTBOUND: usize = 136;
+pub(crate) const OUTBOUND: usize = 136;
 
 /// How long zeroing a slot may take before the device counts as stuck.
 const ZEROING: Duration = Duration::from_secs(30);
 
 /// Who waits for a semaphore: where its words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Device,
     Host,
 }
 
 /// All slots of one communicator on one side.
 #[derive(Debug)]
-pub(super) struct TokenPool {
+pub(crate) struct TokenPool {
     side: Side,
     memory: RegisteredMemory,
     /// The same for each NIC that a semaphore has needed it for.
@@ -46,13 +46,13 @@ pub(super) struct TokenPool {
 
 /// A slot in use; free again when the semaphore here and the peer's are both gone.
 #[derive(Debug)]
-pub(super) struct TokenSlot {
+pub(crate) struct TokenSlot {
     pool: Arc<TokenPool>,
     slot: u32,
 }
 
 impl TokenPool {
-    pub(super) fn new(context: &Context, side: Side, count: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(context: &Context, side: Side, count: u32) -> Result<Arc<Self>> {
         let bytes = SLOT_BYTES * (count as usize).max(1);
         let memory = match side {
             Side::Device => {
@@ -89,7 +89,7 @@ impl TokenPool {
     }
 
     /// A slot whose words are zero.
-    pub(super) fn claim(self: &Arc<Self>) -> Result<Arc<TokenSlot>> {
+    pub(crate) fn claim(self: &Arc<Self>) -> Result<Arc<TokenSlot>> {
         let Some(slot) = lock(&self.free).pop_front() else {
             let message = format!(
                 "all {} semaphores of this communicator are in use; drop some, or raise CommunicatorConfig::semaphores",
@@ -109,12 +109,12 @@ impl TokenPool {
 
 impl TokenSlot {
     /// Its name among all slots of the communicator.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         u64::from(self.slot) << 1 | u64::from(self.pool.side == Side::Host)
     }
 
     /// Its bytes, as memory that can be sent, for `transport`.
-    pub(super) fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
+    pub(crate) fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
         self.pool.memory(core, transport)?.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)
     }
 }

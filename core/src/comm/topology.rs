@@ -1,8 +1,8 @@
 //! Who is near: which ranks share this process, host or device, and how their memory is reached.
 #![forbid(unsafe_code)]
 
-use super::peer::PeerInfo;
 use crate::gpu::{Device, PeerLink};
+use crate::group::peer::PeerInfo;
 
 /// Where a rank is, seen from this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

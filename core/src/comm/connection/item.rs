@@ -3,20 +3,22 @@
 
 use std::sync::Arc;
 
-use super::cuda_ipc::CudaIpc;
-use super::{Backend, Connection, Counters, Inner, ethernet, verbs};
+use super::{Connection, Counters, Inner};
 use crate::comm::core::Core;
-use crate::comm::endpoint::{EndpointConfig, EndpointWire, Transport};
-use crate::comm::key::Key;
-use crate::comm::mailbox::Offer;
-use crate::comm::pending::Pending;
-use crate::comm::setup::Item;
 use crate::error::{Error, ErrorKind, Result};
+use crate::setup::key::Key;
+use crate::setup::mailbox::Offer;
+use crate::setup::pending::Pending;
+use crate::setup::run::Item;
 use crate::sync::{AtomicBool, AtomicU32};
+use crate::transport::backend::Backend;
+use crate::transport::endpoint::{EndpointConfig, EndpointWire, Transport};
+use crate::transport::ipc::CudaIpc;
+use crate::transport::{tcp, verbs};
 
 const OP: &str = "connect";
 
-pub(in super::super) struct ConnectItem {
+pub(crate) struct ConnectItem {
     key: Key,
     config: EndpointConfig,
     pending: Pending<Connection>,
@@ -27,12 +29,12 @@ pub(in super::super) struct ConnectItem {
 /// This end, as far as it can be made without knowing the other.
 enum Draft {
     CudaIpc(CudaIpc),
-    Ethernet(Box<ethernet::Draft>),
+    Ethernet(Box<tcp::Draft>),
     Verbs(Box<verbs::Draft>),
 }
 
 impl ConnectItem {
-    pub(in super::super) fn new(key: Key, config: EndpointConfig, pending: Pending<Connection>) -> Self {
+    pub(crate) fn new(key: Key, config: EndpointConfig, pending: Pending<Connection>) -> Self {
         Self { key, config, pending, draft: None, made: None }
     }
 
@@ -40,7 +42,7 @@ impl ConnectItem {
         match self.config.transport {
             Transport::CudaIpc => Ok((Draft::CudaIpc(CudaIpc::new(core.context())?), Vec::new())),
             Transport::Ethernet => {
-                let draft = ethernet::Draft::new(core, self.key, &self.config)?;
+                let draft = tcp::Draft::new(core, self.key, &self.config)?;
                 let detail = draft.describe();
                 Ok((Draft::Ethernet(Box::new(draft)), detail))
             }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use super::Ends;
 use crate::comm::connection::Connection;
 use crate::comm::core::Core;
-use crate::comm::endpoint::Transport;
-use crate::comm::holds::HoldId;
-use crate::comm::key::Key;
-use crate::comm::mailbox::Offer;
-use crate::comm::memory;
-use crate::comm::pending::{Dependency, Pending};
-use crate::comm::setup::Item;
 use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+use crate::memory::ledger::HoldId;
+use crate::setup::key::Key;
+use crate::setup::mailbox::Offer;
+use crate::setup::pending::{Dependency, Pending};
+use crate::setup::run::Item;
+use crate::transport::endpoint::Transport;
 
 const OP: &str = "build_semaphore";
 
 /// One of the sorts of semaphores.
-pub(in super::super) trait Flavour: Clone + Send + 'static {
+pub(crate) trait Flavour: Clone + Send + 'static {
     /// Its number on the wire.
     const NUMBER: u8;
     /// Its name in messages.
@@ -32,7 +32,7 @@ pub(in super::super) trait Flavour: Clone + Send + 'static {
     fn over(ends: Ends) -> Self;
 }
 
-pub(in super::super) struct SemaphoreItem<S> {
+pub(crate) struct SemaphoreItem<S> {
     key: Key,
     dependency: Dependency<Connection>,
     pending: Pending<S>,
@@ -43,7 +43,7 @@ pub(in super::super) struct SemaphoreItem<S> {
 }
 
 impl<S: Flavour> SemaphoreItem<S> {
-    pub(in super::super) fn new(key: Key, dependency: Dependency<Connection>, pending: Pending<S>) -> Self {
+    pub(crate) fn new(key: Key, dependency: Dependency<Connection>, pending: Pending<S>) -> Self {
         Self { key, dependency, pending, connection: None, slot: None, held: Vec::new(), made: None }
     }
 

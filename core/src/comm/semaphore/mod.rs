@@ -19,16 +19,16 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
 
 pub use host::{Host2DeviceSemaphore, Host2HostSemaphore};
-pub(super) use item::{Flavour, SemaphoreItem};
+pub(crate) use item::{Flavour, SemaphoreItem};
 
-use super::connection::Connection;
-use super::core::Core;
-use super::holds::HoldId;
-use super::memory::RegisteredMemory;
-use super::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot};
+use crate::comm::connection::Connection;
+use crate::comm::core::Core;
+use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive};
+use crate::memory::RegisteredMemory;
+use crate::memory::ledger::HoldId;
 
 /// A semaphore between the devices of two ranks: `signal` and `wait` are done by kernels, through
 /// [`device_handle`](Self::device_handle). Cheap to clone.
@@ -38,7 +38,7 @@ pub struct Device2DeviceSemaphore {
 }
 
 /// What both ends of a semaphore are made of.
-pub(super) struct Ends {
+pub(crate) struct Ends {
     core: Arc<Core>,
     connection: Connection,
     mine: RegisteredMemory,

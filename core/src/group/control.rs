@@ -1,0 +1,408 @@
+//! Control links: how ranks speak while they run, and how they notice that one has gone.
+//!
+//! When the communicator is made, up to 16 ranks are all linked to each other; in a larger one each rank opens links to
+//! ranks +1, +2, +4, .. (mod n), so that about 2 log2(n) others watch it, and a link to any other rank when it is first
+//! needed. A link is a unix socket on the same host, which can pass file descriptors, otherwise TCP. It carries frames
+//! both ways. Two ranks that open one to each other at the same time have two; nothing depends on the order between
+//! them, and either carries any frame.
+//!
+//! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
+//! ([`pulse`](crate::net::pulse)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`failure`]).
+//!
+//! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
+//! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
+//! after [`GRACE`](crate::group::standing::GRACE), in which those that find everything there have long gone on; and if one did leave, its work is not
+//! done, and the communicator aborts.
+#![forbid(unsafe_code)]
+
+mod failure;
+mod lending;
+mod letters;
+#[cfg(all(test, loom))]
+mod models;
+mod presence;
+mod service;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) use letters::Address;
+#[cfg(feature = "fuzzing")]
+pub(crate) use letters::fuzzing;
+pub(crate) use service::Service;
+
+use self::letters::Letters;
+use crate::abort::{Abort, AbortListener};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::gpu::KeepAlive;
+use crate::group::frames;
+use crate::group::standing::{Standing, Waiters};
+use crate::memory::ledger::{Holds, Release};
+use crate::net::pulse::{Line, Watch};
+use crate::net::{Frame, Link};
+use crate::setup::key::Key;
+use crate::setup::mailbox::{Mailbox, Message};
+use crate::setup::wire::Setup;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
+
+/// How long the reason of a broken link may be on its way.
+const NEWS: Duration = Duration::from_millis(500);
+
+/// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
+pub(crate) struct Control {
+    rank: u32,
+    /// The process whose links these are: a forked child must not speak on them.
+    creator: u32,
+    abort: Abort,
+    waiters: Arc<dyn Waiters>,
+    /// Some waiters were dismissed, so that one may have left.
+    dismissed: AtomicBool,
+    /// Some peer is not simply there, or this rank has left. Set with the state locked, before anybody can see why.
+    uneasy: AtomicBool,
+    /// The state may hold something to be dropped. Set with the state locked.
+    untidy: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    standing: Vec<Standing>,
+    lines: Vec<Vec<Line>>,
+    watch: Watch,
+    mailbox: Mailbox,
+    letters: Letters,
+    holds: Holds,
+    /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
+    /// the service thread is who ends those.
+    released: Vec<KeepAlive>,
+    /// We said BYE: what ends now is not a failure.
+    leaving: bool,
+    /// Counts changes that a waiter may care about.
+    version: u64,
+}
+
+impl Control {
+    /// `peer_timeout`: how long a peer may be silent, see [`CommunicatorConfig`](super::CommunicatorConfig::peer_timeout).
+    pub(crate) fn new(
+        rank: u32,
+        size: u32,
+        abort: Abort,
+        waiters: Arc<dyn Waiters>,
+        peer_timeout: Option<Duration>,
+    ) -> Arc<Self> {
+        let state = State {
+            standing: vec![Standing::Present; size as usize],
+            lines: vec![Vec::new(); size as usize],
+            watch: Watch::new(peer_timeout),
+            mailbox: Mailbox::default(),
+            letters: Letters::default(),
+            holds: Holds::default(),
+            released: Vec::new(),
+            leaving: false,
+            version: 0,
+        };
+        let control = Arc::new(Self {
+            rank,
+            creator: std::process::id(),
+            abort: abort.clone(),
+            waiters,
+            dismissed: AtomicBool::new(false),
+            uneasy: AtomicBool::new(false),
+            untidy: AtomicBool::new(false),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let listener: Arc<dyn AbortListener> = control.clone();
+        abort.listen(&listener);
+        control
+    }
+
+    pub(crate) fn abort(&self) -> &Abort {
+        &self.abort
+    }
+
+    /// `Ok` while `peer` can be talked to. One load while all is well: every operation of a connection asks.
+    #[inline]
+    pub(crate) fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
+        if self.uneasy.load(Ordering::Acquire) { self.check_standing(op, peer) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_standing(&self, op: &'static str, peer: u32) -> Result<()> {
+        let state = lock(&self.state);
+        if state.leaving {
+            return Err(Error::usage(op, "the communicator is closed"));
+        }
+        state.check(op, peer).map_err(|error| self.first_cause(op, error))
+    }
+
+    /// `Ok` while all ranks can be talked to.
+    pub(crate) fn check_all(&self, op: &'static str) -> Result<()> {
+        let state = lock(&self.state);
+        (0..state.size())
+            .try_for_each(|peer| state.check(op, peer))
+            .map_err(|error| self.first_cause(op, error))
+    }
+
+    /// Who left after a failure left because of it.
+    fn first_cause(&self, op: &'static str, error: Error) -> Error {
+        self.abort.cause().map_or(error, |cause| cause.to_error(op))
+    }
+
+    /// The ranks that are lost, as far as is known here.
+    pub(crate) fn lost(&self) -> Vec<u32> {
+        if self.forked() {
+            return Vec::new();
+        }
+        lock(&self.state).lost().collect()
+    }
+
+    /// `Ok` while nothing has failed. A few loads while all is well. Not for the service thread.
+    #[inline]
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
+        self.drop_released();
+        self.notice_abandoned();
+        self.abort.check(op)
+    }
+
+    /// A link to `peer`, if there is one.
+    pub(crate) fn link(&self, peer: u32) -> Option<Link> {
+        lock(&self.state).lines[peer as usize].first().map(|line| line.link.clone())
+    }
+
+    /// All links to `peer`.
+    #[cfg(test)]
+    pub(crate) fn links(&self, peer: u32) -> Vec<Link> {
+        lock(&self.state).lines[peer as usize].iter().map(|line| line.link.clone()).collect()
+    }
+
+    /// How many links there are, and the bytes sent on them.
+    pub(crate) fn traffic(&self) -> (usize, u64) {
+        let state = lock(&self.state);
+        let lines = state.lines.iter().flatten();
+        lines.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
+    }
+
+    /// Takes a link into use. False if it is from nobody we know, or from a rank that was given up.
+    pub(crate) fn adopt(&self, link: &Link) -> bool {
+        let mut state = lock(&self.state);
+        let peer = link.peer().from;
+        let known = state.standing.get(peer as usize).filter(|_| peer != self.rank);
+        if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
+            return false;
+        }
+        state.lines[peer as usize].push(Line::new(link.clone()));
+        self.wake(&mut state);
+        drop(state);
+        // After the link is in the list: either the abort finds it there, or it is found here.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(std::slice::from_ref(link), cause);
+        }
+        true
+    }
+
+    /// Says `message` about `key` to its peer. The link must have been opened, except to oneself.
+    pub(crate) fn say(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
+        if key.peer == self.rank {
+            let mirrored = Key { kind: key.kind.counterpart(), ..key };
+            let mut state = lock(&self.state);
+            state.mailbox.deliver(mirrored, attempt, message)?;
+            self.wake(&mut state);
+            return Ok(());
+        }
+        let (payload, fds) = Setup { kind: key.kind, tag: key.tag, attempt, message }.encode();
+        let said = self.post(key.peer, frames::SETUP, &payload, fds);
+        said.map_err(|error| self.explained(key.kind.op(), error))
+    }
+
+    /// `error` of a broken link, or the reason why it broke, which the service thread may still have to read.
+    fn explained(&self, op: &'static str, error: Error) -> Error {
+        if error.kind() == crate::ErrorKind::PeerLost {
+            self.wait_until(Deadline::after(NEWS), |_| self.abort.is_aborted());
+        }
+        self.first_cause(op, error)
+    }
+
+    /// Runs `f` on the mailbox.
+    pub(crate) fn with_mailbox<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
+        f(&mut lock(&self.state).mailbox)
+    }
+
+    /// Number of the latest change; pass it to [`wait`](Self::wait).
+    pub(crate) fn version(&self) -> u64 {
+        lock(&self.state).version
+    }
+
+    /// Waits for a change after `seen`. False if the deadline passed first.
+    pub(crate) fn wait(&self, seen: u64, deadline: Deadline) -> bool {
+        self.wait_until(deadline, |state| state.version != seen)
+    }
+
+    /// Waits until each of `peers` is linked to us, has left, or the communicator has failed.
+    pub(crate) fn wait_linked(&self, peers: &[u32], deadline: Deadline) -> Result<()> {
+        const OP: &str = "Communicator::new";
+        let in_time =
+            self.wait_until(deadline, |state| self.abort.is_aborted() || state.unlinked(peers).is_none());
+        self.abort.check(OP)?;
+        let missing = lock(&self.state).unlinked(peers);
+        match missing {
+            Some(peer) if !in_time => {
+                let message = format!("rank {peer} did not open its control link before the deadline");
+                Err(Error::timeout(OP, message).with_peer(peer))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until each of `peers` is linked to us or gone, for all that has failed.
+    pub(crate) fn linger(&self, peers: &[u32], deadline: Deadline) {
+        self.wait_until(deadline, |state| state.unlinked(peers).is_none());
+    }
+
+    /// Says BYE on every link, once. The links it was said on.
+    pub(crate) fn leave(&self) -> Vec<Link> {
+        if self.forked() {
+            return Vec::new();
+        }
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.leaving, true) {
+            return Vec::new();
+        }
+        self.uneasy.store(true, Ordering::Release);
+        let links = state.all_links();
+        drop(state);
+        // Whoever leaves because of a failure must not seem to leave in good order.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(&links, cause);
+        }
+        for link in &links {
+            if let Err(error) = link.post(frames::BYE, &[]) {
+                log::debug!("cannot say BYE to rank {}: {error}", link.peer().from);
+            }
+        }
+        links
+    }
+
+    fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
+        if self.forked() {
+            return Err(Error::usage("post", "control links do not survive fork"));
+        }
+        let link = {
+            let mut state = lock(&self.state);
+            let line = state.lines[peer as usize].first_mut();
+            line.map(|line| {
+                line.say(Instant::now());
+                line.link.clone()
+            })
+        };
+        let Some(link) = link else {
+            return Err(Error::peer_lost("post", peer, "there is no control link to it"));
+        };
+        let posted = link.post_fds(kind, payload, fds);
+        if let Err(error) = &posted
+            && error.kind() == crate::ErrorKind::Remote
+        {
+            // It takes nothing while its link is full: it will not come back to it.
+            self.lose(peer, error.message());
+        }
+        posted
+    }
+
+    fn forked(&self) -> bool {
+        std::process::id() != self.creator
+    }
+
+    fn wait_until(&self, deadline: Deadline, mut done: impl FnMut(&mut State) -> bool) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            if done(&mut state) {
+                return true;
+            }
+            if deadline.expired() {
+                return false;
+            }
+            state = wait(&self.changed, state, deadline);
+        }
+    }
+
+    /// After every change of the state, with it still locked.
+    fn wake(&self, state: &mut MutexGuard<'_, State>) {
+        state.version += 1;
+        if state.standing.iter().any(|standing| *standing != Standing::Present) {
+            self.uneasy.store(true, Ordering::Release);
+        }
+        if !state.released.is_empty() {
+            self.untidy.store(true, Ordering::Release);
+        }
+        self.changed.notify_all();
+    }
+
+    /// One frame from `peer`. An error is the peer's, and ends it.
+    fn receive(&self, link: &Link, frame: Frame) -> Result<()> {
+        let peer = link.peer().from;
+        lock(&self.state).hear(link);
+        match frame.kind {
+            frames::SETUP => {
+                let setup = Setup::decode(peer, &frame.payload, frame.fds)?;
+                let key = Key { kind: setup.kind.counterpart(), peer, tag: setup.tag };
+                let mut state = lock(&self.state);
+                state.mailbox.deliver(key, setup.attempt, setup.message)?;
+                self.wake(&mut state);
+            }
+            frames::RELEASE => {
+                let Release { id, count } = Release::decode(&frame.payload)?;
+                let mut state = lock(&self.state);
+                let released = state.holds.release(id, peer, count);
+                state.released.extend(released);
+                self.wake(&mut state);
+            }
+            frames::FAILURE => {
+                let size = lock(&self.state).size();
+                self.hear_failure(frames::decode_failure(&frame.payload, size)?);
+            }
+            frames::BYE => self.end(link, None),
+            frames::HEARTBEAT => {}
+            frames::LETTER => self.hear_letter(peer, &frame.payload)?,
+            other => {
+                let message =
+                    format!("a frame of unknown kind {other}; use one version of aqueduct everywhere");
+                return Err(Error::new(crate::ErrorKind::Remote, "control link", message).with_peer(peer));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// The first of `peers` that is there and has no link to us.
+    fn unlinked(&self, peers: &[u32]) -> Option<u32> {
+        let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_gone();
+        peers.iter().copied().find(|p| !there(*p))
+    }
+
+    fn all_links(&self) -> Vec<Link> {
+        self.lines.iter().flatten().map(|line| line.link.clone()).collect()
+    }
+
+    fn size(&self) -> u32 {
+        u32::try_from(self.standing.len()).unwrap_or(u32::MAX)
+    }
+
+    fn check(&self, op: &'static str, peer: u32) -> Result<()> {
+        self.standing[peer as usize].check(op, peer)
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = lock(&self.state);
+        f.debug_struct("Control")
+            .field("rank", &self.rank)
+            .field("standing", &state.standing)
+            .field("holds", &state.holds)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,93 @@
+//! What control links carry: the kinds of frames and their payloads.
+#![forbid(unsafe_code)]
+
+use crate::abort::AbortCause;
+use crate::error::ErrorKind;
+use crate::wire::{Reader, WireError, WireResult, Writer};
+
+/// A message about a setup item, see [`wire`](crate::setup::wire).
+pub(crate) const SETUP: u16 = 1;
+/// Something that was received is no longer used, see [`ledger`](crate::memory::ledger).
+pub(crate) const RELEASE: u16 = 2;
+/// A rank failed, see [`encode_failure`]; passed on once by everyone who hears it.
+pub(crate) const FAILURE: u16 = 3;
+/// The sender leaves in good order; the end of the link that follows is not a failure.
+pub(crate) const BYE: u16 = 4;
+/// Nothing but a sign of life, sent where nothing else was for a while.
+pub(crate) const HEARTBEAT: u16 = 5;
+
+/// A message between ranks that make another communicator, see [`letters`](crate::group::control).
+pub(crate) const LETTER: u16 = 16;
+
+/// Version of every payload of this module. Ranks compare it before they open links.
+pub(crate) const VERSION: u16 = 1;
+
+/// Bytes of a text in a frame.
+pub(crate) const MAX_TEXT: usize = 4 << 10;
+
+/// Payload of [`FAILURE`].
+pub(crate) fn encode_failure(cause: &AbortCause) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u32(cause.kind as u32).u32(cause.rank.unwrap_or(u32::MAX)).str(clip(&cause.reason));
+    w.finish()
+}
+
+/// The cause in a [`FAILURE`], as seen in a communicator of `size` ranks.
+pub(crate) fn decode_failure(payload: &[u8], size: u32) -> WireResult<AbortCause> {
+    let mut r = Reader::new(payload);
+    let (code, rank) = (r.u32()?, r.u32()?);
+    let reason = r.str(MAX_TEXT)?.to_owned();
+    r.finish()?;
+    if rank >= size && rank != u32::MAX {
+        return Err(WireError::Invalid { what: "rank" });
+    }
+    Ok(AbortCause { kind: kind_from_code(code), rank: (rank != u32::MAX).then_some(rank), reason })
+}
+
+/// The kinds that one rank may report to another; anything else is only "remote".
+pub(crate) fn kind_from_code(code: u32) -> ErrorKind {
+    const KNOWN: [ErrorKind; 9] = [
+        ErrorKind::InvalidUsage,
+        ErrorKind::Cuda,
+        ErrorKind::Verbs,
+        ErrorKind::System,
+        ErrorKind::PeerLost,
+        ErrorKind::Timeout,
+        ErrorKind::Aborted,
+        ErrorKind::Unsupported,
+        ErrorKind::Internal,
+    ];
+    KNOWN.into_iter().find(|kind| *kind as u32 == code).unwrap_or(ErrorKind::Remote)
+}
+
+/// As much of `text` as the receiver takes, cut at a character.
+pub(crate) fn clip(text: &str) -> &str {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn failures_round_trip_and_ranks_are_checked() {
+        let cause = AbortCause::peer_lost(3, "killed");
+        assert_eq!(decode_failure(&encode_failure(&cause), 4).unwrap(), cause);
+        assert!(decode_failure(&encode_failure(&cause), 3).is_err());
+        let anonymous = AbortCause { kind: ErrorKind::Internal, rank: None, reason: String::new() };
+        assert_eq!(decode_failure(&encode_failure(&anonymous), 1).unwrap(), anonymous);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_never_a_panic(bytes: Vec<u8>) {
+            let _ = decode_failure(&bytes, 4);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Groups of links in one process.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::*;
+use crate::abort::Abort;
+use crate::group::peer::tests::info;
+use crate::memory::ledger::HoldId;
+use crate::net::{Layer, RawStream};
+use crate::setup::key::{Key, Kind};
+use crate::setup::mailbox::{Message, Offer};
+use crate::sync::{AtomicBool, Ordering};
+
+/// A rank without kernels.
+struct Nobody;
+
+impl crate::group::standing::Waiters for Nobody {
+    fn dismiss(&self, _: u32) {}
+
+    fn abandoned(&self) -> Option<Option<u32>> {
+        None
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+/// A group in one process; `hosts` of them.
+fn group(size: u32, hosts: u32) -> Vec<Links> {
+    group_with(size, hosts, CommunicatorConfig::default(), |network| network)
+}
+
+/// The same with other settings, and `wrap` applied to everyone's network.
+fn group_with(
+    size: u32,
+    hosts: u32,
+    config: CommunicatorConfig,
+    wrap: impl Fn(Network) -> Network,
+) -> Vec<Links> {
+    let config = config.with_interface(Ipv4Addr::LOCALHOST.into());
+    let identities: Vec<Identity> = (0..size)
+        .map(|rank| Identity::new(rank, size, [7; 32], None))
+        .map(|identity| Identity { network: wrap(identity.network.clone()), ..identity })
+        .collect();
+    let listeners: Vec<_> =
+        identities.iter().map(|identity| Listeners::bind(identity, &config).unwrap()).collect();
+    let peers: Arc<[PeerInfo]> = (0..size)
+        .zip(&listeners)
+        .map(|(rank, l)| PeerInfo {
+            host: format!("h{}", rank % hosts),
+            tcp: l.tcp(),
+            unix: l.unix(),
+            ..info(rank, size)
+        })
+        .collect();
+    std::thread::scope(|s| {
+        let opening: Vec<_> = identities
+            .into_iter()
+            .zip(listeners)
+            .map(|(identity, listeners)| {
+                let peers = peers.clone();
+                let control =
+                    Control::new(identity.rank, size, Abort::new(), Arc::new(Nobody), config.peer_timeout);
+                let timeout = config.peer_timeout;
+                s.spawn(move || {
+                    let links = Links::serve(control, identity, listeners, timeout).unwrap();
+                    links.meet(peers, soon()).unwrap()
+                })
+            })
+            .collect();
+        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let deadline = soon();
+    while !done() {
+        assert!(!deadline.expired(), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_abort_reaches_everyone_once_with_its_cause() {
+    for (size, hosts) in [(1, 1), (2, 1), (5, 2), (20, 3)] {
+        let links = group(size, hosts);
+        let last = size - 1;
+        links[last as usize].control.abort().abort(AbortCause::requested(last, "enough"));
+        for (rank, one) in links.iter().enumerate() {
+            wait_for("the abort did not come", || one.control.abort().is_aborted());
+            let error = one.control.abort().check("x").unwrap_err();
+            assert_eq!(
+                (error.kind(), error.peer()),
+                (ErrorKind::Aborted, Some(last)),
+                "rank {rank}: {error}"
+            );
+            assert!(error.message().contains("enough"));
+        }
+    }
+}
+
+#[test]
+fn leaving_in_good_order_is_not_a_failure() {
+    let mut links = group(4, 1);
+    let rank = links.pop().unwrap().identity.rank;
+    for one in &links {
+        wait_for("BYE did not come", || one.control.check_peer("x", rank).is_err());
+        let error = one.control.check_peer("x", rank).unwrap_err();
+        assert!(error.message().contains("good order"), "{error}");
+        assert!(!one.control.abort().is_aborted());
+    }
+}
+
+#[test]
+fn a_peer_with_two_links_has_left_when_both_have_ended() {
+    let mut links = group(20, 1);
+    let (a, b) = (0, 11);
+    for (from, to) in [(a, b), (b, a)] {
+        // Both open one: what `ensure` would do if they did so at the same time.
+        let (one, peers) = (&links[from], &links[from].peers);
+        let claims = one.identity.claims(to as u32);
+        let stream = one.identity.network.connect_unix(&peers[to].unix, claims, soon()).unwrap();
+        assert!(one.control.adopt(&one.reactor.add(stream)));
+    }
+    let leaver = links.remove(b);
+    wait_for("the links were not accepted", || leaver.control.links(a as u32).len() == 2);
+    // What is said on one link right before the end counts, whichever link is read first.
+    let key = Key { kind: Kind::MemorySend, peer: a as u32, tag: 3 };
+    leaver.control.say(key, 1, Message::Done(Ok(()))).unwrap();
+    drop(leaver);
+    let control = &links[a].control;
+    wait_for("BYE did not come", || control.check_peer("x", b as u32).is_err());
+    let key = Key { kind: Kind::MemoryRecv, peer: b as u32, tag: 3 };
+    assert!(control.with_mailbox(|mailbox| mailbox.done(key, 1)).is_some());
+    assert!(!control.abort().is_aborted());
+}
+
+#[test]
+fn a_link_that_ends_without_bye_is_a_lost_peer() {
+    let links = group(3, 1);
+    // What a killed process looks like to the others: its sockets end.
+    links[2].control.link(0).unwrap().close();
+    wait_for("the loss was not noticed", || links[1].control.abort().is_aborted());
+    for rank in [0, 1] {
+        let error = links[rank].control.abort().check("x").unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+        assert!(error.message().contains("noticed by rank 0"), "{error}");
+    }
+}
+
+#[test]
+fn messages_meet_across_lazily_opened_links_with_descriptors() {
+    let links = group(20, 1);
+    let (a, b) = (0_u32, 11_u32);
+    assert!(links[a as usize].control.link(b).is_none(), "choose ranks without an eager link");
+    std::thread::scope(|s| {
+        // Both open at the same time.
+        for (from, to) in [(a, b), (b, a)] {
+            let one = &links[from as usize];
+            s.spawn(move || one.ensure(to, soon()).unwrap());
+        }
+    });
+    for (from, to) in [(a, b), (b, a)] {
+        let fd: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let offer = Offer { body: vec![from as u8], fds: vec![fd] };
+        let key = Key { kind: Kind::MemorySend, peer: to, tag: 3 };
+        links[from as usize].control.say(key, 1, Message::Offer(offer)).unwrap();
+    }
+    for (at, from) in [(b, a), (a, b)] {
+        let key = Key { kind: Kind::MemoryRecv, peer: from, tag: 3 };
+        let got = std::cell::RefCell::new(None);
+        wait_for("the offer did not come", || {
+            let offer = links[at as usize].control.with_mailbox(|mailbox| mailbox.take_offer(key, 1));
+            *got.borrow_mut() = offer;
+            got.borrow().is_some()
+        });
+        let offer = got.take().unwrap();
+        assert_eq!((offer.body, offer.fds.len()), (vec![from as u8], 1));
+    }
+}
+
+/// Tells which thread dropped it.
+struct Traced(std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::current().id());
+    }
+}
+
+#[test]
+fn what_a_peer_uses_is_held_until_it_gives_it_back_or_leaves() {
+    let mut links = group(3, 1);
+    let (dropped_on, seen) = std::sync::mpsc::channel();
+    let thing = Arc::new(Traced(dropped_on));
+    for peer in [1, 2] {
+        links[0].control.hold(HoldId::Memory(9), thing.clone(), peer);
+    }
+    assert!(!links[0].control.wait_released(Deadline::after(Duration::from_millis(20))));
+    links[1].control.give_back(0, HoldId::Memory(9), 1);
+    drop(links.remove(2));
+    drop(thing);
+    assert!(links[0].control.wait_released(soon()));
+    // Not on the service thread, which must not wait for the driver.
+    assert_eq!(seen.recv().unwrap(), std::thread::current().id());
+}
+
+#[test]
+fn strangers_and_other_communicators_are_turned_away() {
+    let links = group(17, 1);
+    let mine = &links[0];
+    let other = Identity::new(1, 17, [8; 32], None);
+    let path = &mine.peers[0].unix;
+    let refused = other.network.connect_unix(path, other.claims(0), soon()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Authentication | ErrorKind::PeerLost), "{refused}");
+    assert!(!mine.control.abort().is_aborted());
+}
+
+/// Swallows what one rank says once it is told to: a process that is stopped, a network that is broken one way.
+#[derive(Debug)]
+struct Mute {
+    rank: u32,
+    on: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct MuteStream(Box<dyn RawStream>, Arc<AtomicBool>);
+
+impl Layer for Mute {
+    fn wrap(&self, local: Claims, _: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
+        if local.from == self.rank { Box::new(MuteStream(raw, self.on.clone())) } else { raw }
+    }
+}
+
+impl RawStream for MuteStream {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+        self.0.read(into, fds)
+    }
+
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+        if self.1.load(Ordering::Relaxed) { Ok(from.len()) } else { self.0.write(from, fds) }
+    }
+
+    fn shutdown(&self, both: bool) -> std::io::Result<()> {
+        self.0.shutdown(both)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn who_falls_silent_is_lost_to_all_and_hears_of_it_and_who_has_nothing_to_say_is_not() {
+    const TIMEOUT: Duration = Duration::from_millis(1500);
+    for hosts in [1, 4] {
+        let mute = Arc::new(AtomicBool::new(false));
+        let layer = Arc::new(Mute { rank: 2, on: mute.clone() });
+        let config = CommunicatorConfig::default().with_peer_timeout(Some(TIMEOUT));
+        let links = group_with(4, hosts, config, |network| network.with_layer(layer.clone()));
+        std::thread::sleep(TIMEOUT * 2);
+        for one in &links {
+            one.control.abort().check("x").expect("nobody is lost who is only idle");
+        }
+        let began = Instant::now();
+        mute.store(true, Ordering::Relaxed);
+        for one in &links {
+            let abort = one.control.abort();
+            wait_for("the silence was not noticed", || abort.is_aborted());
+            let error = abort.check("x").unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+            let said = if one.identity.rank == 2 { "have given up this process" } else { "silent for 1." };
+            assert!(error.message().contains(said), "{error}");
+        }
+        assert!(began.elapsed() < TIMEOUT + Duration::from_secs(2), "{:?}", began.elapsed());
+        // The others are still linked to each other, and to nobody else.
+        let all: Vec<usize> = (0..4).map(|peer| links[0].control.links(peer).len()).collect();
+        assert_eq!(all, [0, 1, 0, 1]);
+    }
+}

@@ -1,0 +1,9 @@
+//! The group: who belongs to it, how its ranks speak while they run, and how they notice that one has gone.
+
+pub(crate) mod control;
+pub(crate) mod frames;
+pub(crate) mod links;
+pub(crate) mod neighbours;
+pub(crate) mod peer;
+pub(crate) mod standing;
+pub(crate) mod wire_up;

@@ -1,0 +1,237 @@
+//! What every rank tells all others when a communicator is made, and what they check.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::{Reader, WireError, WireResult, Writer};
+
+/// Version of [`PeerInfo`] on the wire.
+const VERSION: u16 = 1;
+
+const MAX_TEXT: usize = 1024;
+const MAX_ADDRESSES: usize = 64;
+
+/// Which sort of driver a rank uses. Ranks of one communicator use the same sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DriverKind {
+    /// A GPU.
+    Hardware,
+    /// The software device.
+    Software,
+}
+
+/// The device of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceIdentity {
+    /// The same in every process; zero where the driver cannot say.
+    pub uuid: [u8; 16],
+    /// `domain:bus:device.function`, unique within a host.
+    pub pci_bus_id: String,
+    /// Product name.
+    pub name: String,
+    /// Hardware or software.
+    pub kind: DriverKind,
+    /// CUDA version of the driver, (major, minor).
+    pub driver_version: (i32, i32),
+}
+
+/// One rank of a communicator, as the others know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its number.
+    pub rank: u32,
+    /// How many ranks it believes there are.
+    pub size: u32,
+    /// Equal for ranks of one host.
+    pub host: String,
+    /// Random, equal for ranks of one process.
+    pub process: u64,
+    /// Its process id, for messages.
+    pub pid: u32,
+    /// Its device.
+    pub device: DeviceIdentity,
+    /// Library version, for messages.
+    pub library: String,
+    pub(crate) abi: u32,
+    pub(crate) frames: u16,
+    pub(crate) tcp: Vec<SocketAddr>,
+    pub(crate) unix: PathBuf,
+}
+
+impl PeerInfo {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u16(VERSION).u16(self.frames).u32(self.abi).str(&self.library);
+        w.u32(self.rank).u32(self.size).str(&self.host).u64(self.process).u32(self.pid);
+        w.raw(&self.device.uuid).str(&self.device.pci_bus_id).str(&self.device.name);
+        w.u8(u8::from(self.device.kind == DriverKind::Software));
+        w.u32(self.device.driver_version.0.cast_unsigned()).u32(self.device.driver_version.1.cast_unsigned());
+        w.count(self.tcp.len());
+        for address in &self.tcp {
+            match address.ip() {
+                IpAddr::V4(ip) => w.u8(4).raw(&ip.octets()),
+                IpAddr::V6(ip) => w.u8(6).raw(&ip.octets()),
+            };
+            w.u16(address.port());
+        }
+        w.bytes(self.unix.as_os_str().as_bytes());
+        w.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> WireResult<Self> {
+        let mut r = Reader::new(bytes);
+        r.version(VERSION)?;
+        let (frames, abi, library) = (r.u16()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
+        let (rank, size, host) = (r.u32()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
+        let (process, pid) = (r.u64()?, r.u32()?);
+        let device = DeviceIdentity {
+            uuid: r.array()?,
+            pci_bus_id: r.str(MAX_TEXT)?.to_owned(),
+            name: r.str(MAX_TEXT)?.to_owned(),
+            kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
+            driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
+        };
+        let mut tcp = Vec::new();
+        for _ in 0..r.count(MAX_ADDRESSES, 7)? {
+            let ip = match r.u8()? {
+                4 => IpAddr::from(r.array::<4>()?),
+                6 => IpAddr::from(r.array::<16>()?),
+                _ => return Err(WireError::Invalid { what: "address family" }),
+            };
+            tcp.push(SocketAddr::new(ip, r.u16()?));
+        }
+        let unix = PathBuf::from(std::ffi::OsString::from_vec(r.bytes(MAX_TEXT)?.to_vec()));
+        r.finish()?;
+        Ok(Self { rank, size, host, process, pid, device, library, abi, frames, tcp, unix })
+    }
+
+    /// Whether both are ranks of one process.
+    pub fn same_process(&self, other: &Self) -> bool {
+        self.same_host(other) && self.process == other.process
+    }
+
+    /// Whether both are on one host.
+    pub fn same_host(&self, other: &Self) -> bool {
+        self.host == other.host
+    }
+
+    /// Whether both use one device.
+    pub fn same_device(&self, other: &Self) -> bool {
+        self.same_host(other)
+            && self.device.pci_bus_id == other.device.pci_bus_id
+            && self.device.uuid == other.device.uuid
+    }
+}
+
+/// Decodes what was gathered and refuses ranks that cannot work with `mine`.
+pub(crate) fn check_all(mine: &PeerInfo, gathered: &[Vec<u8>]) -> Result<Vec<PeerInfo>> {
+    const OP: &str = "Communicator::new";
+    let mut all = Vec::with_capacity(gathered.len());
+    for (rank, bytes) in gathered.iter().enumerate() {
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        let info = PeerInfo::decode(bytes).map_err(|error| {
+            let message = format!("rank {rank} describes itself in a way this version cannot read; use one version of aqueduct everywhere");
+            Error::new(ErrorKind::Remote, OP, message).with_peer(rank).with_source(error)
+        })?;
+        let refuse = |message: String| Err(Error::usage(OP, message).with_peer(rank));
+        if info.rank != rank {
+            return refuse(format!(
+                "the process in place {rank} says it is rank {}: two processes were given the same number; number them 0 to {}",
+                info.rank,
+                mine.size - 1
+            ));
+        }
+        if info.size != mine.size || gathered.len() != mine.size as usize {
+            return refuse(format!(
+                "rank {rank} counts {} ranks, rank {} counts {}: give every process the same world size",
+                info.size, mine.rank, mine.size
+            ));
+        }
+        if (info.frames, info.abi) != (mine.frames, mine.abi) {
+            return refuse(format!(
+                "rank {rank} runs aqueduct {}, rank {} runs {}: use one version everywhere",
+                info.library, mine.rank, mine.library
+            ));
+        }
+        if info.device.kind != mine.device.kind {
+            let soft = if info.device.kind == DriverKind::Software { rank } else { mine.rank };
+            return refuse(format!(
+                "rank {soft} uses the software device and others use GPUs: set AQUEDUCT_DRIVER to the same on every rank"
+            ));
+        }
+        all.push(info);
+    }
+    if all.len() != mine.size as usize {
+        return Err(Error::usage(OP, format!("the bootstrap gathered {} of {} ranks", all.len(), mine.size)));
+    }
+    Ok(all)
+}
+
+/// What identifies this host: its name and the id of its current boot, so that two hosts with one name differ.
+pub(crate) fn host_identity() -> String {
+    let read =
+        |path| std::fs::read_to_string(path).map(|text: String| text.trim().to_owned()).unwrap_or_default();
+    format!("{}/{}", read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn info(rank: u32, size: u32) -> PeerInfo {
+        PeerInfo {
+            rank,
+            size,
+            host: "h/1".into(),
+            process: 7,
+            pid: 100 + rank,
+            device: DeviceIdentity {
+                uuid: [rank as u8; 16],
+                pci_bus_id: format!("0000:0{rank}:00.0"),
+                name: "device".into(),
+                kind: DriverKind::Software,
+                driver_version: (12, 4),
+            },
+            library: "0.1.0".into(),
+            abi: 1,
+            frames: 1,
+            tcp: vec!["127.0.0.1:80".parse().unwrap(), "[::1]:81".parse().unwrap()],
+            unix: "/run/x/s".into(),
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        let info = info(3, 4);
+        assert_eq!(PeerInfo::decode(&info.encode()).unwrap(), info);
+    }
+
+    #[test]
+    fn ranks_that_do_not_fit_are_refused_with_what_to_do() {
+        let mine = info(0, 2);
+        let other = |change: &dyn Fn(&mut PeerInfo)| {
+            let mut other = info(1, 2);
+            change(&mut other);
+            check_all(&mine, &[mine.encode(), other.encode()]).map_err(|e| e.to_string())
+        };
+        assert_eq!(other(&|_| {}).unwrap().len(), 2);
+        assert!(other(&|o| o.rank = 0).unwrap_err().contains("same number"));
+        assert!(other(&|o| o.size = 3).unwrap_err().contains("world size"));
+        assert!(other(&|o| o.abi = 2).unwrap_err().contains("one version"));
+        assert!(other(&|o| o.device.kind = DriverKind::Hardware).unwrap_err().contains("AQUEDUCT_DRIVER"));
+        assert!(check_all(&mine, &[mine.encode()]).is_err());
+        assert!(check_all(&mine, &[mine.encode(), vec![1, 2, 3]]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused(bytes: Vec<u8>) {
+            prop_assert!(PeerInfo::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What is known of a peer, and what its departure means for kernels that wait for it.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// How long a kernel may go on waiting for a rank that has left. Between its last look at the data and its look at the
+/// abort word no time passes on a GPU, and a moment on a busy software device.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// What is known of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Present,
+    /// It said BYE on one link; what it said on others may still be on its way.
+    Leaving,
+    /// It said BYE on every link, or ended it after that.
+    Left {
+        at: Instant,
+        /// Kernels that wait for it were told.
+        told: bool,
+    },
+    Lost(String),
+}
+
+impl Standing {
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self, Self::Left { .. } | Self::Lost(_))
+    }
+
+    /// `Ok` while the peer can be talked to.
+    pub(crate) fn check(&self, op: &'static str, peer: u32) -> Result<()> {
+        match self {
+            Self::Present | Self::Leaving => Ok(()),
+            Self::Left { .. } => {
+                Err(Error::peer_lost(op, peer, "it has left the communicator in good order"))
+            }
+            Self::Lost(why) => Err(Error::peer_lost(op, peer, why)),
+        }
+    }
+}
+
+/// The kernels of this rank that wait for others.
+pub(crate) trait Waiters: Send + Sync {
+    /// Tells those that wait for `peer` to leave.
+    fn dismiss(&self, peer: u32);
+
+    /// Whether one has left early, and whom it waited for, if for one rank.
+    fn abandoned(&self) -> Option<Option<u32>>;
+}

@@ -1,0 +1,146 @@
+//! The two steps by which ranks become a group: everyone learns who the others are, then the control links are opened.
+//!
+//! [`Communicator::new`](super::Communicator::new) makes them and adds the device. Here they stand alone, so that they
+//! can be measured with more ranks than there are devices.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::ABI_VERSION;
+
+use crate::abort::Abort;
+use crate::bootstrap::{Bootstrap, broadcast};
+use crate::comm::config::CommunicatorConfig;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::control::Control;
+use crate::group::frames;
+use crate::group::links::{Identity, Links, Listeners};
+use crate::group::peer::{self, DeviceIdentity, PeerInfo};
+use crate::group::standing::Waiters;
+use crate::memory::registry;
+
+const OP: &str = "Communicator::new";
+
+/// Ranks that know each other and are not linked yet.
+#[derive(Debug)]
+pub struct Introduction {
+    links: Links,
+    peers: Arc<[PeerInfo]>,
+}
+
+impl Introduction {
+    /// Tells all ranks of `bootstrap` about this one and its `device`, and learns about them. Collective: a broadcast
+    /// and an all-gather, about ceil(log2(size)) messages per rank.
+    ///
+    /// # Errors
+    /// As for [`Communicator::new`](super::Communicator::new).
+    pub fn new(
+        bootstrap: &dyn Bootstrap,
+        device: DeviceIdentity,
+        config: &CommunicatorConfig,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        Self::with(bootstrap, device, config, Abort::new(), Arc::new(NoKernels), deadline)
+    }
+
+    /// The same for a rank whose kernels `abort` ends.
+    pub(crate) fn with(
+        bootstrap: &dyn Bootstrap,
+        device: DeviceIdentity,
+        config: &CommunicatorConfig,
+        abort: Abort,
+        waiters: Arc<dyn Waiters>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        check(bootstrap, config)?;
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        // The name first: listeners must know it before their addresses can be told.
+        let seed = broadcast(bootstrap, &crate::net::random_bytes::<32>()?, deadline)?;
+        let seed = <[u8; 32]>::try_from(&seed[..]).map_err(|_| {
+            let message = "rank 0 runs something else; use one version of aqueduct everywhere";
+            Error::new(ErrorKind::Remote, OP, message)
+        })?;
+        let identity = Identity::new(rank, size, seed, bootstrap.secret()).through(config);
+        let listeners = Listeners::bind(&identity, config)?;
+        let mine = PeerInfo {
+            rank,
+            size,
+            host: config.host_id.clone().unwrap_or_else(peer::host_identity),
+            process: registry::process_number()?,
+            pid: std::process::id(),
+            device,
+            library: env!("CARGO_PKG_VERSION").into(),
+            abi: ABI_VERSION,
+            frames: frames::VERSION,
+            tcp: listeners.tcp(),
+            unix: listeners.unix(),
+        };
+        // From here on others may open links to this rank; an answer must not wait for what this rank waits for.
+        let control = Control::new(rank, size, abort, waiters, config.peer_timeout);
+        let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
+        let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
+        if gathered.is_err() {
+            // Who was killed could not remove its socket.
+            crate::net::sweep_sockets();
+        }
+        let peers = peer::check_all(&mine, &gathered?)?.into();
+        Ok(Self { links, peers })
+    }
+
+    pub(crate) fn peers(&self) -> &Arc<[PeerInfo]> {
+        &self.peers
+    }
+
+    /// Opens the links that every communicator has.
+    pub(crate) fn open(self, deadline: Deadline) -> Result<Links> {
+        self.links.meet(self.peers, deadline)
+    }
+
+    /// Opens the control links of a communicator whose ranks have no devices. Collective.
+    ///
+    /// # Errors
+    /// As for [`Communicator::new`](super::Communicator::new).
+    pub fn link(self, deadline: Deadline) -> Result<ControlLinks> {
+        Ok(ControlLinks(self.open(deadline)?))
+    }
+}
+
+/// That `bootstrap` and `config` make sense by themselves.
+pub(crate) fn check(bootstrap: &dyn Bootstrap, config: &CommunicatorConfig) -> Result<()> {
+    let (rank, size) = (bootstrap.rank(), bootstrap.size());
+    if rank >= size {
+        return Err(Error::usage(OP, format!("rank {rank} is not below the world size of {size}")));
+    }
+    config.check()
+}
+
+/// A rank's control links without a device. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct ControlLinks(Links);
+
+impl ControlLinks {
+    /// How many links this rank has, and how many bytes it has sent on them so far, handshakes left out.
+    pub fn traffic(&self) -> (usize, u64) {
+        self.0.control().traffic()
+    }
+
+    /// Says goodbye on every link, and waits until that is on its way.
+    ///
+    /// # Errors
+    /// `Timeout` if a peer does not read.
+    pub fn leave(&self, deadline: Deadline) -> Result<()> {
+        self.0.leave(deadline)
+    }
+}
+
+/// The waiters of a rank that launches no kernels.
+struct NoKernels;
+
+impl Waiters for NoKernels {
+    fn dismiss(&self, _: u32) {}
+
+    fn abandoned(&self) -> Option<Option<u32>> {
+        None
+    }
+}

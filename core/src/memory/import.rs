@@ -1,0 +1,258 @@
+//! A peer's memory: mapping what it described, once per allocation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+use super::wire::{MemoryWire, RemoteKey, Way};
+use super::{HostBuffer, Origin, Place, RegisteredMemory};
+use crate::comm::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
+use crate::gpu::vmm::{Mapping, PhysicalAllocation};
+use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
+use crate::memory::ledger::HoldId;
+use crate::memory::registry;
+use crate::setup::mailbox::Offer;
+use crate::sync::{Mutex, lock};
+
+const OP: &str = "recv_memory";
+
+/// The live imports of a communicator, by exporting process and its number of the allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Imports {
+    live: Mutex<HashMap<(u64, u64), Weak<Import>>>,
+}
+
+/// One allocation of another process, mapped here.
+#[derive(Debug)]
+struct Import {
+    core: Arc<Core>,
+    number: u64,
+    size: usize,
+    /// What each rank holds back for us because of this mapping.
+    receipts: Mutex<BTreeMap<u32, u64>>,
+    mapped: Option<Mapped>,
+}
+
+#[derive(Debug)]
+enum Mapped {
+    Physical(Mapping),
+    Legacy(LegacyMapping),
+    Host(Arc<HostBuffer>),
+}
+
+/// What a peer said about a memory of its own, beside how to map it. Gives it back when dropped.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    core: Arc<Core>,
+    from: u32,
+    region: Option<u64>,
+    keys: Vec<RemoteKey>,
+}
+
+impl Remote {
+    /// The rank whose memory it is.
+    pub(crate) fn from(&self) -> u32 {
+        self.from
+    }
+
+    /// The number by which it is written by message.
+    pub(crate) fn region(&self) -> Option<u64> {
+        self.region
+    }
+
+    /// How the owner's NIC of this number names it.
+    pub(crate) fn key(&self, nic: u8) -> Option<&RemoteKey> {
+        self.keys.iter().find(|key| key.nic == nic)
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
+        let keys = vec![RemoteKey { nic, region, offset: 0 }];
+        Self { core: self.core.clone(), from: self.from, region: None, keys }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(number) = self.region {
+            self.core.control().give_back(self.from, HoldId::Region(number), 1);
+        }
+    }
+}
+
+impl Import {
+    fn base(&self) -> CUdeviceptr {
+        match &self.mapped {
+            Some(Mapped::Physical(mapping)) => mapping.ptr(),
+            Some(Mapped::Legacy(mapping)) => mapping.ptr(),
+            Some(Mapped::Host(_)) | None => 0,
+        }
+    }
+
+    fn host(&self) -> Option<&Arc<HostBuffer>> {
+        match &self.mapped {
+            Some(Mapped::Host(buffer)) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    fn add_receipt(&self, from: u32) {
+        if matches!(self.mapped, Some(Mapped::Legacy(_))) {
+            *lock(&self.receipts).entry(from).or_default() += 1;
+        }
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let Some(Mapped::Legacy(mapping)) = self.mapped.take() else { return };
+        let (core, id) = (self.core.clone(), HoldId::Memory(self.number));
+        let receipts = std::mem::take(&mut *lock(&self.receipts));
+        // Only once it is really closed, which may be later, may the exporter free it.
+        mapping.close_then(move || {
+            for (from, count) in receipts {
+                core.control().give_back(from, id, count);
+            }
+        });
+    }
+}
+
+/// The memory that rank `from` described in `offer`, usable on this rank's device.
+pub(crate) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Result<RegisteredMemory> {
+    let wire = MemoryWire::decode(&offer.body, offer.fds.len()).map_err(|error| {
+        Error::new(ErrorKind::Remote, OP, format!("rank {from} described its memory in an invalid way"))
+            .with_peer(from)
+            .with_source(error)
+    })?;
+    let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
+    // Before anything can fail: whatever happens, the peer gets back what it holds for us.
+    let keys = wire.keys.clone();
+    let remote = Arc::new(Remote { core: core.clone(), from, region: wire.region, keys });
+    let place = match wire.way {
+        Way::Unmapped => Place::Elsewhere,
+        Way::Process => of_this_process(core, from, &wire)?,
+        _ => {
+            let import = of_another_process(core, from, &wire, offer)?;
+            import.add_receipt(from);
+            match import.host().cloned() {
+                Some(buffer) => host(&buffer, &wire, import)?,
+                None => device(core, import.base(), &wire, import)?,
+            }
+        }
+    };
+    let (context, transports) = (core.context().clone(), wire.transports);
+    Ok(RegisteredMemory { place, len, context, transports, origin: Origin::Received { remote, offset: 0 } })
+}
+
+/// The range that `wire` names of an allocation at `base` that `keep` holds.
+fn device(core: &Core, base: CUdeviceptr, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
+    let len = usize::try_from(wire.len).map_err(|_| too_large(core.rank()))?;
+    // SAFETY: `decode` has checked that the range lies within `total`, and all ways that the allocation has that size;
+    // `keep` holds the allocation or its mapping, which this rank's device can access.
+    let slice = unsafe { DeviceSlice::from_raw(core.context(), base + wire.offset, len, keep) };
+    Ok(Place::Device(slice))
+}
+
+/// The range that `wire` names of `buffer`, holding `keep` as well.
+fn host(buffer: &Arc<HostBuffer>, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
+    let whole = Place::Host(buffer.whole().keeping(keep), buffer.device_slice()?);
+    whole.part(wire.offset as usize, wire.len as usize)
+}
+
+fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<Place> {
+    let (mine, theirs) = (core.peer(core.rank()), core.peer(from));
+    if !theirs.same_process(mine) || wire.process != registry::process_number()? {
+        let message = format!("rank {from} sent memory as if it were of this process, and it is not");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    let Some(allocation) = registry::find(wire.allocation).filter(|a| a.size() as u64 == wire.total) else {
+        let message =
+            format!("rank {from} has dropped the memory; it must keep it until setup() has returned");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    };
+    allocation.allow(core.context()).map_err(|error| unreachable(core, from, error))?;
+    // The communicator too, as with memory of another process: a rank does not leave while its work uses a peer's memory.
+    let keep: KeepAlive = Arc::new((core.clone(), allocation.clone()));
+    match allocation.host() {
+        Some(buffer) => host(buffer, wire, keep),
+        None => device(core, allocation.base(), wire, keep),
+    }
+}
+
+fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: Offer) -> Result<Arc<Import>> {
+    let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
+    let name = (wire.process, wire.allocation);
+    let mut live = lock(&core.imports().live);
+    if let Some(import) = live.get(&name).and_then(Weak::upgrade) {
+        drop(live);
+        if import.size == size {
+            return Ok(import);
+        }
+        let message = format!("rank {from} describes one allocation with two sizes");
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    live.retain(|_, import| import.strong_count() > 0);
+    let mapped = map(core, wire, offer).map_err(|error| unreachable(core, from, error))?;
+    if let Mapped::Legacy(mapping) = &mapped
+        && mapping.size() < size
+    {
+        let message = format!(
+            "rank {from} describes {size} bytes and its handle opens {}; use one version of aqueduct everywhere",
+            mapping.size()
+        );
+        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    }
+    let (core, number, receipts) = (core.clone(), wire.allocation, Mutex::default());
+    let import = Arc::new(Import { core, number, size, receipts, mapped: Some(mapped) });
+    live.insert(name, Arc::downgrade(&import));
+    drop(live);
+    Ok(import)
+}
+
+fn map(core: &Core, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
+    let context = core.context();
+    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    let parts = match &wire.way {
+        Way::Process | Way::Unmapped => {
+            return Err(Error::new(ErrorKind::Internal, OP, "this memory is not to be mapped"));
+        }
+        Way::Host => {
+            let fd = offer.fds.into_iter().next().expect("decode has counted the descriptors");
+            let buffer = HostBuffer::open(context, fd, bytes(wire.total))?;
+            buffer.pin()?;
+            return Ok(Mapped::Host(Arc::new(buffer)));
+        }
+        Way::Legacy(handle) => {
+            return Ok(Mapped::Legacy(LegacyMapping::open(context, &LegacyHandle(*handle))?));
+        }
+        Way::Fds(sizes) => offer
+            .fds
+            .iter()
+            .zip(sizes)
+            .map(|(fd, size)| PhysicalAllocation::import_fd(context, fd.as_fd(), bytes(*size)).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?,
+        Way::Fabric(chunks) => chunks
+            .iter()
+            .map(|(size, handle)| {
+                PhysicalAllocation::import_fabric(context, &FabricHandle(*handle), bytes(*size)).map(Arc::new)
+            })
+            .collect::<Result<Vec<_>>>()?,
+    };
+    Ok(Mapped::Physical(Mapping::new(context, parts)?))
+}
+
+fn unreachable(core: &Core, from: u32, error: Error) -> Error {
+    let (mine, theirs) = (&core.peer(core.rank()).device, &core.peer(from).device);
+    let message = format!(
+        "cannot map memory of rank {from} ({} {}) on {} {}; see in `aqueduct info` whether the devices reach each other",
+        theirs.name, theirs.pci_bus_id, mine.name, mine.pci_bus_id
+    );
+    Error::new(error.kind(), OP, message).with_peer(from).with_code(error.code()).with_source(error)
+}
+
+fn too_large(from: u32) -> Error {
+    Error::new(ErrorKind::Remote, OP, format!("rank {from} sent a memory larger than this address space"))
+        .with_peer(from)
+}

@@ -1,0 +1,92 @@
+//! Which memory of this rank a peer may write by message: a number for each grant, never an address.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::{Place, RegisteredMemory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Mutex, lock};
+
+/// The grants of one communicator. Checked by the receiver for every message that arrives.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: u64,
+    regions: HashMap<u64, Region>,
+}
+
+#[derive(Debug)]
+struct Region {
+    peer: u32,
+    place: Place,
+    len: usize,
+}
+
+/// One grant: it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    regions: Weak<Regions>,
+    number: u64,
+}
+
+impl Regions {
+    /// Lets `peer` write `memory`.
+    pub(crate) fn grant(self: &Arc<Self>, memory: &RegisteredMemory, peer: u32) -> Grant {
+        let mut table = lock(&self.table);
+        table.last += 1;
+        let number = table.last;
+        table.regions.insert(number, Region { peer, place: memory.place().clone(), len: memory.len() });
+        Grant { regions: Arc::downgrade(self), number }
+    }
+
+    /// `offset .. offset + len` of what was granted to `peer` as `number`.
+    pub(crate) fn find(&self, number: u64, peer: u32, offset: u64, len: u64) -> Result<Place> {
+        self.visit(number, peer, offset, len, |place, at| place.part(at, len as usize))?
+    }
+
+    /// What `f` makes of the granted memory and the offset in it at which `len` bytes have been found to lie. With the table
+    /// locked, so that the memory stays: for work that is shorter than keeping it.
+    pub(crate) fn visit<T>(
+        &self,
+        number: u64,
+        peer: u32,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce(&Place, usize) -> T,
+    ) -> Result<T> {
+        let table = lock(&self.table);
+        let refuse = |message: String| Err(Error::new(ErrorKind::Remote, "write", message).with_peer(peer));
+        let Some(region) = table.regions.get(&number).filter(|region| region.peer == peer) else {
+            return refuse(format!(
+                "rank {peer} wrote to region {number}, which it has not been given or has given back"
+            ));
+        };
+        match offset.checked_add(len) {
+            Some(end) if end <= region.len as u64 => Ok(f(&region.place, offset as usize)),
+            _ => refuse(format!(
+                "rank {peer} wrote {len} bytes at offset {offset} of a region of {} bytes",
+                region.len
+            )),
+        }
+    }
+}
+
+impl Grant {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let Some(regions) = self.regions.upgrade() else { return };
+        // Dropped outside the lock: it may be the last to hold the memory.
+        let region = lock(&regions.table).regions.remove(&self.number);
+        drop(region);
+    }
+}

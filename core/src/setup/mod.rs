@@ -1,0 +1,7 @@
+//! Setting something up together with a peer: what was asked for at both ends, matched by kind, peer and tag.
+
+pub(crate) mod key;
+pub(crate) mod mailbox;
+pub(crate) mod pending;
+pub(crate) mod run;
+pub(crate) mod wire;

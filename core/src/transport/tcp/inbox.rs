@@ -1,0 +1,382 @@
+//! The receiving half: bytes from the socket become data in this rank's memory.
+//!
+//! What a frame does is checked against what this rank granted to the peer, before anything is written. Data for host
+//! memory is received in place; a little of it, of which all is here already, is copied without further ado. Data for device
+//! memory goes through pinned memory and a copy on one stream, so that it lands in order; what follows it lands after it.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::outbox::SMALL;
+use super::staging::Staging;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{DeviceSlice, Event};
+use crate::memory::{HostSlice, Place, Regions};
+use crate::net::RawStream;
+use crate::sync::Ordering;
+
+const BUFFER_BYTES: usize = 64 << 10;
+/// System calls in one turn: one connection must not starve the others.
+const READS: usize = 16;
+
+/// What arrives, in order.
+pub(super) struct Inbox {
+    peer: u32,
+    /// Bytes received and not yet looked at.
+    buffer: Box<[u8; BUFFER_BYTES]>,
+    start: usize,
+    end: usize,
+    target: Target,
+    landings: VecDeque<Landing>,
+    staging: Staging,
+    /// Counted frames that have landed.
+    landed: u64,
+    ended: bool,
+}
+
+/// Where the next bytes belong.
+enum Target {
+    Header,
+    Host {
+        to: HostSlice,
+        done: usize,
+    },
+    /// The ring has no room for them yet.
+    Full {
+        to: DeviceSlice,
+    },
+    Staged {
+        to: DeviceSlice,
+        at: usize,
+        done: usize,
+    },
+    Reason {
+        text: Vec<u8>,
+        len: usize,
+    },
+}
+
+/// A counted frame whose bytes are here.
+struct Landing {
+    /// The copy that it waits for; none if it only waits for those before it.
+    copied: Option<Event>,
+    staged: bool,
+    effect: Effect,
+}
+
+enum Effect {
+    None,
+    Store(HostSlice, u64),
+    Acknowledge,
+}
+
+/// What one turn found.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// There may be more to do now, or a device has not finished.
+    pub(super) again: bool,
+    /// The peer will send nothing more, and everything has landed.
+    pub(super) ended: bool,
+    /// Something was received.
+    pub(super) progress: bool,
+    /// The peer wants to know that so many have landed.
+    pub(super) acknowledge: Option<u64>,
+    /// So many of ours have landed.
+    pub(super) acknowledged: Option<u64>,
+    /// The peer has let go of the connection.
+    pub(super) bye: bool,
+    /// What was written and need not be kept any more; to be dropped where waiting is allowed.
+    pub(super) spent: Vec<Place>,
+}
+
+impl Inbox {
+    pub(super) fn new(staging: Staging, peer: u32) -> Self {
+        Self {
+            peer,
+            buffer: Box::new([0; BUFFER_BYTES]),
+            start: 0,
+            end: 0,
+            target: Target::Header,
+            landings: VecDeque::new(),
+            staging,
+            landed: 0,
+            ended: false,
+        }
+    }
+
+    /// Receives what is there. An error is the connection's end.
+    pub(super) fn progress(&mut self, socket: &dyn RawStream, regions: &Regions) -> Result<Turn> {
+        let mut turn = Turn::default();
+        for _ in 0..READS {
+            self.land(&mut turn)?;
+            self.parse(regions, &mut turn)?;
+            if matches!(self.target, Target::Full { .. }) || self.ended {
+                break;
+            }
+            match self.receive(socket) {
+                Ok((0, _)) => self.ended = true,
+                Ok((_, room)) => {
+                    turn.progress = true;
+                    if room {
+                        // That was all; whoever waits for the descriptor hears of more. One system call less per message.
+                        self.parse(regions, &mut turn)?;
+                        return self.rest(turn);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.rest(turn),
+                Err(error) => {
+                    return Err(Error::peer_lost(
+                        "recv",
+                        self.peer,
+                        format!("its connection failed: {error}"),
+                    ));
+                }
+            }
+        }
+        self.land(&mut turn)?;
+        if self.ended && !(matches!(self.target, Target::Header) && self.start == self.end) {
+            return Err(Error::peer_lost("recv", self.peer, "its connection ended inside a message"));
+        }
+        turn.ended = self.ended && self.landings.is_empty();
+        turn.again = !turn.ended;
+        Ok(turn)
+    }
+
+    /// The end of a turn after which the socket has nothing more.
+    fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
+        self.land(&mut turn)?;
+        // What the ring had no room for lies in the buffer, of which no descriptor tells.
+        turn.again = !self.landings.is_empty() || matches!(self.target, Target::Full { .. });
+        Ok(turn)
+    }
+
+    /// Reads into where the bytes belong, and what comes behind them into the buffer: how many, and whether there was room
+    /// for more.
+    fn receive(&mut self, socket: &dyn RawStream) -> io::Result<(usize, bool)> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let (base, len) = match &self.target {
+            Target::Host { to, done } => (to.memory().as_ptr().wrapping_add(*done), to.memory().len() - done),
+            Target::Staged { to, at, done } => (self.staging.host(at + done), to.len() - done),
+            Target::Header | Target::Full { .. } | Target::Reason { .. } => (std::ptr::null_mut(), 0),
+        };
+        let free = &mut self.buffer[self.end..];
+        let mut parts = [
+            libc::iovec { iov_base: base.cast(), iov_len: len },
+            libc::iovec { iov_base: free.as_mut_ptr().cast(), iov_len: free.len() },
+        ];
+        let wanted = len + free.len();
+        let parts = if len == 0 { &mut parts[1..] } else { &mut parts[..] };
+        // SAFETY: the first part lies in memory that the target keeps alive or in the ring, both of which nobody holds a
+        // reference into; the second is the free part of our buffer, which is not used otherwise meanwhile.
+        let got = unsafe { socket.read_parts(parts) }?;
+        let direct = got.min(len);
+        match &mut self.target {
+            Target::Host { done, .. } | Target::Staged { done, .. } => *done += direct,
+            Target::Header | Target::Full { .. } | Target::Reason { .. } => {}
+        }
+        self.end += got - direct;
+        Ok((got, got < wanted))
+    }
+
+    /// Does what the bytes in the buffer say.
+    fn parse(&mut self, regions: &Regions, turn: &mut Turn) -> Result<()> {
+        loop {
+            let available = &self.buffer[self.start..self.end];
+            match &mut self.target {
+                Target::Header => {
+                    let Some(header) = available.first_chunk::<HEADER_BYTES>() else { return Ok(()) };
+                    let frame = Frame::decode(header).map_err(|error| {
+                        let message = format!(
+                            "rank {} sent something that is no message of this connection",
+                            self.peer
+                        );
+                        Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer).with_source(error)
+                    })?;
+                    self.start += HEADER_BYTES;
+                    self.begin(frame, regions, turn)?;
+                }
+                Target::Host { to, done } => {
+                    let step = available.len().min(to.memory().len() - *done);
+                    to.memory().write(*done, &available[..step])?;
+                    (*done, self.start) = (*done + step, self.start + step);
+                    if *done < to.memory().len() {
+                        return Ok(());
+                    }
+                    let Target::Host { to, .. } = std::mem::replace(&mut self.target, Target::Header) else {
+                        continue;
+                    };
+                    turn.spent.push(Place::Host(to, None));
+                    self.arrived(None, false, Effect::None);
+                }
+                Target::Full { to } => {
+                    let Some(at) = self.staging.take(to.len()) else { return Ok(()) };
+                    self.target = Target::Staged { to: to.clone(), at, done: 0 };
+                }
+                Target::Staged { to, at, done } => {
+                    let staging = &mut self.staging;
+                    let step = available.len().min(to.len() - *done);
+                    staging.fill(*at + *done, &available[..step])?;
+                    (*done, self.start) = (*done + step, self.start + step);
+                    if *done < to.len() {
+                        return Ok(());
+                    }
+                    staging.stream.copy(to, &staging.device(*at, to.len())?)?;
+                    let copied = staging.event()?;
+                    let Target::Staged { to, .. } = std::mem::replace(&mut self.target, Target::Header)
+                    else {
+                        continue;
+                    };
+                    turn.spent.push(Place::Device(to));
+                    self.arrived(Some(copied), true, Effect::None);
+                }
+                Target::Reason { text, len } => {
+                    let step = available.len().min(*len - text.len());
+                    text.extend_from_slice(&available[..step]);
+                    self.start += step;
+                    if text.len() < *len {
+                        return Ok(());
+                    }
+                    let reason = String::from_utf8_lossy(text);
+                    let message = format!("rank {} gave the connection up: {reason}", self.peer);
+                    return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, frame: Frame, regions: &Regions, turn: &mut Turn) -> Result<()> {
+        const { assert!(MAX_PAYLOAD < (1 << 20), "a frame fits into the ring several times") };
+        match frame {
+            Frame::Write { region, offset, len } => {
+                if self.put(region, offset, len as usize, regions)? {
+                    return self.ended_now(turn);
+                }
+                self.target = match regions.find(region, self.peer, offset, u64::from(len))? {
+                    Place::Host(to, _) => Target::Host { to, done: 0 },
+                    Place::Device(to) => Target::Full { to },
+                    Place::Elsewhere => return Err(self.nowhere()),
+                };
+            }
+            Frame::Update { region, offset, value } => {
+                if self.landings.is_empty() && self.store(region, offset, value, regions)? {
+                    return self.ended_now(turn);
+                }
+                self.update(region, offset, value, regions, turn)?;
+            }
+            Frame::Ask => self.arrived(None, false, Effect::Acknowledge),
+            Frame::Ack { count } => turn.acknowledged = Some(count),
+            Frame::Bye => turn.bye = true,
+            Frame::Fail { len } => self.target = Target::Reason { text: Vec::new(), len: len as usize },
+        }
+        self.land(turn)
+    }
+
+    /// Copies the bytes of a small write into host memory, if they are all here; false if not.
+    fn put(&mut self, region: u64, offset: u64, len: usize, regions: &Regions) -> Result<bool> {
+        let Some(bytes) = self.buffer[self.start..self.end].get(..len).filter(|_| len <= SMALL) else {
+            return Ok(false);
+        };
+        let put =
+            regions.visit(region, self.peer, offset, len as u64, |place, at| match place.host() {
+                Some(host) => host.memory().write(at, bytes).map(|()| true),
+                None => Ok(false),
+            })??;
+        self.start += if put { len } else { 0 };
+        Ok(put)
+    }
+
+    /// Stores a signal in host memory, everything before it having landed; false if it belongs elsewhere.
+    fn store(&self, region: u64, offset: u64, value: u64, regions: &Regions) -> Result<bool> {
+        // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this inbox back
+        // through a lock.
+        regions.visit(region, self.peer, offset, 8, |place, at| match place.host() {
+            Some(host) => host.memory().word64(at).map(|word| {
+                word.store(value, Ordering::Release);
+                true
+            }),
+            None => Ok(false),
+        })?
+    }
+
+    /// A counted frame whose effect is there. It has landed unless earlier ones have not.
+    fn ended_now(&mut self, turn: &mut Turn) -> Result<()> {
+        if self.landings.is_empty() {
+            self.landed += 1;
+            turn.progress = true;
+            return Ok(());
+        }
+        self.arrived(None, false, Effect::None);
+        self.land(turn)
+    }
+
+    fn update(
+        &mut self,
+        region: u64,
+        offset: u64,
+        value: u64,
+        regions: &Regions,
+        turn: &mut Turn,
+    ) -> Result<()> {
+        match regions.find(region, self.peer, offset, 8)? {
+            Place::Host(to, _) => {
+                // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
+                to.memory().word64(0)?;
+                self.arrived(None, false, Effect::Store(to, value));
+            }
+            Place::Device(to) => {
+                let staging = &mut self.staging;
+                // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
+                staging.stream.write_value64(&to, value)?;
+                let copied = staging.event()?;
+                turn.spent.push(Place::Device(to));
+                self.arrived(Some(copied), false, Effect::None);
+            }
+            Place::Elsewhere => return Err(self.nowhere()),
+        }
+        Ok(())
+    }
+
+    fn nowhere(&self) -> Error {
+        Error::new(ErrorKind::Internal, "recv", "a region of this rank that is not mapped")
+            .with_peer(self.peer)
+    }
+
+    fn arrived(&mut self, copied: Option<Event>, staged: bool, effect: Effect) {
+        self.landings.push_back(Landing { copied, staged, effect });
+    }
+
+    /// Ends what has landed, in order.
+    fn land(&mut self, turn: &mut Turn) -> Result<()> {
+        while let Some(landing) = self.landings.front_mut() {
+            if let Some(event) = &landing.copied
+                && !event.is_done()?
+            {
+                return Ok(());
+            }
+            let Some(Landing { copied, staged, effect }) = self.landings.pop_front() else { return Ok(()) };
+            copied.into_iter().for_each(|event| self.staging.recycle(event));
+            if staged {
+                self.staging.free_oldest();
+            }
+            self.landed += 1;
+            turn.progress = true;
+            match effect {
+                Effect::None => {}
+                // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this
+                // inbox back through a lock.
+                Effect::Store(to, value) => {
+                    to.memory().word64(0)?.store(value, Ordering::Release);
+                    turn.spent.push(Place::Host(to, None));
+                }
+                Effect::Acknowledge => turn.acknowledge = Some(self.landed),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! Verbs: RDMA writes on queue pairs of type RC, and the signal behind them on the same one.
+//!
+//! An RC queue pair executes in order, and what an RDMA write places is visible before what a later one places as long as
+//! the later one's memory is not registered for relaxed ordering: data is, words of semaphores are not. A large write may
+//! be spread over several queue pairs; the signal, on the first, is then held until the others have completed.
+//!
+//! A signal may carry an immediate, which makes a completion at the receiver. The service thread takes it and wakes whoever
+//! sleeps there, so that waiting costs no polling; and it posts the receives anew, so that the peer of a connection that nobody
+//! waits for can go on.
+
+mod arrivals;
+mod issue;
+mod kept;
+mod lane;
+pub(crate) mod nics;
+mod road;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::{Backend, ConnectionCounters, Span};
+use crate::comm::core::Core;
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::Event;
+use crate::rdma::{
+    Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
+};
+use crate::setup::key::Key;
+use crate::transport::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
+use crate::transport::verbs::nics::Nic;
+use crate::wire::{Reader, WireResult, Writer};
+use arrivals::{Arrivals, RECEIVE, RECEIVES};
+use issue::Ask;
+use road::Road;
+
+/// Requests that a queue pair holds.
+const QUEUE: u32 = 512;
+
+#[cfg(test)]
+std::thread_local! {
+    /// Makes completion queues smaller than what they may have to hold.
+    static CAPACITY: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+/// One end, before the other is known.
+pub(crate) struct Draft {
+    key: Key,
+    config: EndpointConfig,
+    nic: Arc<Nic>,
+    queue_pairs: Vec<QueuePair<Init>>,
+    completions: CompletionQueue,
+    channel: CompletionChannel,
+    max_message: u64,
+}
+
+impl Draft {
+    pub(crate) fn new(core: &Core, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
+        let nics = core.nics()?;
+        let nic = core.nic(number)?;
+        let settings = config.ib.as_ref().unwrap_or(nics.settings());
+        settings.check()?;
+        let port = nic.port(settings)?;
+        let channel = nic.context.completion_channel()?;
+        // Every request may fail, and a failure completes also when it was not signalled.
+        let wakes = config.ib_signal == IbSignal::Immediate;
+        let receives = if wakes { RECEIVES } else { 0 };
+        let capacity = QUEUE * config.queue_pairs + receives;
+        #[cfg(test)]
+        let capacity = CAPACITY.get().unwrap_or(capacity);
+        let completions = nic.context.completion_queue_with(capacity, &channel)?;
+        let options = QpOptions::default().with_max_send(QUEUE);
+        let make = |number| {
+            // Signals use the first alone.
+            let options =
+                if number == 0 { options.clone().with_max_receive(receives.max(1)) } else { options.clone() };
+            let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+            let bound = new.init(&port, settings, Access::FLAGS)?;
+            if number == 0 {
+                (0..receives).try_for_each(|_| bound.post_receive(RECEIVE, None))?;
+            }
+            Ok(bound)
+        };
+        let queue_pairs = (0..config.queue_pairs).map(make).collect::<Result<_>>()?;
+        let max_message = u64::from(port.attributes.max_message).clamp(4096, 1 << 30);
+        Ok(Self { key, config: config.clone(), nic, queue_pairs, completions, channel, max_message })
+    }
+
+    /// What the other end needs: how signals are sent, and the addresses of the queue pairs.
+    pub(crate) fn describe(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u8(self.config.ib_signal.to_wire()).count(self.queue_pairs.len());
+        self.queue_pairs.iter().for_each(|qp| qp.address().encode(&mut w));
+        w.finish()
+    }
+
+    /// Connects the queue pairs.
+    pub(crate) fn finish(self, core: &Arc<Core>, theirs: &EndpointWire) -> Result<Verbs> {
+        const OP: &str = "connect";
+        let peer = self.key.peer;
+        let (signal, addresses) = decode(&theirs.detail).map_err(|error| {
+            let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
+            Error::new(ErrorKind::Remote, OP, message).with_peer(peer).with_source(error)
+        })?;
+        if signal != self.config.ib_signal {
+            let message = format!(
+                "{}: rank {peer} sends its signals as IbSignal::{signal:?}, this rank as IbSignal::{:?}; name the same at both ends \
+                 (EndpointConfig::with_ib_signal)",
+                self.key, self.config.ib_signal
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
+        if addresses.len() != self.queue_pairs.len() {
+            let message = format!(
+                "{}: rank {peer} asked for {} queue pairs, this rank for {}; name the same number at both ends",
+                self.key,
+                addresses.len(),
+                self.queue_pairs.len()
+            );
+            return Err(Error::usage(OP, message).with_peer(peer));
+        }
+        let Transport::Ib(their_nic) = theirs.transport else {
+            return Err(Error::new(ErrorKind::Internal, OP, "the transports were compared"));
+        };
+        let connect = |(qp, address): (QueuePair<Init>, &QpAddress)| qp.connect(address)?.ready_to_send();
+        let queue_pairs =
+            self.queue_pairs.into_iter().zip(&addresses).map(connect).collect::<Result<Vec<_>>>();
+        let queue_pairs = queue_pairs.map_err(|error| {
+            let message = format!("{} cannot be connected", self.key);
+            Error::new(error.kind(), OP, message).with_peer(peer).with_code(error.code()).with_source(error)
+        })?;
+        let road = Road::open(road::Parts {
+            core,
+            peer,
+            nic: self.nic.clone(),
+            queue_pairs,
+            completions: self.completions,
+            channel: self.channel,
+            max_message: self.max_message,
+            signal: self.config.ib_signal,
+        })?;
+        Ok(Verbs { road, config: self.config, peer, nic: self.nic.number(), their_nic })
+    }
+}
+
+fn decode(detail: &[u8]) -> WireResult<(IbSignal, Vec<QpAddress>)> {
+    let mut r = Reader::new(detail);
+    let signal = IbSignal::from_wire(r.u8()?)?;
+    let count = r.count(MAX_QUEUE_PAIRS as usize, 1)?;
+    let addresses = (0..count).map(|_| QpAddress::decode(&mut r)).collect::<WireResult<_>>()?;
+    r.finish()?;
+    Ok((signal, addresses))
+}
+
+/// One end of a connection over verbs.
+pub(crate) struct Verbs {
+    road: Arc<Road>,
+    config: EndpointConfig,
+    peer: u32,
+    nic: u8,
+    their_nic: u8,
+}
+
+impl Verbs {
+    /// Gives the road an operation, once it has room.
+    fn give(&self, op: &'static str, ask: &Ask<'_>) -> Result<()> {
+        self.road.check()?;
+        let most = self.config.max_outstanding;
+        let mut waited = None;
+        while !self.road.give(ask, most)? {
+            self.road.drive()?;
+            let new = || (Backoff::new(), Deadline::after(self.config.timeout));
+            let (backoff, deadline) = waited.get_or_insert_with(new);
+            if deadline.expired() {
+                let message = format!(
+                    "rank {} has not taken the {most} operations before this one within {:?}",
+                    self.peer, self.config.timeout
+                );
+                return Err(Error::timeout(op, message).with_peer(self.peer));
+            }
+            backoff.pause(*deadline);
+        }
+        Ok(())
+    }
+
+    /// What the peer's NIC knows the range as.
+    #[inline]
+    fn theirs(&self, op: &'static str, span: Span<'_>) -> Result<RemoteRange> {
+        let (remote, offset) = span.remote(op)?;
+        let key = remote.key(self.their_nic).ok_or_else(|| self.unknown(op))?;
+        key.region.range(key.offset + offset, span.len as u64)
+    }
+
+    #[cold]
+    fn unknown(&self, op: &'static str) -> Error {
+        let message = format!(
+            "the memory is not registered with Ib{} of rank {}, to which this connection leads; name it when registering",
+            self.their_nic, self.peer
+        );
+        Error::usage(op, message)
+    }
+}
+
+impl Backend for Verbs {
+    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        self.give("write", &Ask::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?)
+    }
+
+    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
+        self.give("read", &Ask::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?)
+    }
+
+    fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()> {
+        const OP: &str = "update_and_sync";
+        let (remote, _) = dst.remote(OP)?;
+        self.give(OP, &Ask::Update { to: self.theirs(OP, dst)?, old, value, remote })
+    }
+
+    fn kick(&self) -> Result<()> {
+        self.road.drive()
+    }
+
+    fn has_room(&self) -> Result<bool> {
+        let most = self.config.max_outstanding;
+        Ok(self.road.has_room(most) || {
+            self.road.drive()?;
+            self.road.has_room(most)
+        })
+    }
+
+    fn mark(&self) -> Result<u64> {
+        let mark = self.road.mark();
+        self.road.drive()?;
+        Ok(mark)
+    }
+
+    fn is_done(&self, mark: u64) -> Result<bool> {
+        self.road.is_done(mark)
+    }
+
+    fn arrivals(&self) -> u64 {
+        self.road.arrivals().map_or(0, Arrivals::count)
+    }
+
+    fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
+        match self.road.arrivals() {
+            Some(waiters) => waiters.sleep(arrivals, backoff, deadline),
+            None => self.pause(backoff, deadline),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.road.check()
+    }
+
+    fn wait_event(&self, event: &Event) -> Result<()> {
+        self.road.after(event)?;
+        self.road.drive()
+    }
+
+    fn record_event(&self, event: &Event) -> Result<()> {
+        let mark = self.mark()?;
+        self.road.record(event, mark)
+    }
+
+    fn count(&self, counters: &mut ConnectionCounters) {
+        self.road.count(counters);
+    }
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        self.road.close();
+    }
+}
