@@ -96,7 +96,7 @@ impl Mailbox {
     pub(crate) fn done(&self, key: Key, attempt: u64) -> Option<Result<()>> {
         self.slots.get(&(key, attempt)).and_then(|slot| slot.done.as_ref()).map(|done| match done {
             Ok(()) => Ok(()),
-            Err(error) => Err(error.duplicate()),
+            Err(error) => Err(error.clone()),
         })
     }
 

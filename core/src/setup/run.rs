@@ -95,7 +95,7 @@ pub(crate) fn run(
                     if let Err(error) = &result
                         && first.as_ref().is_none_or(|(place, _)| one.place < *place)
                     {
-                        first = Some((one.place, error.duplicate()));
+                        first = Some((one.place, error.clone()));
                     }
                     one.end(group, mail, result);
                 }
@@ -180,7 +180,7 @@ impl Running {
             // end was built that has been said, and is not taken back.
             let reachable = self.key.peer == group.rank() || group.control().link(self.key.peer).is_some();
             if self.step != Step::Built && reachable {
-                let told = mail.say(group, self.key, self.attempt, Message::Done(Err(error.duplicate())));
+                let told = mail.say(group, self.key, self.attempt, Message::Done(Err(error.clone())));
                 if let Err(untold) = told {
                     log::debug!("setup: cannot tell rank {}: {untold}", self.key.peer);
                 }
