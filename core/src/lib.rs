@@ -18,6 +18,7 @@ pub mod abort;
 pub mod deadline;
 pub mod env;
 pub mod error;
+mod failure;
 pub mod fault;
 mod fork;
 pub mod logging;

@@ -1,4 +1,4 @@
-//! The words in pinned memory by which waiting kernels learn that a flush has completed, or that they must leave.
+//! Words in pinned memory that waiting kernels poll: whether a flush has completed, and whether they must leave.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::sync::raw::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots of two words each, and one record for all of them.
 ///
-/// | at | what | written by |
+/// | offset | word | written by |
 /// |---|---|---|
 /// | slot + 0 | position behind the latest flush that has completed | the proxy, or a stream for it |
 /// | slot + 8 | abort word | the proxy |
@@ -24,7 +24,7 @@ pub(super) struct Words {
     record: AbortRecordCell<AbortRecord>,
 }
 
-/// Bytes of a slot: no two in one cache line of the host.
+/// Bytes of a slot: a cache line of the host.
 const SLOT: usize = 64;
 const FLUSHED: usize = 0;
 const ABORT: usize = 8;
@@ -41,7 +41,7 @@ impl Words {
         Ok(Arc::new(Self { rank, pinned, slots, record }))
     }
 
-    /// For kernels that wait for what slot `slot` stands for.
+    /// The abort handle of kernels that wait for slot `slot`.
     pub(super) fn handle(&self, slot: usize) -> AbortHandle {
         let base = self.pinned.device_ptr();
         AbortHandle {
@@ -52,17 +52,17 @@ impl Words {
         }
     }
 
-    /// Where kernels read how far flushes have come.
+    /// Address of the flushed position, for kernels.
     pub(super) fn flushed_ptr(&self, slot: usize) -> u64 {
         self.pinned.device_ptr() + (slot * SLOT + FLUSHED) as u64
     }
 
-    /// The same for a stream that writes it.
+    /// The flushed position, for a stream that writes it.
     pub(super) fn flushed_slice(&self, slot: usize) -> Result<DeviceSlice> {
         self.pinned.slice(slot * SLOT + FLUSHED..slot * SLOT + FLUSHED + 8)
     }
 
-    /// Every flush before `position` has completed.
+    /// Tells kernels that every flush before `position` has completed.
     pub(super) fn set_flushed(&self, slot: usize, position: u64) {
         self.word64(slot).store(position, Ordering::Release); // SYNC port.flushed (release)
     }
@@ -72,13 +72,13 @@ impl Words {
         self.word32(slot).store(1, Ordering::Release); // SYNC abort.word
     }
 
-    /// A slot for somebody new.
+    /// Clears a slot for its next user.
     pub(super) fn reset(&self, slot: usize) {
         self.word64(slot).store(0, Ordering::Relaxed);
         self.word32(slot).store(0, Ordering::Release);
     }
 
-    /// What the first kernel that left was waiting for.
+    /// The record of the first kernel that gave up its wait.
     pub(super) fn record(&self) -> Option<AbortRecord> {
         self.record.read(ABORT_RECORD_COMPLETE)
     }

@@ -1,7 +1,7 @@
 //! [`ProxyService`]: proxies that put, signal and flush over connections, for port channels.
 
-mod line;
 mod port;
+mod queue;
 mod registry;
 mod router;
 
@@ -32,11 +32,12 @@ pub struct ProxyServiceConfig {
     pub proxies: usize,
     /// Slots of each FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
     pub fifo_size: usize,
-    /// Most semaphores at a time, at most 65,536; 4,096 unless set. Each takes 64 bytes of pinned memory from the start.
+    /// How many semaphores the service can have at a time; 4,096 unless set, at most 65,536. Each takes 64 bytes of pinned
+    /// memory from the start.
     pub max_semaphores: usize,
-    /// What the threads do while there is nothing to do.
+    /// How the threads wait while there is nothing to do.
     pub idle: Idle,
-    /// Cores for the threads, the first for the first; the others run beside the GPU.
+    /// Cores of the threads, in their order. Threads without one run on the cores beside the GPU.
     pub cpus: Vec<usize>,
 }
 
@@ -52,16 +53,16 @@ impl Default for ProxyServiceConfig {
     }
 }
 
-/// Threads that do for kernels what only the host can: put, signal and flush over connections of any transport.
+/// Threads that put, signal and flush for kernels, over connections of any transport.
 ///
-/// Semaphores and memories are added under numbers, and a [`PortChannel`](crate::channel::PortChannel) is made of
-/// them; adding and removing is safe while kernels push. All of one connection goes through one thread, in the order in which it was
-/// pushed; between connections there is no order.
+/// The service gives numbers to semaphores and memories, and a [`PortChannel`](crate::channel::PortChannel) is made of such
+/// numbers. Adding and removing is safe while kernels push. One thread serves all requests of a connection, in the order in
+/// which they were pushed; between connections there is no order.
 ///
-/// What fails fails its connection: kernels that wait for one of its channels leave, [`check`](Self::check) has the reason,
-/// what is still pushed for it is dropped, and other connections go on. While a connection has no room, its requests
-/// wait in a queue of their own, of as many as the FIFO has slots; behind those all of its proxy waits, for more would only
-/// make flushes late.
+/// A failed operation fails its connection: kernels that wait for one of its channels leave, [`check`](Self::check) returns
+/// the reason, later requests are dropped, and other connections continue. While a connection has no room, its requests wait
+/// in a queue of its own, as long as the FIFO; once that is full, the whole proxy waits, because a longer queue would only
+/// delay flushes.
 ///
 /// Cheap to clone; clones are one service, which ends when the last of it and of its channels is dropped, or by
 /// [`stop`](Self::stop).
@@ -77,26 +78,26 @@ struct Inner {
     registry: Mutex<Registry>,
 }
 
-/// One proxy, and the way to its router.
+/// One proxy, and the sender to its router.
 struct Shard {
     proxy: Proxy,
     commands: Mutex<mpsc::Sender<Command>>,
-    /// Commands so far: the router looks at it before each trigger.
+    /// Commands sent so far. The router compares it before each trigger.
     sent: Arc<AtomicU64>,
 }
 
-/// What a service has done so far.
+/// Counts of a service's work so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounters {
     /// Per proxy.
     pub proxies: Vec<ProxyCounters>,
-    /// Requests that had to wait because their connection had no room.
+    /// Requests that waited because their connection had no room.
     pub deferred: u64,
-    /// Requests that were dropped: for a connection that had failed, or a semaphore that is not there.
+    /// Requests dropped because their connection had failed or their semaphore did not exist.
     pub dropped: u64,
 }
 
-/// A semaphore that the next [`setup()`](Communicator::setup) makes, and that then has a number.
+/// A semaphore that the next [`setup()`](Communicator::setup) makes and that gets its number then.
 #[derive(Debug)]
 pub struct PendingSemaphore {
     service: ProxyService,
@@ -112,7 +113,7 @@ impl ProxyService {
     pub fn start(communicator: &Communicator, config: ProxyServiceConfig) -> Result<Self> {
         const OP: &str = "ProxyService::start";
         if !(1..=256).contains(&config.proxies) {
-            return Err(Error::usage(OP, format!("{} proxies: 1 to 256 make sense", config.proxies)));
+            return Err(Error::usage(OP, format!("{} proxies: choose 1 to 256", config.proxies)));
         }
         if !(1..=1 << 16).contains(&config.max_semaphores) {
             let message =
@@ -140,7 +141,7 @@ impl ProxyService {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Asks for a semaphore on `connection`, made by the next `setup()`, and adds it then.
+    /// Asks for a semaphore on `connection`. The next `setup()` makes it; [`PendingSemaphore::get`] adds it.
     ///
     /// # Errors
     /// As for [`Communicator::build_host2device_semaphore`].
@@ -156,8 +157,8 @@ impl ProxyService {
     /// Adds a semaphore, and with it its connection.
     ///
     /// # Errors
-    /// `InvalidUsage` if the connection belongs to another service, or there are as many as there is room for; why the service
-    /// does not serve.
+    /// `InvalidUsage` if the connection belongs to another service; `Exhausted` if there is no room for more; `Stopped`, or the
+    /// failure that ended the service.
     pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
         let inner = &*self.inner;
         if semaphore.context() != inner.communicator.context() {
@@ -177,15 +178,15 @@ impl ProxyService {
     /// Adds a memory, of this rank or of a peer.
     ///
     /// # Errors
-    /// `InvalidUsage` if there are 65,536; why the service does not serve.
+    /// `Exhausted` if there are 65,536; `Stopped`, or the failure that ended the service.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
         let id = lock(&self.inner.registry).add_memory(memory)?;
         self.inner.tell_all(|| Command::AddMemory(id, memory.clone()))?;
         Ok(id)
     }
 
-    /// Removes a semaphore: kernels that wait for one of its channels leave, and what is pushed for it is dropped. Its number
-    /// is given out again only after all others.
+    /// Removes a semaphore: kernels that wait for one of its channels leave, and later requests for it are dropped. Its number
+    /// is reused only after all others.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.
@@ -194,7 +195,7 @@ impl ProxyService {
         self.inner.shards[shard].send(Command::RemoveSemaphore(id))
     }
 
-    /// Removes a memory. Puts that name it from now on fail their connection; those under way keep it alive.
+    /// Removes a memory. Later puts that name it fail their connection; puts under way keep the memory alive.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.
@@ -203,24 +204,24 @@ impl ProxyService {
         self.inner.tell_all(|| Command::RemoveMemory(id))
     }
 
-    /// `Ok` while what is pushed for this semaphore is served.
+    /// `Ok` while requests for this semaphore are served.
     ///
     /// # Errors
-    /// Why not: its connection's failure, or that of the service, or that it was removed or the service stopped.
+    /// The failure of its connection or of the service; `InvalidUsage` if it was removed; `Stopped` if the service was.
     pub fn check(&self, id: SemaphoreId) -> Result<()> {
         let shard = lock(&self.inner.registry).shard(id)?;
         self.inner.ports.check(id)?;
         self.inner.shards[shard].proxy.check()
     }
 
-    /// What it has done so far.
+    /// Counts of its work so far.
     pub fn counters(&self) -> ServiceCounters {
         let Inner { shards, ports, .. } = &*self.inner;
         let proxies = shards.iter().map(|shard| shard.proxy.counters()).collect();
         ServiceCounters { proxies, deferred: ports.deferred(), dropped: ports.dropped() }
     }
 
-    /// What has been done for a semaphore so far.
+    /// Counts of the work for one semaphore.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.
@@ -229,32 +230,33 @@ impl ProxyService {
         Ok(self.inner.ports.counters(id))
     }
 
-    /// What the first kernel that was told to leave was waiting for.
+    /// The record of the first kernel that gave up a wait on this service.
     pub fn abort_report(&self) -> Option<AbortReport> {
         let fifo = |shard: &Shard| shard.proxy.abort_report();
         self.inner.ports.abort_report().or_else(|| self.inner.shards.iter().find_map(fifo))
     }
 
-    /// The communicator that it serves.
+    /// The communicator whose channels it serves.
     pub fn communicator(&self) -> &Communicator {
         &self.inner.communicator
     }
 
-    /// Ends it: pushes are refused from now on, what was pushed before is done, flushes included, and then kernels that
-    /// wait for one of its channels leave. Works while kernels push.
+    /// Ends the service: it refuses pushes from now on, serves what was pushed before, flushes included, and then tells kernels
+    /// that wait for one of its channels to leave. Kernels may be pushing meanwhile.
     ///
     /// # Errors
-    /// `Timeout` if that took too long, after which it ends with requests undone; the failure it ended with, if it did.
+    /// `Timeout` if requests were still unserved at the deadline; the service then ends without serving them. The failure that
+    /// ended the service, if one did.
     pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let shards = &self.inner.shards;
-        shards.iter().for_each(|shard| shard.proxy.ask_to_stop(deadline));
+        shards.iter().for_each(|shard| shard.proxy.begin_stop(deadline));
         let result = shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and);
         lock(&self.inner.registry).release();
         result
     }
 
-    /// What a channel is made of.
+    /// The parts of a port channel.
     pub(crate) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Port> {
         let Parts { semaphore, shard, dst, src } = lock(&self.inner.registry).port(id, dst, src)?;
         let (proxy, ports) = (&self.inner.shards[shard].proxy, &self.inner.ports);
@@ -278,7 +280,7 @@ impl PendingSemaphore {
     /// Its number.
     ///
     /// # Errors
-    /// `InvalidUsage` before `setup()`; afterwards why it was not made, or as for [`ProxyService::add_semaphore`].
+    /// `InvalidUsage` before `setup()`; afterwards the reason if it was not made; otherwise as for [`ProxyService::add_semaphore`].
     pub fn get(&self) -> Result<SemaphoreId> {
         let mut id = lock(&self.id);
         match *id {
@@ -303,14 +305,14 @@ impl Inner {
 }
 
 impl Shard {
-    /// In effect for every trigger that a kernel pushes after this.
+    /// Sends a command, which takes effect before any trigger that a kernel pushes after this call.
     fn send(&self, command: Command) -> Result<()> {
         self.proxy.check()?;
         let sender = lock(&self.commands);
         if sender.send(command).is_err() {
             self.proxy.check()?;
         }
-        // Behind the command: whoever sees the count finds it.
+        // After the command, so that a router that sees the count finds the command.
         self.sent.fetch_add(1, Ordering::Release);
         Ok(())
     }

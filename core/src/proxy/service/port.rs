@@ -1,4 +1,4 @@
-//! What callers, kernels and proxies share about each semaphore: words, counters, and why it failed.
+//! State of each semaphore of a service, shared by callers, kernels and proxies: words, counters, and the failure.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use super::ProxyService;
 use super::registry::SemaphoreId;
 use crate::comm::{AbortReport, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
+use crate::failure::Failure;
 use crate::gpu::{Context, DeviceSlice, KeepAlive};
 use crate::proxy::words::Words;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// What was done for the channels of a semaphore.
+/// Counts of the work for one semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Puts.
@@ -32,14 +33,13 @@ pub(super) struct Ports {
     states: Vec<State>,
     deferred: AtomicU64,
     dropped: AtomicU64,
-    /// Numbers that nothing under way speaks of any more.
+    /// Numbers of removed semaphores to which no request under way refers any more.
     retired: Mutex<Vec<u16>>,
 }
 
 #[derive(Default)]
 struct State {
-    failed: AtomicBool,
-    failure: Mutex<Option<Error>>,
+    failure: Failure,
     puts: AtomicU64,
     bytes: AtomicU64,
     signals: AtomicU64,
@@ -62,34 +62,25 @@ impl Ports {
         usize::from(id.0) < self.words.slots()
     }
 
-    /// A semaphore is new.
+    /// Clears the state for a new semaphore.
     pub(super) fn open(&self, id: SemaphoreId) {
-        let State { failed, failure, puts, bytes, signals, flushes } = self.state(id);
-        *lock(failure) = None;
-        failed.store(false, Ordering::Release);
+        let State { failure, puts, bytes, signals, flushes } = self.state(id);
+        failure.clear();
         [puts, bytes, signals, flushes].into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         self.words.reset(usize::from(id.0));
     }
 
-    /// Tells everybody who waits for it to leave: the reason first, then the kernels.
+    /// Tells waiting kernels to leave, after the reason has been stored for their callers.
     pub(super) fn fail(&self, id: SemaphoreId, error: &Error) {
-        let state = self.state(id);
-        lock(&state.failure).get_or_insert_with(|| error.clone());
-        state.failed.store(true, Ordering::Release);
+        self.state(id).failure.set(error.clone());
         self.words.raise(usize::from(id.0));
     }
 
     pub(super) fn check(&self, id: SemaphoreId) -> Result<()> {
-        let state = self.state(id);
-        if !state.failed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        Err(lock(&state.failure)
-            .as_ref()
-            .map_or_else(|| super::registry::unknown_semaphore(id), Error::clone))
+        self.state(id).failure.check()
     }
 
-    /// Nothing under way speaks of this number any more.
+    /// Frees a number: no request under way refers to it any more.
     pub(super) fn retire(&self, id: SemaphoreId) {
         lock(&self.retired).push(id.0);
     }
@@ -146,17 +137,17 @@ impl Ports {
         self.words.record().map(AbortReport::from)
     }
 
-    /// Where kernels that wait for it learn that they must leave.
+    /// The abort handle of kernels that wait for it.
     pub(super) fn abort_handle(&self, id: SemaphoreId) -> AbortHandle {
         self.words.handle(usize::from(id.0))
     }
 
-    /// Where kernels read how far its flushes have come.
+    /// Address of its flushed position, for kernels.
     pub(super) fn flushed_ptr(&self, id: SemaphoreId) -> u64 {
         self.words.flushed_ptr(usize::from(id.0))
     }
 
-    /// What keeps both there.
+    /// Keeps both alive.
     pub(super) fn keep_alive(&self) -> KeepAlive {
         self.words.keep_alive()
     }
@@ -166,7 +157,7 @@ impl Ports {
     }
 }
 
-/// A semaphore has one proxy, which alone counts.
+/// Adds to a counter that only one thread, the semaphore's proxy, writes.
 fn add(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
@@ -177,7 +168,7 @@ impl fmt::Debug for Ports {
     }
 }
 
-/// What a port channel needs of a service. Keeps all of it alive.
+/// The parts of a port channel, kept alive.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(super) service: ProxyService,
@@ -200,7 +191,7 @@ impl Port {
         self.id
     }
 
-    /// `Ok` while what is pushed for it is served.
+    /// `Ok` while requests for it are served.
     pub(crate) fn check(&self) -> Result<()> {
         self.service.check(self.id)
     }

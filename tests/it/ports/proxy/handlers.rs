@@ -69,7 +69,7 @@ fn a_handler_that_has_had_enough_ends_it(context: &Context) {
     assert!([LEFT_CLOSED, LEFT_TOLD].contains(&left), "{left}");
     assert_eq!(job.proxy.counters().triggers, 10);
     let error = job.proxy.check().unwrap_err();
-    assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains("stopped"), "{error}");
+    assert!(error.kind() == ErrorKind::Stopped && error.message().contains("stopped"), "{error}");
     job.proxy.stop(soon()).unwrap();
     // Later pushes are told so at once.
     let report = Report::new(context);

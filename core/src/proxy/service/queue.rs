@@ -1,4 +1,4 @@
-//! One connection as a proxy serves it: what waits for room, what waits for completion.
+//! One connection as a proxy serves it: requests that wait for room, and flushes that wait for completion.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,17 +11,17 @@ use super::registry::{MemoryId, SemaphoreId, unknown_memory};
 use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 
-/// What triggers name by number.
+/// The objects that triggers name by number.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) memories: Vec<Option<RegisteredMemory>>,
     pub(super) routes: Vec<Option<Route>>,
 }
 
-/// A semaphore, and the line it leads over.
+/// A semaphore, and the index of its connection's queue.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) line: usize,
+    pub(super) queue: usize,
     pub(super) semaphore: Host2DeviceSemaphore,
 }
 
@@ -44,24 +44,24 @@ pub(super) struct Request {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ConnectionQueue {
     connection: Connection,
     ports: Arc<Ports>,
-    /// The semaphores that lead over it.
+    /// The semaphores whose requests it serves.
     semaphores: Vec<SemaphoreId>,
-    /// In order; while there are any, later requests queue behind them.
+    /// Requests that wait for room, in order. Later requests queue behind them.
     deferred: VecDeque<Request>,
-    /// Flushes under way, in order: where the connection then is, whose, and the position behind it.
+    /// Flushes under way, in order: the connection's mark, the semaphore, and the FIFO position behind the flush.
     flushes: VecDeque<(u64, SemaphoreId, u64)>,
-    /// Semaphores that were removed, and where the connection was then.
+    /// Removed semaphores, with the connection's mark at the time.
     leaving: Vec<(u64, SemaphoreId)>,
-    /// Whether operations are held back until the end of the burst.
+    /// Whether the connection holds operations back until the end of the burst.
     held: bool,
-    /// Why nothing more is done.
+    /// Why no more requests are served.
     failure: Option<Error>,
 }
 
-impl Line {
+impl ConnectionQueue {
     pub(super) fn new(connection: &Connection, ports: Arc<Ports>) -> Self {
         Self {
             connection: connection.clone(),
@@ -75,21 +75,21 @@ impl Line {
         }
     }
 
-    pub(super) fn is_over(&self, connection: &Connection) -> bool {
+    pub(super) fn serves(&self, connection: &Connection) -> bool {
         self.connection.is(connection)
     }
 
-    /// Whether nothing needs it any more.
+    /// Whether it has no semaphore and no work left.
     pub(super) fn is_spent(&self) -> bool {
         self.semaphores.is_empty() && self.leaving.is_empty() && !self.is_busy()
     }
 
-    /// Whether numbers of semaphores that were removed are not free yet.
+    /// Whether numbers of removed semaphores are not free yet.
     pub(super) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Whether something is under way.
+    /// Whether requests or flushes are under way.
     pub(super) fn is_busy(&self) -> bool {
         self.held || !self.deferred.is_empty() || !self.flushes.is_empty()
     }
@@ -101,7 +101,7 @@ impl Line {
         }
     }
 
-    /// What was asked for before is still done; its number is free when that has completed.
+    /// Removes a semaphore. Requests made before are still served; its number is free when they have completed.
     pub(super) fn remove(&mut self, id: SemaphoreId) {
         self.semaphores.retain(|known| *known != id);
         match self.failure.is_none().then(|| self.connection.mark()) {
@@ -110,23 +110,23 @@ impl Line {
         }
     }
 
-    /// Does what a trigger asks for, now or when there is room. If `patience` requests wait for room already, this waits, too.
-    pub(super) fn take(&mut self, request: Request, tables: &Tables, patience: usize) {
+    /// Serves a request now, or when there is room. If `limit` requests are waiting already, this call waits for room.
+    pub(super) fn take(&mut self, request: Request, tables: &Tables, limit: usize) {
         if self.failure.is_some() {
             return self.ports.count_dropped(1);
         }
-        if let Err(error) = self.try_take(request, tables, patience) {
+        if let Err(error) = self.try_take(request, tables, limit) {
             self.fail(&error);
         }
     }
 
-    fn try_take(&mut self, request: Request, tables: &Tables, patience: usize) -> Result<()> {
+    fn try_take(&mut self, request: Request, tables: &Tables, limit: usize) -> Result<()> {
         if self.deferred.is_empty() && self.connection.has_room()? {
             return self.execute(request, tables);
         }
         self.ports.count_deferred();
         self.deferred.push_back(request);
-        if self.deferred.len() > patience
+        if self.deferred.len() > limit
             && let Some(first) = self.deferred.pop_front()
         {
             self.execute(first, tables)?;
@@ -134,7 +134,7 @@ impl Line {
         Ok(())
     }
 
-    /// Moves along what is under way; whether anything still is.
+    /// Advances work under way; returns whether any is left.
     pub(super) fn progress(&mut self, tables: &Tables) -> bool {
         if self.failure.is_none()
             && let Err(error) = self.try_progress(tables)
@@ -172,16 +172,16 @@ impl Line {
         Ok(())
     }
 
-    /// Fails it if the connection has failed, or its peer or the communicator.
+    /// Fails the queue if the connection, its peer or the communicator has failed.
     pub(super) fn examine(&mut self) {
         if self.failure.is_none()
-            && let Err(error) = self.connection.check("proxy")
+            && let Err(error) = self.connection.check("ProxyService::check")
         {
             self.fail(&error);
         }
     }
 
-    /// Data, then signal, then flush.
+    /// Executes a request: data, then signal, then flush.
     fn execute(&mut self, request: Request, tables: &Tables) -> Result<()> {
         let Request { position, trigger } = request;
         let id = SemaphoreId(trigger.semaphore);
@@ -213,9 +213,9 @@ impl Line {
         Ok(())
     }
 
-    /// Nothing more is done on it; everybody who waits for one of its channels leaves.
+    /// Ends the queue: it serves nothing more, and kernels that wait for one of its channels leave.
     fn fail(&mut self, error: &Error) {
-        log::error!("the proxy gives up the connection to rank {}: {error}", self.connection.peer());
+        log::error!("the proxy stops serving the connection to rank {}: {error}", self.connection.peer());
         self.failure = Some(error.clone());
         for id in &self.semaphores {
             self.ports.fail(*id, error);
@@ -229,11 +229,11 @@ impl Line {
         if std::mem::take(&mut self.held)
             && let Err(error) = self.connection.release()
         {
-            log::debug!("what was held back could not be sent: {error}");
+            log::debug!("operations held back could not be sent: {error}");
         }
     }
 
-    /// The service ends.
+    /// Tells kernels that the service has ended.
     pub(super) fn end(&mut self, error: &Error) {
         for id in &self.semaphores {
             self.ports.fail(*id, error);
@@ -241,7 +241,7 @@ impl Line {
         if std::mem::take(&mut self.held)
             && let Err(error) = self.connection.release()
         {
-            log::debug!("what was held back could not be sent: {error}");
+            log::debug!("operations held back could not be sent: {error}");
         }
     }
 }
