@@ -37,6 +37,7 @@ loom() {
 
 lane format format
 lane layers ci/layers.sh
+lane circles ci/circles.sh
 lane sync-tags ci/sync-tags.sh
 lane clippy clippy
 lane docs docs
