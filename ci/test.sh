@@ -41,6 +41,7 @@ lane circles ci/circles.sh
 lane sync-tags ci/sync-tags.sh
 lane clippy clippy
 lane docs docs
+lane public ci/public.sh
 lane tests tests
 lane two-users two-users
 lane loom loom
