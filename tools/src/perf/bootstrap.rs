@@ -4,8 +4,8 @@
 //! between all ranks, the control links of a communicator. They are spread over as few processes as the limit on open
 //! files allows.
 
-mod part;
-mod wire_report;
+mod ranks;
+mod report;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::bootstrap::Rendezvous;
-pub(super) use part::{Part, Sample};
+pub(super) use ranks::{LocalRanks, Sample};
 
-use wire_report::{WireReport, WireRow};
+use report::{Report, Row};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,15 +43,15 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let timeout = Duration::from_secs(args.timeout);
     if let Some([first, count]) = args.part.as_deref() {
-        return Part { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
+        return LocalRanks { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
     }
     let table = args.json.as_deref() != Some(Path::new("-"));
-    let mut report = WireReport::default();
+    let mut report = Report::default();
     if table {
         report.print_head(&mut std::io::stdout())?;
     }
     for &ranks in &args.ranks {
-        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<WireRow>>>()?;
+        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<Row>>>()?;
         runs.sort_by(|a, b| a.total_s.total_cmp(&b.total_s));
         let row = runs.swap_remove(runs.len() / 2);
         if table {
@@ -64,7 +64,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         report.print_growth(&mut std::io::stdout())?;
     }
     if let Some(path) = &args.json {
-        super::write_json(&report, path)?;
+        super::output::write_json(&report, path)?;
     }
     if let Some(path) = &args.csv {
         std::fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -73,8 +73,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 }
 
 /// One run: `ranks` ranks from nothing to linked and back.
-fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
-    let each = part::ranks_per_process(ranks)?;
+fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
+    let each = ranks::ranks_per_process(ranks)?;
     let meeting = Rendezvous::start(Some(ranks))?;
     let id = meeting.unique_id().to_string();
     let mut parts = (0..ranks)
@@ -96,7 +96,7 @@ fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
     let total = since.elapsed();
     let processes = parts.len();
     parts.into_iter().try_for_each(Process::end)?;
-    Ok(WireRow::new(ranks, processes, total, children_cpu().saturating_sub(cpu), &samples))
+    Ok(Row::new(ranks, processes, total, children_cpu().saturating_sub(cpu), &samples))
 }
 
 /// What the processors have done for children that have ended.

@@ -12,7 +12,7 @@ use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
-use super::hop::{Hop, HopKernel};
+use super::ping_pong::{LatencyKernel, PingPong};
 use super::report::{Measured, Row, measured};
 use super::timing;
 use crate::job::Rank;
@@ -29,7 +29,7 @@ pub(super) struct Bench<'a> {
     local: Arc<GpuBuffer>,
     local_memory: RegisteredMemory,
     remote_memory: RegisteredMemory,
-    hop: Option<Hop>,
+    hop: Option<PingPong>,
     iteration: u32,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         let channel =
             MemoryChannel::new(&semaphore.get()?, &target.get()?, &local_memory, packet_memory.as_ref())?;
         let hop = match kernel_of(operation) {
-            Some(kernel) => Some(Hop::new(rank, kernel)?),
+            Some(kernel) => Some(PingPong::new(rank, kernel)?),
             None => None,
         };
         Ok(Self {
@@ -225,12 +225,12 @@ fn packet_format(operation: Operation) -> Option<PacketFormat> {
     }
 }
 
-fn kernel_of(operation: Operation) -> Option<HopKernel> {
+fn kernel_of(operation: Operation) -> Option<LatencyKernel> {
     match operation {
-        Operation::Ll8 => Some(HopKernel::Ll8),
-        Operation::Ll16 => Some(HopKernel::Ll16),
-        Operation::Ll128 => Some(HopKernel::Ll128),
-        Operation::Signal => Some(HopKernel::Signal),
+        Operation::Ll8 => Some(LatencyKernel::Ll8),
+        Operation::Ll16 => Some(LatencyKernel::Ll16),
+        Operation::Ll128 => Some(LatencyKernel::Ll128),
+        Operation::Signal => Some(LatencyKernel::Signal),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@
 
 mod bare;
 mod checker;
+mod launch;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,14 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
-use aqueduct::gpu::{BufferOptions, Event, Function, GpuBuffer, HandlePolicy, LaunchConfig, Stream, arg};
+use aqueduct::gpu::{Event, Function, GpuBuffer, Stream, arg};
 use aqueduct::proxy::{Fifo, Idle, Proxy, ProxyConfig};
 
 use super::args;
-use super::versus::{Line, Unit, Versus};
+use super::comparison::{Comparison, Row, Unit};
 use crate::job::Rank;
 use bare::Bare;
 use checker::Checker;
+use launch::{BLOCK, Clock, Pushes, given_up, zeroed};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -51,7 +53,7 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         }
     }
     let rank = Rank::join()?;
-    let mut header = super::header(&rank, "fifo")?;
+    let mut header = super::output::header(&rank, "fifo")?;
     header.push(format!(
         "fifo size {} triggers {} rounds {} idle {:?}",
         args.fifo_size,
@@ -61,14 +63,11 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
     ));
     header
         .push("rate: triggers per second while the host takes out every one; the slowest rank's".to_owned());
-    let report = Versus::new("fifo", header, "threads", Unit::Rate);
-    super::present(&rank, report, &args.files, |keep| {
-        args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.line()?))
+    let report = Comparison::new("fifo", header, "threads", Unit::Rate);
+    super::output::present(&rank, report, &args.files, |keep| {
+        args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.row()?))
     })
 }
-
-/// Threads of a block, if there are so many.
-const BLOCK: u32 = 1024;
 
 impl Args {
     fn idle(&self) -> Idle {
@@ -97,42 +96,6 @@ struct Bench<'a> {
     pushes: Pushes,
     /// Triggers that the proxy should have handled.
     handled: u64,
-}
-
-/// One launch.
-#[derive(Clone, Copy, Debug)]
-struct Pushes {
-    threads: u32,
-    /// Of each thread.
-    count: u32,
-}
-
-impl Pushes {
-    fn total(self) -> u64 {
-        u64::from(self.threads) * u64::from(self.count)
-    }
-
-    fn config(self) -> LaunchConfig {
-        LaunchConfig::linear(self.threads.div_ceil(BLOCK), self.threads.min(BLOCK))
-    }
-}
-
-/// Times launches on the device.
-struct Clock {
-    stream: Stream,
-    start: Event,
-    end: Event,
-}
-
-impl Clock {
-    /// Microseconds of what `launch` enqueues.
-    fn time(&self, rank: &Rank, launch: impl FnOnce(&Stream) -> aqueduct::Result<()>) -> Result<f64> {
-        self.start.record(&self.stream)?;
-        launch(&self.stream)?;
-        self.end.record(&self.stream)?;
-        self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
-    }
 }
 
 impl<'a> Bench<'a> {
@@ -166,7 +129,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn line(mut self) -> Result<Line> {
+    fn row(mut self) -> Result<Row> {
         let total = self.pushes.total() as f64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         // Turn by turn: what disturbs one disturbs the other. The first is the warm-up.
@@ -184,7 +147,7 @@ impl<'a> Bench<'a> {
         self.proxy.stop(self.rank.deadline())?;
         let extra = self.proxy.counters().triggers.abs_diff(self.handled);
         let wrong = self.rank.sum(self.wrong.load(Ordering::Relaxed) + extra)?;
-        Ok(Unit::Rate.line(u64::from(self.pushes.threads), &ours, &bare, wrong))
+        Ok(Unit::Rate.row(u64::from(self.pushes.threads), &ours, &bare, wrong))
     }
 
     /// Microseconds of one launch; returns when all of its triggers have been handled.
@@ -198,7 +161,7 @@ impl<'a> Bench<'a> {
             stream.retain_all(self.proxy.keep_alive())?;
             stream.retain(self.status.clone())
         })?;
-        left(self.rank, &self.status, "pushes")?;
+        given_up(self.rank, &self.status, "pushes")?;
         self.handled += self.pushes.total();
         let deadline = self.rank.deadline();
         while self.proxy.counters().triggers < self.handled {
@@ -207,22 +170,5 @@ impl<'a> Bench<'a> {
             std::thread::yield_now();
         }
         Ok(time)
-    }
-}
-
-/// Device memory that no other process sees.
-fn zeroed(rank: &Rank, len: usize) -> Result<Arc<GpuBuffer>> {
-    let options = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-    Ok(Arc::new(GpuBuffer::with_options(&rank.context, len, options)?))
-}
-
-/// Fails if a kernel has left early, by the code in the first four bytes of `status`.
-fn left(rank: &Rank, status: &GpuBuffer, what: &str) -> Result<()> {
-    let mut code = [0u32];
-    status.download(0, &mut code, rank.deadline())?;
-    rank.comm.check()?;
-    match code {
-        [0] => Ok(()),
-        [code] => bail!("{what} were given up with code {code}"),
     }
 }

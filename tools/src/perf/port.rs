@@ -7,7 +7,7 @@
 
 mod bare;
 mod end;
-mod hop;
+mod ping_pong;
 mod windows;
 
 use std::process::ExitCode;
@@ -17,11 +17,11 @@ use aqueduct::comm::Transport;
 use aqueduct::proxy::Idle;
 
 use super::args;
-use super::versus::{Line, Unit, Versus};
+use super::comparison::{Comparison, Row, Unit};
 use crate::job::Rank;
 use bare::{CopyEngine, Relay};
 use end::End;
-use hop::Hop;
+use ping_pong::{PingPong, WORD};
 use windows::{Shape, Windows};
 
 /// What both have.
@@ -83,7 +83,7 @@ impl Common {
 
     /// What the head of a table says: the settings, what figures mean, and of what bare way, if there is one.
     fn header(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Vec<String>> {
-        let mut header = super::header(rank, name)?;
+        let mut header = super::output::header(rank, name)?;
         let Self { transport, rounds, .. } = self;
         header.push(format!("transport {transport} {settings} rounds {rounds} idle {:?}", self.idle()));
         header.push(format!("ours: {ours}"));
@@ -99,9 +99,6 @@ impl Common {
     }
 }
 
-/// Sizes are multiples of this: a hop is checked by its first and last word.
-const WORD: usize = 8;
-
 pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     const NAME: &str = "port-lat";
     let common = &args.common;
@@ -112,7 +109,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     sizes.insert(0, 0);
     let most = sizes.iter().copied().max().unwrap_or(0);
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
-    let mut hop = Hop::new(&rank)?;
+    let mut hop = PingPong::new(&rank)?;
     let mut relay = if common.has_bare() { Some(Relay::new(&rank, args.fenced)?) } else { None };
     let header = common.header(
         &rank,
@@ -125,8 +122,8 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
             "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls"
         },
     )?;
-    let report = Versus::new(NAME, header, "bytes", Unit::Microseconds);
-    let code = super::present(&rank, report, &common.files, |keep| {
+    let report = Comparison::new(NAME, header, "bytes", Unit::Microseconds);
+    let code = super::output::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
             let wrong = hop.check(&rank, &end, bytes)?;
@@ -137,7 +134,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
                 relay.as_mut().map(|relay| |rank: &Rank| relay.run(rank, &end, bytes, iterations)),
             )?;
             let wrong = rank.sum(wrong)?;
-            keep(Unit::Microseconds.line(bytes as u64, &ours, &bare, wrong))
+            keep(Unit::Microseconds.row(bytes as u64, &ours, &bare, wrong))
         })
     })?;
     end.finish(&rank)?;
@@ -183,10 +180,10 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         },
         "as many cuMemcpyAsync between the same addresses",
     )?;
-    let report = Versus::new(NAME, header, "bytes", Unit::Bandwidth);
-    let mut hop = Hop::new(&rank)?;
+    let report = Comparison::new(NAME, header, "bytes", Unit::Bandwidth);
+    let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;
-    let code = super::present(&rank, report, &common.files, |keep| {
+    let code = super::output::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let shape = shape(bytes);
             keep(put_line(&rank, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
@@ -200,11 +197,11 @@ fn put_line(
     rank: &Rank,
     common: &Common,
     end: &End,
-    hop: &mut Hop,
+    hop: &mut PingPong,
     windows: &Windows,
     engine: Option<&CopyEngine>,
     shape: Shape,
-) -> Result<Line> {
+) -> Result<Row> {
     let bytes = shape.bytes;
     let bare = engine.map(|engine| move |rank: &Rank| engine.run(rank, end, shape));
     let ((ours, bare), wrong) = if shape.window == 1 {
@@ -216,7 +213,7 @@ fn put_line(
     };
     let wrong = rank.sum(wrong)?;
     let rates = |times: Vec<f64>| times.into_iter().map(|time| bytes as f64 / time / 1e3).collect::<Vec<_>>();
-    Ok(Unit::Bandwidth.line(bytes as u64, &rates(ours), &rates(bare), wrong))
+    Ok(Unit::Bandwidth.row(bytes as u64, &rates(ours), &rates(bare), wrong))
 }
 
 /// Figures of `rounds` measurements of `ours` and, if there is one, of `bare`, each the largest over the ranks. Turn by turn, so

@@ -96,7 +96,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             startup.print(&mut std::io::stdout())?;
         }
         if let Some(path) = &args.json {
-            super::write_json(&startup, path)?;
+            super::output::write_json(&startup, path)?;
         }
     }
     bootstrap.barrier(deadline)?;

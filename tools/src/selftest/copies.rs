@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
+use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::{LEN, Pair};
-use super::stage::{CANARY, Ran, Stage, framed, paint};
 
 /// Boundaries of a vector, a warp of vectors, an unrolled turn and a block's turn, with their neighbours.
 const SIZES: [usize; 26] = [
@@ -25,20 +25,20 @@ fn ranges(quick: bool) -> Vec<Range> {
     sizes.iter().enumerate().flat_map(starts).collect()
 }
 
-pub(super) fn puts(stage: &Stage<'_>) -> Result<Ran> {
-    let ranges = ranges(stage.quick);
+pub(super) fn puts(check: &Check<'_>) -> Result<Ran> {
+    let ranges = ranges(check.quick);
     let what = format!("{} puts to each partner, 0 to {} bytes, odd alignments", ranges.len(), most(&ranges));
-    stage.each_pair(what, |pair| {
-        (0..).zip(&ranges).try_for_each(|(iteration, &range)| put(stage, pair, iteration, range))
+    check.each_pair(what, |pair| {
+        (0..).zip(&ranges).try_for_each(|(iteration, &range)| put(check, pair, iteration, range))
     })
 }
 
 /// One put in both directions: with its signal every other time, otherwise in two parts that one signal publishes.
-pub(super) fn put(stage: &Stage<'_>, pair: &Pair, iteration: u32, range: Range) -> Result<()> {
+pub(super) fn put(check: &Check<'_>, pair: &Pair, iteration: u32, range: Range) -> Result<()> {
     let (size, to, from) = range;
-    stage.load(&pair.local, &paint(stage.me(), iteration, LEN))?;
-    pair.inbox.fill(CANARY, stage.deadline())?;
-    stage.step(pair)?;
+    check.load(&pair.local, &paint(check.me(), iteration, LEN))?;
+    pair.inbox.fill(CANARY, check.deadline())?;
+    check.step(pair)?;
     if iteration.is_multiple_of(2) {
         pair.data.put_with_signal(&pair.stream, to, from, size)?;
     } else {
@@ -48,40 +48,40 @@ pub(super) fn put(stage: &Stage<'_>, pair: &Pair, iteration: u32, range: Range) 
         pair.data.signal(&pair.stream)?;
     }
     pair.data.wait(&pair.stream)?;
-    stage.done(&pair.stream)?;
+    check.done(&pair.stream)?;
     let sent = paint(pair.peer, iteration, LEN);
-    stage.same(
-        &stage.contents(&pair.inbox)?,
+    check.same(
+        &check.contents(&pair.inbox)?,
         &framed(LEN, to, &sent[from..from + size]),
         format_args!("put of {size} bytes by rank {} from {from} to {to}", pair.peer),
     );
-    stage.step(pair)
+    check.step(pair)
 }
 
-pub(super) fn gets(stage: &Stage<'_>) -> Result<Ran> {
-    let ranges = ranges(stage.quick);
+pub(super) fn gets(check: &Check<'_>) -> Result<Ran> {
+    let ranges = ranges(check.quick);
     let what =
         format!("{} gets from each partner, 0 to {} bytes, odd alignments", ranges.len(), most(&ranges));
-    stage.each_pair(what, |pair| {
-        (0..).zip(&ranges).try_for_each(|(iteration, &range)| get(stage, pair, iteration, range))
+    check.each_pair(what, |pair| {
+        (0..).zip(&ranges).try_for_each(|(iteration, &range)| get(check, pair, iteration, range))
     })
 }
 
-fn get(stage: &Stage<'_>, pair: &Pair, iteration: u32, (size, local, remote): Range) -> Result<()> {
-    let mine = paint(stage.me(), iteration, LEN);
-    stage.load(&pair.inbox, &mine)?;
-    pair.local.fill(CANARY, stage.deadline())?;
-    stage.step(pair)?;
+fn get(check: &Check<'_>, pair: &Pair, iteration: u32, (size, local, remote): Range) -> Result<()> {
+    let mine = paint(check.me(), iteration, LEN);
+    check.load(&pair.inbox, &mine)?;
+    pair.local.fill(CANARY, check.deadline())?;
+    check.step(pair)?;
     pair.data.get(&pair.stream, remote, local, size)?;
-    stage.done(&pair.stream)?;
+    check.done(&pair.stream)?;
     let theirs = paint(pair.peer, iteration, LEN);
-    stage.same(
-        &stage.contents(&pair.local)?,
+    check.same(
+        &check.contents(&pair.local)?,
         &framed(LEN, local, &theirs[remote..remote + size]),
         format_args!("get of {size} bytes of rank {} from {remote} to {local}", pair.peer),
     );
-    stage.step(pair)?;
-    stage.same(&stage.contents(&pair.inbox)?, &mine, "what a get has read");
+    check.step(pair)?;
+    check.same(&check.contents(&pair.inbox)?, &mine, "what a get has read");
     Ok(())
 }
 

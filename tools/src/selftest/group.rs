@@ -9,7 +9,6 @@ use aqueduct::comm::{
 };
 use aqueduct::gpu::{GpuBuffer, Stream};
 
-use super::stage::{Ran, Stage};
 use crate::job::Rank;
 
 /// Bytes of each buffer: more than a turn of the largest copy launch, with room to either side.
@@ -71,24 +70,6 @@ pub(super) fn rounds(size: u32, quick: bool) -> Vec<u32> {
 pub(super) fn partner(round: u32, rank: u32, size: u32) -> Option<u32> {
     let partner = (round + size - rank) % size;
     (partner != rank).then_some(partner)
-}
-
-/// That every device reaches every other's memory: where not, what needs it is not run.
-pub(super) fn peer_access(stage: &Stage<'_>) -> Result<Ran> {
-    let far: Vec<String> = stage
-        .group
-        .comm
-        .topology()
-        .peers()
-        .iter()
-        .filter(|peer| !peer.is_reachable())
-        .map(|peer| peer.rank.to_string())
-        .collect();
-    Ok(if far.is_empty() {
-        Ran::all(format!("{} ranks, loads and stores between all", stage.size()))
-    } else {
-        Ran::not(format!("no peer access to the devices of ranks {}", far.join(", ")))
-    })
 }
 
 /// What one pair has asked for, before `setup()`.

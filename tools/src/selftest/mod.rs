@@ -4,15 +4,16 @@
 //! takes part. Every check is a row that all ranks agree about: passed, failed, or not run and why.
 
 mod abort;
+mod check;
 mod collectives;
 mod connection;
 mod copies;
 mod group;
 mod handles;
-mod meeting;
+mod lockstep;
 mod packets;
+mod peer_access;
 mod signals;
-mod stage;
 mod suite;
 mod summary;
 
@@ -68,18 +69,18 @@ fn take_part(quick: bool) -> Result<ExitCode> {
         summary::print_head(&rank)?;
     }
     let mut suite = Suite::new(&rank, quick)?;
-    suite.check("peer access", group::peer_access)?;
+    suite.check("peer access", peer_access::all_reachable)?;
     for (name, policy) in [
         ("memory by file descriptor", HandlePolicy::Fd),
         ("memory by legacy handle", HandlePolicy::Legacy),
         ("memory by fabric handle", HandlePolicy::Fabric),
     ] {
-        suite.check(name, |stage| handles::shared(stage, policy))?;
+        suite.check(name, |check| handles::shared(check, policy))?;
     }
     suite.check("channel put", copies::puts)?;
     suite.check("channel get", copies::gets)?;
     for format in PacketFormat::ALL {
-        suite.check(&format!("channel {format} put, unpack"), |stage| packets::carried(stage, format))?;
+        suite.check(&format!("channel {format} put, unpack"), |check| packets::carried(check, format))?;
     }
     suite.check("channel element read, write", signals::elements)?;
     suite.check("channel signal, wait, poll", signals::counting)?;
@@ -88,10 +89,10 @@ fn take_part(quick: bool) -> Result<ExitCode> {
     for algorithm in [Algorithm::OneShotLl16, Algorithm::TwoShotHb] {
         for ty in ElementType::ALL {
             let name = format!("all-reduce {algorithm} {}", ty.name());
-            suite.check(&name, |stage| collectives::reductions(stage, algorithm, ty))?;
+            suite.check(&name, |check| collectives::reductions(check, algorithm, ty))?;
         }
         let name = format!("all-reduce {algorithm} in a graph");
-        suite.check(&name, |stage| collectives::replayed(stage, algorithm))?;
+        suite.check(&name, |check| collectives::replayed(check, algorithm))?;
     }
     suite.check("all-reduce by size", collectives::chosen)?;
     suite.check("two groups side by side", collectives::side_by_side)?;

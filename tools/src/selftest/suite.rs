@@ -1,28 +1,21 @@
 //! Running checks one after the other, on all ranks alike.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use aqueduct::gpu::GpuBuffer;
 
+use super::check::{Check, Ran};
 use super::group::{Group, rounds};
-use super::meeting::{Meeting, Verdict};
-use super::stage::{Ran, Stage};
+use super::lockstep::{Lockstep, Verdict};
+use super::summary::{Row, print_row};
 use crate::job::Rank;
-
-/// A check that has ended, as all ranks together see it.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) verdict: Verdict,
-    pub(super) time: Duration,
-}
 
 /// The checks of one rank.
 pub(super) struct Suite<'a> {
     rank: &'a Rank,
     quick: bool,
-    meeting: Meeting<'a>,
+    lockstep: Lockstep<'a>,
     /// What checks work with. One that fails is not used again.
     group: Result<Group, String>,
     rows: Vec<Row>,
@@ -32,7 +25,7 @@ impl<'a> Suite<'a> {
     /// Makes the first group, which is a check itself.
     pub(super) fn new(rank: &'a Rank, quick: bool) -> Result<Self> {
         let group = Err("there is no group".to_owned());
-        let mut suite = Self { rank, quick, meeting: Meeting::new(rank), group, rows: Vec::new() };
+        let mut suite = Self { rank, quick, lockstep: Lockstep::new(rank), group, rows: Vec::new() };
         let row = suite.assemble()?;
         suite.keep(row)?;
         Ok(suite)
@@ -42,18 +35,18 @@ impl<'a> Suite<'a> {
     ///
     /// # Errors
     /// A rank is lost: nothing more can be checked.
-    pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Stage<'_>) -> Result<Ran>) -> Result<()> {
+    pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Check<'_>) -> Result<Ran>) -> Result<()> {
         let started = Instant::now();
         let mine = match &self.group {
             Err(why) => Verdict::NotRun(why.clone()),
             Ok(group) => {
-                let stage = Stage::new(self.rank, group, self.quick, &self.meeting);
-                let ended = run(&stage);
+                let check = Check::new(self.rank, group, self.quick, &self.lockstep);
+                let ended = run(&check);
                 if let Err(error) = &ended {
                     // So that kernels of others, which wait for what this rank has not done, leave.
                     group.comm.abort(format!("selftest, {name}: {error:#}"));
                 }
-                stage.verdict(ended)
+                check.verdict(ended)
             }
         };
         let row = self.close(name, started, mine)?;
@@ -96,7 +89,7 @@ impl<'a> Suite<'a> {
         // Making a group takes every rank: first see whether each device still answers.
         let answers = GpuBuffer::new(&self.rank.context, 8);
         let others: Vec<u32> = (0..size).filter(|&rank| rank != me).collect();
-        let all = self.meeting.agree(&others, answers.is_ok())?;
+        let all = self.lockstep.agree(&others, answers.is_ok())?;
         answers?;
         if !all {
             bail!("another rank's device is out of order");
@@ -106,23 +99,17 @@ impl<'a> Suite<'a> {
 
     /// Ends a check: what all ranks together say of it.
     fn close(&self, name: &str, started: Instant, mine: Verdict) -> Result<Row> {
-        let verdict = together(&self.meeting.verdicts(mine)?);
+        let verdict = together(&self.lockstep.verdicts(mine)?);
         Ok(Row { name: name.to_owned(), verdict, time: started.elapsed() })
     }
 
     /// Shows and keeps a row.
     fn keep(&mut self, row: Row) -> Result<()> {
         if self.rank.is_root() {
-            super::summary::print_row(&row)?;
+            print_row(&row)?;
         }
         self.rows.push(row);
         Ok(())
-    }
-}
-
-impl Row {
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.verdict, Verdict::Failed(_))
     }
 }
 

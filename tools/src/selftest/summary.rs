@@ -2,14 +2,28 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use aqueduct::comm::PeerInfo;
 
-use super::meeting::Verdict;
-use super::suite::Row;
+use super::lockstep::Verdict;
 use crate::info;
 use crate::job::Rank;
+
+/// A check that has ended, as all ranks together see it.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) verdict: Verdict,
+    pub(super) time: Duration,
+}
+
+impl Row {
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.verdict, Verdict::Failed(_))
+    }
+}
 
 /// What this is, before the first row.
 pub(super) fn print_head(rank: &Rank) -> Result<()> {
@@ -83,8 +97,6 @@ fn kernel() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

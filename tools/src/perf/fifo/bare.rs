@@ -9,8 +9,8 @@ use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, GpuBuffer, PinnedBuffer, arg};
 use aqueduct_ptx::abi::lap_bit;
 
-use super::super::beside::Beside;
-use super::{Clock, Pushes, left, zeroed};
+use super::super::host_thread::HostThread;
+use super::launch::{Clock, Pushes, given_up, zeroed};
 use crate::job::Rank;
 
 /// Bytes that keep words with different writers on different lines.
@@ -26,7 +26,7 @@ pub(super) struct Bare {
     size: usize,
     /// Triggers so far.
     position: u64,
-    thread: Beside,
+    thread: HostThread,
 }
 
 impl Bare {
@@ -35,7 +35,7 @@ impl Bare {
         let Some(function) = load_kernels(&rank.context, "perf_fifo_bare", &[])?.pop() else {
             bail!("kernel file perf_fifo_bare has no entry");
         };
-        let thread = Beside::start(&rank.context, rank.deadline())?;
+        let thread = HostThread::start(&rank.context, rank.deadline())?;
         let context = rank.context.clone();
         // By the thread that reads it, so that it lies beside the GPU, too.
         let host = thread.begin(move || PinnedBuffer::new(&context, LINE + size * SLOT))?;
@@ -64,7 +64,7 @@ impl Bare {
             stream.retain(self.device.clone())?;
             stream.retain(self.host.clone())
         })?;
-        left(rank, &self.device, "bare pushes")?;
+        given_up(rank, &self.device, "bare pushes")?;
         let taken = consumer.get(rank.deadline())?;
         if taken != total {
             bail!("the host's side of the bare loop saw {taken} of {total} triggers in time");

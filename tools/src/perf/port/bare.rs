@@ -11,7 +11,7 @@ use aqueduct::gpu::{Event, Function, PinnedBuffer, Stream, arg};
 use super::end::End;
 use super::windows::Shape;
 use crate::job::Rank;
-use crate::perf::beside::Beside;
+use crate::perf::host_thread::HostThread;
 
 /// A hop by hand: a kernel writes a word, this rank's host thread sees it and enqueues a copy and the write of a flag, the
 /// peer's kernel polls the flag.
@@ -24,7 +24,7 @@ pub(super) struct Relay {
     stream: Stream,
     /// The next value that no launch has used.
     first: u64,
-    thread: Beside,
+    thread: HostThread,
 }
 
 /// One rank's part in a launch.
@@ -46,7 +46,7 @@ impl Relay {
         let Some(function) = load_kernels(&rank.context, "perf_port_bare", &[])?.pop() else {
             bail!("kernel file perf_port_bare has no entry");
         };
-        let thread = Beside::start(&rank.context, rank.deadline())?;
+        let thread = HostThread::start(&rank.context, rank.deadline())?;
         let context = rank.context.clone();
         // By the thread that reads it, so that it lies beside the GPU, too.
         let word = thread.begin(move || PinnedBuffer::new(&context, 64))?.get(rank.deadline())??;

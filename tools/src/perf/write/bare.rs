@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use aqueduct::comm::Connection;
 use aqueduct::gpu::{Event, Stream};
 
-use super::roads::Roads;
+use super::connections::Connections;
 use crate::job::Rank;
 
 pub(super) struct Bare {
@@ -38,15 +38,15 @@ impl Bare {
     pub(super) fn time_connections(
         &self,
         rank: &Rank,
-        roads: &Roads,
+        connections: &Connections,
         bytes: usize,
         window: u32,
     ) -> Result<f64> {
         let used: Vec<&Connection> =
-            roads.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
+            connections.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
         self.start.record(&self.clock)?;
         used.iter().try_for_each(|connection| connection.wait_event(&self.start))?;
-        roads.post(bytes, window)?;
+        connections.post(bytes, window)?;
         for connection in used {
             connection.record_event(&self.join)?;
             self.clock.wait_event(&self.join)?;
@@ -55,10 +55,16 @@ impl Bare {
     }
 
     /// The same for the driver's copies between the same addresses.
-    pub(super) fn time_copies(&self, rank: &Rank, roads: &Roads, bytes: usize, window: u32) -> Result<f64> {
+    pub(super) fn time_copies(
+        &self,
+        rank: &Rank,
+        connections: &Connections,
+        bytes: usize,
+        window: u32,
+    ) -> Result<f64> {
         let (driver, context) = (rank.context.driver(), &rank.context);
-        let source = roads.source.slice()?.ptr();
-        let targets: Vec<u64> = roads
+        let source = connections.source.slice()?.ptr();
+        let targets: Vec<u64> = connections
             .ways(0)
             .map(|(peer, _)| Ok(peer.target.slice()?.ptr() + peer.at as u64))
             .collect::<aqueduct::Result<_>>()?;
@@ -72,7 +78,7 @@ impl Bare {
             for number in 0..window as usize {
                 for (index, &target) in targets.iter().enumerate() {
                     let stream = &streams[index * self.connections + number % self.connections];
-                    // SAFETY: both ranges lie in memories that `roads` keeps until after the wait below.
+                    // SAFETY: both ranges lie in memories that `connections` keeps until after the wait below.
                     let code = unsafe { copy(target, source, bytes, stream.raw()) };
                     if code.0 != 0 {
                         bail!("cuMemcpyAsync failed with {code:?}");

@@ -32,13 +32,13 @@ enum Message {
 const TAG: u64 = 0x5e1f;
 
 /// This rank's side of it.
-pub(super) struct Meeting<'a> {
+pub(super) struct Lockstep<'a> {
     rank: &'a Rank,
     /// Verdicts that have come in place of a step, by rank.
     early: RefCell<Vec<Option<Verdict>>>,
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> Lockstep<'a> {
     pub(super) fn new(rank: &'a Rank) -> Self {
         Self { rank, early: RefCell::new(vec![None; rank.bootstrap.size() as usize]) }
     }

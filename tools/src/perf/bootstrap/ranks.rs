@@ -30,7 +30,7 @@ pub(in super::super) struct Sample {
 
 /// Ranks `first .. first + count` of `size`.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Part {
+pub(in super::super) struct LocalRanks {
     pub(in super::super) first: u32,
     pub(in super::super) count: u32,
     pub(in super::super) size: u32,
@@ -72,7 +72,7 @@ fn raise_open_files() -> Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-impl Part {
+impl LocalRanks {
     /// Starts the threads, says "ready", waits for a line, and prints the samples as one line of JSON.
     pub(super) fn execute(self) -> Result<ExitCode> {
         raise_open_files()?;

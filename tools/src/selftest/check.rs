@@ -10,7 +10,7 @@ use aqueduct::collective::{ElementType, ReduceOp};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::group::{Group, Pair};
-use super::meeting::{Meeting, Verdict};
+use super::lockstep::{Lockstep, Verdict};
 use crate::job::Rank;
 use crate::perf::data::Call;
 
@@ -42,17 +42,17 @@ impl Ran {
 /// One check on this rank.
 ///
 /// Wrong data is a complaint, and the check goes on, so that ranks stay in step; an error ends it.
-pub(super) struct Stage<'a> {
+pub(super) struct Check<'a> {
     pub(super) rank: &'a Rank,
     pub(super) group: &'a Group,
     pub(super) quick: bool,
-    meeting: &'a Meeting<'a>,
+    lockstep: &'a Lockstep<'a>,
     complaints: RefCell<Vec<String>>,
 }
 
-impl<'a> Stage<'a> {
-    pub(super) fn new(rank: &'a Rank, group: &'a Group, quick: bool, meeting: &'a Meeting<'a>) -> Self {
-        Self { rank, group, quick, meeting, complaints: RefCell::default() }
+impl<'a> Check<'a> {
+    pub(super) fn new(rank: &'a Rank, group: &'a Group, quick: bool, lockstep: &'a Lockstep<'a>) -> Self {
+        Self { rank, group, quick, lockstep, complaints: RefCell::default() }
     }
 
     /// The verdict, given how the check ended.
@@ -86,13 +86,13 @@ impl<'a> Stage<'a> {
 
     /// Waits for the other end of `pair`.
     pub(super) fn step(&self, pair: &Pair) -> Result<()> {
-        self.meeting.step(&[pair.peer])
+        self.lockstep.step(&[pair.peer])
     }
 
     /// Waits for all ranks; whether all of them can go on.
     pub(super) fn agree(&self, mine: bool) -> Result<bool> {
         let others: Vec<u32> = (0..self.size()).filter(|&rank| rank != self.me()).collect();
-        self.meeting.agree(&others, mine)
+        self.lockstep.agree(&others, mine)
     }
 
     /// Runs `check` with each partner of this rank; `what` describes one such run.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory};
 use aqueduct::gpu::GpuBuffer;
 
-use super::{Args, Memory, Pattern, micros};
+use super::args::{Args, Memory, Pattern};
 use crate::job::Rank;
 use crate::perf::channel::{different, paint};
 
@@ -16,7 +16,7 @@ const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xA5;
 
 /// Everything of this rank's.
-pub(super) struct Roads {
+pub(super) struct Connections {
     me: u32,
     pub(super) source: RegisteredMemory,
     /// A slot for each rank that writes here.
@@ -40,7 +40,7 @@ pub(super) struct Peer {
     receives: bool,
 }
 
-impl Roads {
+impl Connections {
     /// Collective.
     pub(super) fn prepare(rank: &Rank, args: &Args, most: usize) -> Result<Self> {
         let (me, size, comm) = (rank.bootstrap.rank(), rank.bootstrap.size(), &rank.comm);
@@ -215,4 +215,9 @@ fn look(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result
         None => memory.slice()?.download(at, &mut seen, rank.deadline())?,
     }
     Ok(seen)
+}
+
+/// Microseconds since `start`, divided by `count`.
+pub(super) fn micros(start: Instant, count: u32) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
 }

@@ -27,7 +27,7 @@ pub(super) struct Spread {
 
 /// One line.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Line {
+pub(super) struct Row {
     /// In what the table says: bytes, or threads.
     pub(super) size: u64,
     pub(super) ours: Spread,
@@ -40,16 +40,16 @@ pub(super) struct Line {
 
 /// The whole run.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Versus {
+pub(super) struct Comparison {
     pub(super) operation: String,
     pub(super) header: Vec<String>,
     /// What sizes count.
     pub(super) size: &'static str,
     pub(super) unit: Unit,
-    pub(super) rows: Vec<Line>,
+    pub(super) rows: Vec<Row>,
 }
 
-impl Versus {
+impl Comparison {
     pub(super) fn new(operation: &str, header: Vec<String>, size: &'static str, unit: Unit) -> Self {
         Self { operation: operation.to_owned(), header, size, unit, rows: Vec::new() }
     }
@@ -70,10 +70,10 @@ impl Unit {
     }
 
     /// The line of `size`, from the figures of each measurement; without a bare way `bare` is empty.
-    pub(super) fn line(self, size: u64, ours: &[f64], bare: &[f64], wrong: u64) -> Line {
+    pub(super) fn row(self, size: u64, ours: &[f64], bare: &[f64], wrong: u64) -> Row {
         let (ours, bare) = (Spread::of(ours), (!bare.is_empty()).then(|| Spread::of(bare)));
         let ratio = bare.map(|bare| self.ratio(ours.median, bare.median));
-        Line { size, ours, bare, ratio, wrong }
+        Row { size, ours, bare, ratio, wrong }
     }
 }
 
@@ -86,10 +86,10 @@ impl Spread {
     }
 }
 
-impl Table for Versus {
-    type Row = Line;
+impl Table for Comparison {
+    type Row = Row;
 
-    fn push(&mut self, row: Line) {
+    fn push(&mut self, row: Row) {
         self.rows.push(row);
     }
 
@@ -111,7 +111,7 @@ impl Table for Versus {
         writeln!(out)
     }
 
-    fn print_row(&self, row: &Line, out: &mut impl Write) -> Result<()> {
+    fn print_row(&self, row: &Row, out: &mut impl Write) -> Result<()> {
         write!(out, "{:>12}", row.size)?;
         for spread in [Some(row.ours), row.bare] {
             match spread {
@@ -133,7 +133,7 @@ impl Table for Versus {
     fn csv(&self) -> String {
         let mut text =
             format!("{},unit,ours,ours_min,ours_max,bare,bare_min,bare_max,ratio,wrong\n", self.size);
-        for Line { size, ours, bare, ratio, wrong } in &self.rows {
+        for Row { size, ours, bare, ratio, wrong } in &self.rows {
             let Spread { median, min, max } = ours;
             let bare = bare.map_or_else(|| ",,".to_owned(), |b| format!("{},{},{}", b.median, b.min, b.max));
             let ratio = ratio.map_or_else(String::new, |ratio| ratio.to_string());
@@ -161,9 +161,9 @@ fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn table(unit: Unit, bare: &[f64], wrong: u64) -> Versus {
-        let mut table = Versus::new("fifo", vec!["software device".into()], "threads", unit);
-        table.push(unit.line(32, &[4.0, 1.0, 2.0], bare, wrong));
+    fn table(unit: Unit, bare: &[f64], wrong: u64) -> Comparison {
+        let mut table = Comparison::new("fifo", vec!["software device".into()], "threads", unit);
+        table.push(unit.row(32, &[4.0, 1.0, 2.0], bare, wrong));
         table
     }
 

@@ -9,7 +9,7 @@ use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandler, ProxyHandlerResult};
 use aqueduct_ptx::abi::ProxyTrigger;
 
 /// A thread that does one job after the other and ends with the last handle.
-pub(super) struct Beside {
+pub(super) struct HostThread {
     jobs: Sender<Job>,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct Answer<T>(Receiver<T>);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-impl Beside {
+impl HostThread {
     pub(super) fn start(context: &Context, deadline: Deadline) -> Result<Self> {
         let (jobs, queue) = mpsc::channel();
         // What a proxy's handler starts runs on the proxy's cores (pthread_create(3), "the new thread inherits a copy of its

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::part::{PHASES, Sample};
+use super::ranks::{PHASES, Sample};
 
 /// One phase over all ranks.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -22,7 +22,7 @@ pub(super) struct Phase {
 
 /// One number of ranks.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct WireRow {
+pub(super) struct Row {
     pub(super) ranks: u32,
     pub(super) processes: usize,
     /// From the word to begin until the last rank has gone.
@@ -50,12 +50,12 @@ pub(super) struct Growth {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct WireReport {
-    pub(super) rows: Vec<WireRow>,
+pub(super) struct Report {
+    pub(super) rows: Vec<Row>,
     pub(super) growth: Vec<Growth>,
 }
 
-impl WireRow {
+impl Row {
     pub(super) fn new(
         ranks: u32,
         processes: usize,
@@ -110,7 +110,7 @@ impl WireRow {
     }
 }
 
-impl WireReport {
+impl Report {
     pub(super) fn print_head(&self, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(
             out,
@@ -131,7 +131,7 @@ impl WireReport {
 
     /// Works out the growth from row to row.
     pub(super) fn finish(&mut self) {
-        let of = |pair: &[WireRow]| {
+        let of = |pair: &[Row]| {
             let [a, b] = pair else { return None };
             let (n, m) = (f64::from(a.ranks), f64::from(b.ranks));
             let times = b.total_s / a.total_s;
@@ -182,9 +182,9 @@ mod tests {
     fn growth_is_measured_against_n_log_n() {
         let row = |ranks: u32, seconds: u64| {
             let time = Duration::from_secs(seconds);
-            WireRow::new(ranks, 1, time, time, &[])
+            Row::new(ranks, 1, time, time, &[])
         };
-        let mut report = WireReport { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
+        let mut report = Report { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
         report.finish();
         let [growth] = report.growth[..] else { panic!("one step") };
         assert_eq!((growth.times, growth.n_log_n), (32.0, 32.0));

@@ -10,14 +10,14 @@ use crate::job::Rank;
 
 /// Which message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HopKernel {
+pub(super) enum LatencyKernel {
     Ll8,
     Ll16,
     Ll128,
     Signal,
 }
 
-impl HopKernel {
+impl LatencyKernel {
     fn mode(self) -> &'static str {
         match self {
             Self::Ll8 => "ll8",
@@ -29,17 +29,17 @@ impl HopKernel {
 }
 
 /// A loaded latency kernel and the flags it has used.
-pub(super) struct Hop {
+pub(super) struct PingPong {
     ours: Function,
     bare: Option<Function>,
     elapsed: Arc<GpuBuffer>,
     next_flag: u32,
 }
 
-impl Hop {
-    pub(super) fn new(rank: &Rank, kernel: HopKernel) -> Result<Self> {
+impl PingPong {
+    pub(super) fn new(rank: &Rank, kernel: LatencyKernel) -> Result<Self> {
         let bare = match kernel {
-            HopKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
+            LatencyKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
             _ => None,
         };
         Ok(Self {

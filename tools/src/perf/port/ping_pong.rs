@@ -4,20 +4,22 @@ use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, arg};
 
-use super::WORD;
 use super::end::{End, Told};
 use crate::job::Rank;
 
-/// Hops of a check.
+/// Sizes are multiples of this: the kernel checks the first and the last word of each message.
+pub(super) const WORD: usize = 8;
+
+/// Round trips of a check.
 const CHECKED: u32 = 10;
 
-pub(super) struct Hop {
+pub(super) struct PingPong {
     function: Function,
     /// The next stamp that no launch has used.
     first: u64,
 }
 
-impl Hop {
+impl PingPong {
     pub(super) fn new(rank: &Rank) -> Result<Self> {
         let functions = load_kernels(&rank.context, "perf_port", &[])?;
         let Some(function) = functions.into_iter().next() else {
