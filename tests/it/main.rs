@@ -4,6 +4,7 @@
 //! with GPUs by `cargo test -p aqueduct-tests hardware -- --ignored`. There, an absent device is a failure, never a pass.
 //! Tests under real launchers are ignored, too, and run in `ci/deep.sh launchers`.
 
+mod attackers;
 mod bad_input;
 mod channels;
 mod collectives;
@@ -19,5 +20,4 @@ mod ports;
 mod readme;
 #[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
-mod strangers;
 mod transports;

@@ -4,16 +4,16 @@
 //! `AQUEDUCT_TEST_MOMENTS` is how many moments are tried (8), `AQUEDUCT_TEST_SEED` makes them the ones of an earlier run.
 
 mod job;
+mod leftovers;
 mod moment;
-mod remains;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_tests::ranks;
 
 use crate::group::Machine;
+use leftovers::Ground;
 use moment::Moment;
-use remains::Ground;
 
 /// How many ranks a job has; fewer on a machine with fewer GPUs.
 const RANKS: u32 = 4;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_tests::ranks;
 
 use super::job::{GO_ON, LAST, MARK, PHASES};
-use super::remains::Ground;
+use super::leftovers::Ground;
 use super::{IN_TIME, MORE_TIME, Random};
 use crate::group::meet;
 
@@ -123,7 +123,7 @@ impl Moment {
         let alone = self.signal == libc::SIGSTOP && !self.continued && PHASES[self.phase] == "join";
         outcome
             .failures
-            .extend(ground.remains(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
+            .extend(ground.leftovers(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
         if !outcome.failures.is_empty() {
             for (number, rank) in job.ranks.iter().enumerate() {
                 outcome.failures.push(format!("  rank {number} said:"));

@@ -8,7 +8,7 @@ use aqueduct::gpu::{Context, Function, KeepAlive, LaunchConfig, Module, PinnedBu
 use aqueduct_ptx::abi::{Fifo, ProxyTrigger};
 use aqueduct_ptx::{Target, functions};
 
-use super::lane::Lane;
+use super::peer_channel::PeerChannel;
 
 /// The least that knows `cvta.param`.
 const TARGET: Target = Target { sm: 70, ptx: 77 };
@@ -120,13 +120,20 @@ impl Kernels {
     }
 
     /// Exchanges the first `words` words of the buffers `count` times.
-    pub(super) fn exchange(&self, stream: &Stream, lane: &Lane, words: u32, count: u32, report: &Report) {
-        let handle = lane.channel.device_handle();
-        let (inbox, at) = (lane.inbox.ptr(), report.ptr());
+    pub(super) fn exchange(
+        &self,
+        stream: &Stream,
+        end: &PeerChannel,
+        words: u32,
+        count: u32,
+        report: &Report,
+    ) {
+        let handle = end.channel.device_handle();
+        let (inbox, at) = (end.inbox.ptr(), report.ptr());
         let args = [arg(&handle), arg(&handle.src), arg(&inbox), arg(&words), arg(&count), arg(&at)];
         // SAFETY: the kernel's parameters; the stream keeps the channel, both buffers and the report, and the words are inside.
         unsafe { self.exchange.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
-        stream.retain_all([lane.channel.keep_alive(), lane.inbox.clone(), report.keep()]).unwrap();
+        stream.retain_all([end.channel.keep_alive(), end.inbox.clone(), report.keep()]).unwrap();
     }
 
     /// Waits for a signal.

@@ -5,7 +5,7 @@ use aqueduct::comm::Transport;
 use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 
-use super::lane::Lane;
+use super::peer_channel::PeerChannel;
 use crate::group::{Machine, Rank, allow_files, config, processes_with, soon};
 
 on_machines! { "ports::many", super::many:
@@ -69,7 +69,7 @@ fn each_is_its_own(rank: &Rank, transport: Transport) {
     channels.iter().for_each(|channel| channel.check().unwrap());
     let word = |i: usize| if i < SEMAPHORES { (i as u64 + 1) << 8 | u64::from(peer) } else { 0 };
     for (i, inbox) in inboxes.iter().enumerate() {
-        assert_eq!(Lane::words(inbox, 2), [word(i), word(i + MEMORIES)], "memory {i}");
+        assert_eq!(PeerChannel::words(inbox, 2), [word(i), word(i + MEMORIES)], "memory {i}");
     }
     for (i, channel) in channels.iter().enumerate() {
         let counters = channel.counters().unwrap();

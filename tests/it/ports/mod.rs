@@ -26,10 +26,10 @@ mod changes;
 mod end;
 mod failures;
 mod kernels;
-mod lane;
 mod load;
 mod many;
 mod order;
+mod peer_channel;
 mod proxy;
 mod refusals;
 

@@ -5,8 +5,8 @@ mod device_memory;
 mod faults;
 mod losses;
 mod pair;
+mod peer_connection;
 mod refusals;
-mod way;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 

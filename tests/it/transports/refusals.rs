@@ -10,7 +10,7 @@ use aqueduct::{Error, ErrorKind, Result};
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
 
 use super::pair::{Kind, Pair};
-use super::way::ways;
+use super::peer_connection::peer_connections;
 use crate::group::{Machine, Rank, config, soon, threads_with};
 use crate::standin;
 
@@ -120,24 +120,24 @@ fn a_failed_request_fails_one_connection() {
     ranks(3, "null0", "transports::refusals::a_failed_request_fails_one_connection", |rank| {
         let me = rank.me();
         // The queue pairs of ranks 0 and 1 are made first.
-        let first = if me < 2 { ways(&rank, &[1 - me], ib(0)) } else { Vec::new() };
+        let first = if me < 2 { peer_connections(&rank, &[1 - me], ib(0)) } else { Vec::new() };
         rank.barrier();
         let peers: &[u32] = [&[2_u32][..], &[], &[0]][me as usize];
-        let second = ways(&rank, peers, ib(0));
+        let second = peer_connections(&rank, peers, ib(0));
         if me == 0 {
             [FIRST, FIRST + 1]
                 .into_iter()
                 .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
         }
         rank.barrier();
-        for way in &first {
-            let error = way.fails();
+        for end in &first {
+            let error = end.fails();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - me)), "{error}");
             assert!(error.to_string().contains("did not answer"), "{error}");
-            let waited = way.semaphore.wait(soon()).unwrap_err();
+            let waited = end.semaphore.wait(soon()).unwrap_err();
             assert_eq!(waited.peer(), Some(1 - me), "whoever waits learns of it: {waited}");
         }
-        second.iter().for_each(|way| way.works(me));
+        second.iter().for_each(|end| end.works(me));
         rank.comm.check().unwrap();
         rank.barrier();
     });
@@ -146,15 +146,15 @@ fn a_failed_request_fails_one_connection() {
 #[test]
 fn a_lost_nic_fails_what_is_outstanding_on_it() {
     ranks(2, "null0", "transports::refusals::a_lost_nic_fails_what_is_outstanding_on_it", |rank| {
-        let way = ways(&rank, &[1 - rank.me()], ib(0)).remove(0);
+        let end = peer_connections(&rank, &[1 - rank.me()], ib(0)).remove(0);
         rank.barrier();
         if rank.me() == 0 {
             [FIRST, FIRST + 1].into_iter().for_each(standin::hold);
         }
         rank.barrier();
         // Accepted, and never executed.
-        way.connection.write(&way.target, 0, &way.source, 0, 4096).unwrap();
-        let error = way.connection.flush(Duration::from_millis(50)).unwrap_err();
+        end.connection.write(&end.target, 0, &end.source, 0, 4096).unwrap();
+        let error = end.connection.flush(Duration::from_millis(50)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         rank.barrier();
         if rank.me() == 0 {
@@ -162,7 +162,7 @@ fn a_lost_nic_fails_what_is_outstanding_on_it() {
                 .into_iter()
                 .for_each(|number| standin::raise(number, ibv_event_type::IBV_EVENT_DEVICE_FATAL));
         }
-        let error = way.fails();
+        let error = end.fails();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - rank.me())), "{error}");
         assert!(error.to_string().contains("removed or failed"), "{error}");
         rank.barrier();
@@ -207,20 +207,20 @@ fn batches_are_cheap() {
 fn waiters_sleep() {
     ranks(2, "null0", "transports::refusals::waiters_sleep", |rank| {
         let me = rank.me();
-        let way = ways(&rank, &[1 - me], ib(0).with_ib_signal(IbSignal::Immediate)).remove(0);
+        let end = peer_connections(&rank, &[1 - me], ib(0).with_ib_signal(IbSignal::Immediate)).remove(0);
         rank.barrier();
         if me == 0 {
             std::thread::sleep(Duration::from_secs(1));
-            way.semaphore.signal().unwrap();
+            end.semaphore.signal().unwrap();
         } else {
             let before = switches();
-            way.semaphore.wait(soon()).unwrap();
+            end.semaphore.wait(soon()).unwrap();
             // Two hundred times it looks and gives way, then it naps; looking every half millisecond would be 2000 times.
             let looks = switches() - before;
             assert!(looks < 600, "this thread went to sleep {looks} times");
         }
         rank.barrier();
-        way.works(me);
+        end.works(me);
         rank.barrier();
     });
 }

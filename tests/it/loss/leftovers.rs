@@ -37,7 +37,7 @@ impl Ground {
 
     /// What is there that was not, after a job of the processes `pids` has ended, all of which have been reaped;
     /// `sockets`, too.
-    pub(super) fn remains(&self, pids: &[u32], sockets: bool) -> Vec<String> {
+    pub(super) fn leftovers(&self, pids: &[u32], sockets: bool) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         for pid in pids {
             // Each was the leader of a group of its own, which is empty by now.

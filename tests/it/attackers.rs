@@ -1,4 +1,4 @@
-//! Strangers at the ports of a job: while it starts, and while its ranks all-reduce.
+//! Attackers at the ports of a job: while it starts, and while its ranks all-reduce.
 //!
 //! What they can reach is the rendezvous, until all ranks have met, and each rank's bootstrap port, as long as it keeps
 //! its bootstrap. Control links close their doors once up to 16 ranks are all linked.
@@ -25,13 +25,13 @@ use crate::group::{Machine, allow_files, context, soon};
 const RANKS: u32 = 2;
 /// Connections that the crowd holds open at a time.
 const CROWD: usize = 1000;
-/// Between two deeds of one stranger. They share the processors with the job, and it is not their work that is measured.
+/// Between two deeds of one attacker. They share the processors with the job, and it is not their work that is measured.
 const PAUSE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 5;
 const CALLS: usize = 400;
 const COUNT: usize = 256;
 
-/// Where the ranks tell the strangers what to do: a byte, one of the next three, then each rank's port.
+/// Where the ranks tell the attackers what to do: a byte, one of the next three, then each rank's port.
 const BOARD: &str = "AQUEDUCT_TEST_BOARD";
 
 const KEEP_STILL: u8 = 0;
@@ -40,13 +40,13 @@ const ATTACK: u8 = 1;
 const ATTACK_DECOY: u8 = 2;
 
 /// Those who attack, until ended.
-struct Strangers {
+struct Attackers {
     stop: Arc<AtomicBool>,
     deeds: Arc<AtomicU64>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Strangers {
+impl Attackers {
     /// One thread per kind of attack, on the addresses that `targets` gives at the time; none means to keep still.
     fn start(targets: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static) -> Self {
         let (stop, deeds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -76,7 +76,7 @@ impl Strangers {
     /// Ends them; how often they attacked.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("no stranger got in"));
+        self.threads.into_iter().for_each(|thread| thread.join().expect("no attacker got in"));
         self.deeds.load(Ordering::Relaxed)
     }
 }
@@ -166,21 +166,21 @@ fn decoy() -> SocketAddr {
     address
 }
 
-/// On the software device the kernels run on the same processors as the strangers and the service threads that turn them
+/// On the software device the kernels run on the same processors as the attackers and the service threads that turn them
 /// away, so that the bound says little more than that nothing stops.
 #[test]
-fn a_job_starts_and_runs_among_strangers() {
-    among_strangers(Machine::Software, 3.0, "strangers::a_job_starts_and_runs_among_strangers");
+fn a_job_starts_and_runs_under_attack() {
+    under_attack(Machine::Software, 3.0, "attackers::a_job_starts_and_runs_under_attack");
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_job_starts_and_runs_among_strangers_hardware() {
-    among_strangers(Machine::Hardware, 1.05, "strangers::a_job_starts_and_runs_among_strangers_hardware");
+fn a_job_starts_and_runs_under_attack_hardware() {
+    under_attack(Machine::Hardware, 1.05, "attackers::a_job_starts_and_runs_under_attack_hardware");
 }
 
-/// `most`: how many times longer an all-reduce may take among strangers than when they are busy elsewhere.
-fn among_strangers(machine: Machine, most: f64, test: &str) {
+/// `most`: how many times longer an all-reduce may take among attackers than when they are busy elsewhere.
+fn under_attack(machine: Machine, most: f64, test: &str) {
     if std::env::var_os(BOARD).is_some() {
         let me = ranks::start(RANKS, test).expect("this is a rank");
         return rank(machine, most, me);
@@ -195,7 +195,7 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
     std::fs::write(&board, [ATTACK; 1 + 2 * RANKS as usize]).unwrap();
     let watched = File::open(&board).unwrap();
     let decoy = decoy();
-    let strangers = Strangers::start(move || {
+    let attackers = Attackers::start(move || {
         let mut state = [0; 1 + 2 * RANKS as usize];
         if watched.read_exact_at(&mut state, 0).is_err() || state[0] == KEEP_STILL {
             return Vec::new();
@@ -208,7 +208,7 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
         ports.filter(|port| *port != 257).map(|port| SocketAddr::new(root.ip(), port)).chain([root]).collect()
     });
     // They are there before the first rank.
-    while strangers.deeds.load(Ordering::Relaxed) < 100 {
+    while attackers.deeds.load(Ordering::Relaxed) < 100 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let ended = ranks::start_with(RANKS, test, |_, command| {
@@ -216,7 +216,7 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
     });
     assert!(ended.is_none());
     let said = std::fs::read_to_string(board.with_extension("said")).unwrap();
-    println!("{said}; {} deeds of strangers", strangers.end());
+    println!("{said}; {} deeds of attackers", attackers.end());
 }
 
 fn rank(machine: Machine, most: f64, me: u32) {
@@ -277,7 +277,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
     if me == 0 {
         let (ratio, share) = (attacked / decoy, attacked / quiet);
         let said = format!(
-            "started in {started:.1?}; all-reduce {quiet:.1} us when quiet, {attacked:.1} us among strangers ({share:.3}), \
+            "started in {started:.1?}; all-reduce {quiet:.1} us when quiet, {attacked:.1} us among attackers ({share:.3}), \
              {decoy:.1} us when they are busy elsewhere: {ratio:.3}"
         );
         std::fs::write(Path::new(&board).with_extension("said"), &said).unwrap();
@@ -286,7 +286,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
     assert!(started < Duration::from_secs(20), "{started:?}");
 }
 
-/// A stranger that took the port of a rank that has gone learns nothing: who connects wants proof, too.
+/// A attacker that took the port of a rank that has gone learns nothing: who connects wants proof, too.
 #[test]
 fn an_impostor_at_the_rendezvous_is_found_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,7 +7,7 @@ use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
 /// What the rank writes from, what the peer writes to, and the way between.
-pub(super) struct Way {
+pub(super) struct PeerConnection {
     pub(super) source: RegisteredMemory,
     pub(super) inbox: RegisteredMemory,
     pub(super) target: RegisteredMemory,
@@ -16,7 +16,11 @@ pub(super) struct Way {
 }
 
 /// A way from `rank` to each of `peers`, who do the same.
-pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfig>) -> Vec<Way> {
+pub(super) fn peer_connections(
+    rank: &Rank,
+    peers: &[u32],
+    endpoint: impl Into<EndpointConfig>,
+) -> Vec<PeerConnection> {
     let (comm, endpoint) = (&rank.comm, endpoint.into());
     let pending: Vec<_> = peers
         .iter()
@@ -31,7 +35,7 @@ pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfi
     comm.setup(soon()).unwrap();
     pending
         .into_iter()
-        .map(|(source, inbox, target, connection, semaphore)| Way {
+        .map(|(source, inbox, target, connection, semaphore)| PeerConnection {
             source,
             inbox,
             target: target.get().unwrap(),
@@ -41,7 +45,7 @@ pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfi
         .collect()
 }
 
-impl Way {
+impl PeerConnection {
     /// Data both ways, a few times.
     pub(super) fn works(&self, me: u32) {
         for round in 0..8 {

@@ -11,7 +11,7 @@ use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
 /// One end of a channel over a connection of its own, and all that it is made of.
-pub(super) struct Lane {
+pub(super) struct PeerChannel {
     pub(super) peer: u32,
     pub(super) connection: Connection,
     pub(super) stream: Stream,
@@ -30,16 +30,16 @@ pub(super) struct Lane {
     pub(super) channel: PortChannel,
 }
 
-/// A lane to each `(peer, tag)`, with buffers of `len` bytes. The peers do the same.
-pub(super) fn lanes(
+/// A end to each `(peer, tag)`, with buffers of `len` bytes. The peers do the same.
+pub(super) fn peer_channels(
     rank: &Rank,
     service: &ProxyService,
-    ways: &[(u32, u64)],
+    peers: &[(u32, u64)],
     endpoint: impl Into<EndpointConfig>,
     len: usize,
-) -> Vec<Lane> {
+) -> Vec<PeerChannel> {
     let (comm, endpoint) = (&rank.comm, endpoint.into());
-    let pending: Vec<_> = ways
+    let pending: Vec<_> = peers
         .iter()
         .map(|&(peer, tag)| {
             // Of large ones only what is touched need exist.
@@ -63,7 +63,7 @@ pub(super) fn lanes(
             let theirs = theirs.get().unwrap();
             let [dst, src] = [&theirs, &mine].map(|memory| service.add_memory(memory).unwrap());
             let semaphore = pending.get().unwrap();
-            Lane {
+            PeerChannel {
                 peer,
                 connection: connection.get().unwrap(),
                 stream: Stream::new(comm.context()).unwrap(),
@@ -82,7 +82,7 @@ pub(super) fn lanes(
         .collect()
 }
 
-impl Lane {
+impl PeerChannel {
     /// Everything of the stream is done, and nothing has left early.
     #[track_caller]
     pub(super) fn done(&self) {
