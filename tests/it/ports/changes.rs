@@ -1,4 +1,4 @@
-//! A service that changes while it serves: what is added and removed, services that stop, what makes no sense.
+//! Changes to a running service: adding and removing memories and semaphores, stopping, and invalid calls.
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
@@ -14,20 +14,20 @@ use crate::group::{Rank, soon};
 
 on_machines! { "ports::changes", crate::ports::pair:
     adding_and_removing_while_kernels_push;
-    removing_what_kernels_push_for;
+    removing_while_kernels_push;
     a_connection_to_oneself;
-    a_removed_memory_fails_one_connection_until_it_is_added_anew;
-    who_waits_for_a_removed_semaphore_leaves;
+    a_removed_memory_fails_one_connection_until_it_is_added_again;
+    a_kernel_waiting_for_a_removed_semaphore_leaves;
     a_channel_outlives_its_service;
     a_connection_belongs_to_one_service;
-    what_makes_no_sense_is_refused_with_words;
+    invalid_calls_are_refused_with_a_reason;
 }
 
 const LEN: usize = 64 << 10;
-/// Over both, with tags that nobody else uses.
+/// Both transports, with tags that no other case uses.
 const BOTH: [(u64, Transport); 2] = [(0, Transport::CudaIpc), (10, Transport::Ethernet)];
 
-/// A service with two connections to the other rank.
+/// Starts a service with two connections to the other rank.
 fn two(rank: &Rank, case: (u64, Transport)) -> (ProxyService, [PeerChannel; 2]) {
     two_of(rank, case, LEN)
 }
@@ -71,7 +71,7 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
             [dst, src].into_iter().for_each(|memory| service.remove_memory(memory).unwrap());
             let error = channel.check().unwrap_err();
             assert!(error.message().contains(&format!("no semaphore {}", id.0)), "{error}");
-            // Neither end puts again before both have looked.
+            // Neither rank puts again before both have read the data.
             changing.channel.signal(&changing.stream).unwrap();
             changing.channel.wait(&changing.stream).unwrap();
             changing.done();
@@ -80,7 +80,7 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
         busy.done();
         assert_eq!(report.status(), LEFT_NOT);
         assert_eq!(busy.channel.counters().unwrap().puts, (BLOCKS * PUTS) as u64);
-        // Behind all puts: a flush need not mean that they have arrived.
+        // A signal after all puts, because a flush does not mean that they have arrived.
         busy.channel.signal(&busy.stream).unwrap();
         busy.channel.wait(&busy.stream).unwrap();
         busy.done();
@@ -93,8 +93,9 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
     }
 }
 
-/// What was pushed before is done, what is pushed after is dropped, every request is one or the other, and the kernel ends.
-fn removing_what_kernels_push_for(rank: &Rank) {
+/// Removes a memory or semaphore while a kernel pushes. Earlier requests are done, later ones dropped, each is one or
+/// the other, and the kernel ends.
+fn removing_while_kernels_push(rank: &Rank) {
     const BLOCKS: u32 = 4;
     const LEN: usize = 256 << 10;
     const PUTS: u32 = (LEN / 8) as u32 / BLOCKS;
@@ -118,7 +119,7 @@ fn removing_what_kernels_push_for(rank: &Rank) {
                 service.remove_memory(busy.dst).unwrap();
             }
             busy.stream.synchronize(soon()).unwrap();
-            assert_eq!(report.status(), LEFT_NOT, "the FIFO takes what is pushed, whatever becomes of it");
+            assert_eq!(report.status(), LEFT_NOT, "the FIFO accepts every push");
             other.works(rank.me());
             let words = if removes_semaphore { "no semaphore" } else { "no memory" };
             let deadline = soon();
@@ -132,7 +133,7 @@ fn removing_what_kernels_push_for(rank: &Rank) {
                 "{dropped} dropped of {all}, {before} done before"
             );
             if !removes_semaphore {
-                // The put that named the memory failed, and is neither done nor dropped.
+                // The put that named the memory failed: it counts neither as done nor as dropped.
                 assert_eq!(puts() + dropped + 1, all);
             }
             rank.barrier();
@@ -141,11 +142,11 @@ fn removing_what_kernels_push_for(rank: &Rank) {
     }
 }
 
-/// A rank puts to its own memory; nobody else takes part.
+/// A rank puts to its own memory; no other rank is involved.
 fn a_connection_to_oneself(rank: &Rank) {
     let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
     let end = peer_channels(rank, &service, &[(rank.me(), 0)], Transport::CudaIpc, LEN).remove(0);
-    // One end is both: a signal for each wait.
+    // This rank is both ends: each wait needs a signal of its own.
     let data = bytes(rank.me(), 9, LEN);
     end.local.upload(0, &data, soon()).unwrap();
     end.channel.put_with_signal_and_flush(&end.stream, 0, 0, LEN).unwrap();
@@ -158,7 +159,7 @@ fn a_connection_to_oneself(rank: &Rank) {
     rank.barrier();
 }
 
-fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
+fn a_removed_memory_fails_one_connection_until_it_is_added_again(rank: &Rank) {
     for case in BOTH {
         let (service, [mut end, other]) = two(rank, case);
         [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
@@ -171,7 +172,8 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
             let error = service.remove_memory(end.dst).unwrap_err();
             assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains(&words), "{error}");
             end.channel.put_with_signal_and_flush(&end.stream, 0, 0, 8).unwrap();
-            // Both leave: who flushes what cannot be done, and who waits for a peer that can no longer be answered.
+            // Both kernels leave: the one whose put failed, and the one that waits for a peer over the failed
+            // connection.
             end.stream.synchronize(soon()).unwrap();
             waiting.synchronize(soon()).unwrap();
             let error = end.channel.check().unwrap_err();
@@ -185,7 +187,7 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
         rank.barrier();
         other.works(rank.me());
         if rank.me() == 0 {
-            // A semaphore that is added to what has failed would never be served, and says so.
+            // A semaphore added to a failed connection would never be served, so its check returns the error.
             let late = service.add_semaphore(&end.spare).unwrap();
             let deadline = soon();
             while service.check(late).is_ok() {
@@ -193,7 +195,7 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
             }
             service.remove_semaphore(late).unwrap();
         }
-        // The connection itself is sound. With nothing left of what failed it is served again, at once.
+        // The connection itself works. Once the failed semaphore is removed, the connection is served again at once.
         service.remove_semaphore(end.semaphore).unwrap();
         end.semaphore = service.add_semaphore(&end.spare).unwrap();
         end.dst = service.add_memory(&end.theirs).unwrap();
@@ -204,14 +206,14 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
     }
 }
 
-fn who_waits_for_a_removed_semaphore_leaves(rank: &Rank) {
+fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
     for case in BOTH {
         let (service, [end, other]) = two(rank, case);
         let late = service.add_semaphore(&end.spare).unwrap();
         let channel = PortChannel::new(&service, late, end.dst, end.src).unwrap();
         channel.wait(&end.stream).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!end.stream.is_idle().unwrap(), "there is nothing to take");
+        assert!(!end.stream.is_idle().unwrap(), "no signal has arrived");
         service.remove_semaphore(late).unwrap();
         end.stream.synchronize(soon()).unwrap();
         let words = format!("no semaphore {}", late.0);
@@ -229,7 +231,7 @@ fn who_waits_for_a_removed_semaphore_leaves(rank: &Rank) {
             assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains(&words), "{error}");
         }
         assert_eq!(service.abort_report().expect("somebody left").operation, Operation::WAIT);
-        // The other semaphores of the connection are served on, as is the other connection.
+        // The other semaphores of the connection, and the other connection, are still served.
         [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
         rank.barrier();
         service.stop(soon()).unwrap();
@@ -264,7 +266,7 @@ fn a_channel_outlives_its_service(rank: &Rank) {
                 assert!(clear, "{error}");
             }
         }
-        // What was recorded before neither hangs nor does anything.
+        // A graph recorded before the stop neither hangs nor does anything.
         graph.launch(&end.stream).unwrap();
         end.stream.synchronize(soon()).unwrap();
         service.stop(soon()).unwrap();
@@ -281,7 +283,7 @@ fn a_connection_belongs_to_one_service(rank: &Rank) {
         assert!(error.message().contains("another proxy service"), "{error}");
     }
     end.works(rank.me());
-    // It is free when the first one has let go of all of it.
+    // The connection is free for another service once the first one has removed all of it.
     first.remove_semaphore(end.semaphore).unwrap();
     let moved = |end: &mut PeerChannel| {
         end.semaphore = second.add_semaphore(&end.host).unwrap();
@@ -290,7 +292,7 @@ fn a_connection_belongs_to_one_service(rank: &Rank) {
     };
     moved(&mut end);
     [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
-    // Or has stopped.
+    // Or once the other service has stopped.
     let mut other = other;
     second.add_semaphore(&other.host).unwrap_err();
     first.stop(soon()).unwrap();
@@ -300,7 +302,7 @@ fn a_connection_belongs_to_one_service(rank: &Rank) {
     second.stop(soon()).unwrap();
 }
 
-fn what_makes_no_sense_is_refused_with_words(rank: &Rank) {
+fn invalid_calls_are_refused_with_a_reason(rank: &Rank) {
     let comm = &rank.comm;
     let refused = |result: aqueduct::Result<()>, words: &str| {
         let error = result.unwrap_err();
@@ -335,7 +337,7 @@ fn what_makes_no_sense_is_refused_with_words(rank: &Rank) {
     full.add_semaphore(&other.host).unwrap();
     refused(full.add_semaphore(&other.spare).map(drop), "max_semaphores");
 
-    // Past the end by one byte, at either side: nothing is launched, nothing pushed.
+    // One byte past the end, of the source or the target: nothing is launched, nothing is pushed.
     let before = end.channel.counters().unwrap();
     let put = |to, from, bytes| end.channel.put(&end.stream, to, from, bytes);
     refused(put(LEN - 7, 0, 8), "dst");

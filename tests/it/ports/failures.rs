@@ -1,5 +1,5 @@
-//! Connections that fail and peers that leave, are lost or stop reading: kernels that wait there leave with a code, the host
-//! has the reason, and everything else goes on.
+//! Connections that fail, and peers that leave, are lost or stop reading: kernels that wait for them leave with a code,
+//! the host gets the reason, and everything else goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ on_machines! { "ports::failures", super::run:
     a_peer_that_leaves;
     a_peer_that_is_lost;
     a_peer_that_stops_reading;
-    stopping_beside_a_peer_that_stops_reading;
+    stopping_a_service_whose_peer_stops_reading;
 }
 
 fn run(machine: Machine, test: &str, case: fn(Machine, &str)) {
@@ -38,8 +38,8 @@ fn start(rank: &Rank) -> (ProxyService, Kernels) {
     (service, Kernels::load(rank.comm.context()))
 }
 
-/// Ranks 0 and 1 have a connection that fails once both have asked for something there, and one to rank 2 each. Rank 0 calls
-/// `prepare` when there is only the first one.
+/// Ranks 0 and 1 have a connection to each other that `fail` lets fail, and one to rank 2 each. Rank 0 calls
+/// `prepare` when only the first connection exists.
 fn one_of_two_fails(
     rank: &Rank,
     endpoint: &EndpointConfig,
@@ -70,11 +70,11 @@ fn one_of_two_fails(
         assert!(kinds.contains(&error.kind()), "{error}");
         let again = end.channel.put(&end.stream, 0, 0, 8).unwrap_err();
         assert_eq!((again.kind(), again.message()), (error.kind(), error.message()), "it stays");
-        let report = service.abort_report().expect("somebody left");
+        let report = service.abort_report().expect("a kernel recorded why it left");
         assert!([Operation::FLUSH, Operation::WAIT].contains(&report.operation), "{report:?}");
         assert_eq!((report.rank, report.peer), (me, Some(1 - me)));
     }
-    // Nobody's kernels wait while another thread of this process still gives back memory.
+    // Freeing memory waits for kernels, so no kernel may start while another rank of this process still frees memory.
     rank.barrier();
     good.iter().for_each(|end| end.works(me));
     rank.comm.check().unwrap();
@@ -83,7 +83,7 @@ fn one_of_two_fails(
     rank.barrier();
 }
 
-/// A put that kernels of the library would not push.
+/// A put with an unknown memory, which kernels of the library would not push.
 fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
     threads(machine, 3, test, |rank| {
         let fail = |kernels: &Kernels, end: &PeerChannel, report: &Report| {
@@ -95,7 +95,7 @@ fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
     });
 }
 
-/// What rank 0 sends to rank 1 first is changed on its way.
+/// The first message from rank 0 to rank 1 is corrupted on its way.
 fn of_an_ethernet_connection(machine: Machine, test: &str) {
     let rule = NetFault::new(NetAction::Corrupt(4)).from_rank(0).to_rank(1).on(LinkKind::Data);
     let faults = Arc::new(NetFaults::new([rule], 7));
@@ -109,11 +109,12 @@ fn of_an_ethernet_connection(machine: Machine, test: &str) {
 }
 
 fn put(_: &Kernels, end: &PeerChannel, _: &Report) {
-    // No signal, which could come before the end does. The other end's put may have failed it already.
+    // No signal: it could arrive before the connection fails. The put may fail, if the peer's put already failed the
+    // connection.
     let _ = end.channel.put(&end.stream, 0, 0, 64);
 }
 
-/// The stand-in's first two queue pairs get no answer.
+/// Requests of the stand-in's first two queue pairs fail as if the peer did not answer.
 #[test]
 fn of_a_verbs_connection() {
     const FIRST: u32 = 17;
@@ -127,7 +128,7 @@ fn of_a_verbs_connection() {
     });
 }
 
-/// In good order: who waits for it leaves, and all the others go on.
+/// Rank 1 leaves normally: kernels that wait for it leave, and all others go on.
 fn a_peer_that_leaves(machine: Machine, test: &str) {
     processes(machine, 3, test, |rank| {
         let me = rank.me();
@@ -160,7 +161,7 @@ fn a_peer_that_leaves(machine: Machine, test: &str) {
     });
 }
 
-/// Runs `run` at the others while rank 1 is stopped, and `then` at rank 1 when they let it go on.
+/// Stops rank 1, runs `run` on the other ranks, continues rank 1, and runs `then` on it.
 fn while_rank_1_is_stopped(rank: &Rank, run: impl FnOnce(), then: impl FnOnce()) {
     let id = std::process::id().cast_signed();
     let pids = rank.bootstrap.all_gather(&id.to_le_bytes(), soon()).unwrap();
@@ -179,7 +180,7 @@ fn while_rank_1_is_stopped(rank: &Rank, run: impl FnOnce(), then: impl FnOnce())
     }
 }
 
-/// A lost peer ends the communicator: everybody's kernels leave, within its patience.
+/// A lost peer ends the communicator: the kernels of all ranks leave within the peer timeout.
 fn a_peer_that_is_lost(machine: Machine, test: &str) {
     let config = config().with_peer_timeout(Some(Duration::from_millis(1500)));
     processes_with(machine, 3, test, config, |rank| {
@@ -208,11 +209,12 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
     });
 }
 
-/// What is put to it waits in a queue of its own; nobody else notices, and when it goes on everything arrives.
+/// Puts to the stopped peer wait in that connection's queue and do not delay others. When it goes on, all of them
+/// arrive.
 fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 1 << 20;
     const PUTS: usize = 20;
-    /// Fewer than the FIFO has slots.
+    /// Number of puts, fewer than the FIFO has slots.
     const SMALL: u32 = 400;
     let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
     processes_with(machine, 3, test, config, |rank| {
@@ -229,7 +231,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             if me == 2 {
                 return ends[0].works(me);
             }
-            // More than sockets take.
+            // More than socket buffers hold.
             for i in 0..PUTS {
                 slow.channel.put(&slow.stream, i * SIZE, i * SIZE, SIZE).unwrap();
             }
@@ -239,7 +241,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             let start = Instant::now();
             ends[1].works(me);
             let took = start.elapsed();
-            println!("four exchanges beside it took {took:?}");
+            println!("four exchanges with the other rank took {took:?}");
             assert!(took < Duration::from_secs(5), "{took:?}");
             assert!(service.counters().deferred > u64::from(SMALL), "{:?}", service.counters());
             assert!(slow.channel.counters().unwrap().signals == 0, "it is still stuck");
@@ -247,7 +249,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
         let then = || {
             slow.channel.wait(&slow.stream).unwrap();
             slow.done();
-            assert!(PeerChannel::words(&slow.inbox, words.len()) == words, "what waited for it is not there");
+            assert!(PeerChannel::words(&slow.inbox, words.len()) == words, "the queued puts did not arrive");
         };
         while_rank_1_is_stopped(&rank, run, then);
         rank.barrier();
@@ -255,8 +257,8 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     });
 }
 
-/// What was pushed cannot be done: a stop says so at its deadline, and who waits leaves.
-fn stopping_beside_a_peer_that_stops_reading(machine: Machine, test: &str) {
+/// Puts to a stopped peer cannot be done: stopping the service fails at its deadline, and waiting kernels leave.
+fn stopping_a_service_whose_peer_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 20 << 20;
     let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
     processes_with(machine, 2, test, config, |rank| {

@@ -1,4 +1,4 @@
-//! Over every transport: flushes while others keep posting, a service that is stopped meanwhile, and memory beyond 4 GiB.
+//! Over every transport: flushes while others keep posting, stopping under load, and offsets beyond 4 GiB.
 
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::Stream;
@@ -10,7 +10,7 @@ use super::peer_channel::{PeerChannel, peer_channels};
 use crate::data::{assert_same, bytes};
 use crate::group::{Rank, can_lock, soon};
 
-/// A end of its own, with buffers of `len` bytes, over a service of `fifo_size` slots.
+/// Makes a channel with buffers of `len` bytes over a new service with `fifo_size` slots.
 fn end(
     rank: &Rank,
     endpoint: &EndpointConfig,
@@ -24,12 +24,12 @@ fn end(
     (service, end)
 }
 
-/// One block overwrites its source after each flush, while the others do not stop putting before it has ended: a flush
-/// that waited for them would never return, and one that came early would let a later value be put.
+/// One block overwrites its source after each flush, while the others put until it has ended. A flush
+/// that waited for them would never return, and one that returned too early would let a later value be put.
 pub(super) fn flush_while_others_post(rank: &Rank, endpoint: &EndpointConfig) {
     const BLOCKS: u32 = 5;
     const LEN: usize = 64 << 10;
-    // Each is behind all that the others have put meanwhile, of which an emulated NIC does a thousand in a second.
+    // Each flush waits for all earlier puts of the others, of which an emulated NIC does a thousand per second.
     let count = if matches!(endpoint.transport, Transport::Ib(_)) { 20 } else { 200 };
     let (service, end) = end(rank, endpoint, 100, LEN, 64);
     let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
@@ -43,17 +43,13 @@ pub(super) fn flush_while_others_post(rank: &Rank, endpoint: &EndpointConfig) {
     end.channel.wait(&end.stream).unwrap();
     end.done();
     let expected: Vec<u64> = (1..=u64::from(count)).collect();
-    assert_eq!(
-        PeerChannel::words(&end.inbox, count as usize),
-        expected,
-        "a source was read behind its flush"
-    );
+    assert_eq!(PeerChannel::words(&end.inbox, count as usize), expected, "a source was read after its flush");
     rank.barrier();
     service.stop(soon()).unwrap();
     rank.barrier();
 }
 
-/// The puts that were taken arrive, and no others, by what the kernel says.
+/// Exactly the puts that the kernel reports as accepted arrive.
 pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
     const LEN: usize = 4 << 20;
     const BLOCKS: usize = 4;
@@ -78,7 +74,7 @@ pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
         let counters = service.counters();
         assert_eq!(counters.proxies[0].triggers, taken.iter().sum::<u64>(), "taken and handled");
         assert_eq!(counters.dropped, 0);
-        // A service that stops has given everything to the connection, which may still be at it.
+        // A stopped service has passed everything to the connection, which may still be sending.
         end.connection.flush(soon()).unwrap();
         let said: Vec<u8> = taken.iter().flat_map(|count| count.to_ne_bytes()).collect();
         let said = rank.bootstrap.all_gather(&said, soon()).unwrap();
@@ -93,7 +89,7 @@ pub(super) fn stopping_loses_nothing(rank: &Rank, endpoint: &EndpointConfig) {
     }
 }
 
-/// Threads of the host with streams of their own share a channel.
+/// Several host threads, each with its own stream, share a channel.
 pub(super) fn several_streams(rank: &Rank, endpoint: &EndpointConfig) {
     const STREAMS: usize = 4;
     const EACH: usize = 20;
@@ -125,7 +121,7 @@ pub(super) fn several_streams(rank: &Rank, endpoint: &EndpointConfig) {
     rank.barrier();
 }
 
-/// Puts from and to offsets that 32 bits do not hold.
+/// Puts from and to offsets that do not fit into 32 bits.
 pub(super) fn far_offsets(rank: &Rank, endpoint: &EndpointConfig) {
     const LEN: usize = 9 << 30;
     const SIZE: usize = 5000;

@@ -1,4 +1,5 @@
-//! Over every transport: a flush ends behind what is under way, and a signal comes behind its data, as kernels see it.
+//! Over every transport, as kernels see it: a flush returns after all outstanding puts, and a signal arrives after its
+//! data.
 
 use aqueduct::comm::EndpointConfig;
 use aqueduct::gpu::{Event, Stream};
@@ -12,8 +13,9 @@ use crate::group::{Rank, soon};
 
 const LEN: usize = 64 << 10;
 
-/// The connection is held up by an event; the flush waits as long, and then what was put before is there.
-pub(super) fn a_flush_waits_for_what_is_under_way(rank: &Rank, endpoint: &EndpointConfig) {
+/// An event holds back the connection, and the flush waits with it. When the flush returns, the earlier puts have
+/// arrived.
+pub(super) fn a_flush_waits_for_outstanding_puts(rank: &Rank, endpoint: &EndpointConfig) {
     let (comm, peer) = (&rank.comm, 1 - rank.me());
     let service = ProxyService::start(comm, ProxyServiceConfig::default()).unwrap();
     let ends = peer_channels(rank, &service, &[(peer, 200), (peer, 201)], endpoint.clone(), LEN);
@@ -27,9 +29,9 @@ pub(super) fn a_flush_waits_for_what_is_under_way(rank: &Rank, endpoint: &Endpoi
     end.channel.put(&end.stream, 0, 0, LEN).unwrap();
     end.channel.flush(&end.stream).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(30));
-    assert!(!end.stream.is_idle().unwrap(), "nothing has left so far");
+    assert!(!end.stream.is_idle().unwrap(), "the kernel is still flushing");
     rank.barrier();
-    // Over another connection, which is not held up.
+    // Over another connection, which is not held back.
     gate.channel.signal(&gate.stream).unwrap();
     end.done();
     rank.barrier();
@@ -41,7 +43,7 @@ pub(super) fn a_flush_waits_for_what_is_under_way(rank: &Rank, endpoint: &Endpoi
     rank.barrier();
 }
 
-/// Whoever takes the signal finds the last word of the put as well as the first, at once.
+/// A kernel that receives the signal sees the first and the last word of the put at once.
 pub(super) fn signals_follow_data(rank: &Rank, endpoint: &EndpointConfig) {
     const COUNT: u32 = 100;
     let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What kernels ask for that cannot be: caught before it is pushed, or when a proxy sees it. Nothing is lost, nothing hangs.
+//! Invalid requests of kernels, refused before the push or by the proxy. Nothing is lost, nothing hangs.
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::Transport;
@@ -13,8 +13,8 @@ use crate::group::{Rank, soon};
 on_machines! { "ports::refusals", crate::ports::pair:
     a_put_past_the_end_is_refused_before_it_is_pushed;
     a_trigger_past_the_end_fails_one_connection;
-    numbers_that_nobody_has;
-    what_is_no_request_ends_one_proxy;
+    unknown_ids;
+    a_malformed_trigger_ends_one_proxy;
     a_recorded_flush_for_a_removed_semaphore;
 }
 
@@ -34,7 +34,7 @@ fn two(
     (service, ends, Kernels::load(rank.comm.context()))
 }
 
-/// A put of 8 bytes through a end, as its channel would push it.
+/// A put of 8 bytes, as the channel would push it.
 fn put(end: &PeerChannel) -> ChannelTrigger {
     ChannelTrigger {
         kind: TriggerKind::DATA,
@@ -46,7 +46,7 @@ fn put(end: &PeerChannel) -> ChannelTrigger {
     }
 }
 
-/// Pushes a trigger that no channel would, unchecked.
+/// Pushes a trigger without the checks that a channel makes.
 fn push(kernels: &Kernels, end: &PeerChannel, trigger: ChannelTrigger) {
     let report = Report::new(end.stream.context());
     kernels.trigger(&end.stream, &end.channel, trigger.encode(false).unwrap(), &report);
@@ -61,7 +61,7 @@ fn a_put_past_the_end_is_refused_before_it_is_pushed(rank: &Rank) {
         let words: Vec<u64> = (0..FIT as u64).map(|i| i * 3 + 1).collect();
         end.local.upload(0, &words, soon()).unwrap();
         rank.barrier();
-        // The kernel goes on until it is refused, which is at the first word that does not fit.
+        // The kernel puts word by word until the first word that does not fit is refused.
         let report = Report::new(rank.comm.context());
         kernels.storm(&end.stream, &end.channel, 1, FIT as u32 + 1000, &report);
         end.done();
@@ -93,7 +93,7 @@ fn a_trigger_past_the_end_fails_one_connection(rank: &Rank) {
                 let error = end.reason();
                 assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
                 assert!(error.message().contains("past the end"), "{error}");
-                // Whoever asks for more there is told, on the device as well.
+                // Later requests there fail too, on the host and on the device.
                 let flush = Report::new(rank.comm.context());
                 kernels.flush(&end.stream, &end.channel, &flush);
                 end.stream.synchronize(soon()).unwrap();
@@ -111,15 +111,15 @@ fn a_trigger_past_the_end_fails_one_connection(rank: &Rank) {
     }
 }
 
-fn numbers_that_nobody_has(rank: &Rank) {
+fn unknown_ids(rank: &Rank) {
     for case in CASES {
         let (service, [end, other], kernels) = two(rank, case, 1);
         if rank.me() == 0 {
-            // A semaphore of which there may be one, and one of which there may not.
+            // An id within the table without a semaphore, and an id beyond the table.
             for semaphore in [4000, 60_000] {
                 push(&kernels, &end, ChannelTrigger { semaphore, ..put(&end) });
             }
-            // Nothing at all is asked for, which is fine.
+            // A trigger without any operation is valid.
             push(&kernels, &end, ChannelTrigger::default());
             let deadline = soon();
             while service.counters().dropped < 2 {
@@ -132,7 +132,7 @@ fn numbers_that_nobody_has(rank: &Rank) {
             assert_eq!(service.counters().dropped, 2);
             push(&kernels, &end, ChannelTrigger { dst_id: 7777, ..put(&end) });
             assert!(end.reason().message().contains("no memory 7777"));
-            // Not the other way round either: the number of one's own memory does not name the peer's.
+            // The id of this rank's own memory is not valid as a destination.
             push(&kernels, &other, ChannelTrigger { dst_id: other.src.0, ..put(&other) });
             assert!(other.reason().message().contains("own"), "{}", other.reason());
         }
@@ -141,8 +141,8 @@ fn numbers_that_nobody_has(rank: &Rank) {
     }
 }
 
-/// It names no connection, so that nobody can say what was meant: everything of its proxy ends, and only that.
-fn what_is_no_request_ends_one_proxy(rank: &Rank) {
+/// The trigger names no connection, so the proxy cannot tell whose it is: the whole proxy ends, and nothing else.
+fn a_malformed_trigger_ends_one_proxy(rank: &Rank) {
     for case in CASES {
         let (service, [end, other], kernels) = two(rank, case, 2);
         [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
@@ -172,7 +172,7 @@ fn what_is_no_request_ends_one_proxy(rank: &Rank) {
     }
 }
 
-/// The host no longer lets it be asked for; a graph that was recorded before still asks.
+/// The host refuses a flush for a removed semaphore, but a graph recorded before still pushes one.
 fn a_recorded_flush_for_a_removed_semaphore(rank: &Rank) {
     for case in CASES {
         let (service, [end, other], _) = two(rank, case, 1);

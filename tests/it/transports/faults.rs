@@ -1,4 +1,4 @@
-//! Connections over TCP whose peer, or whose way, does not keep to the rules: every operation ends once, with an error that
+//! TCP connections whose peer or network misbehaves: every operation ends once, with an error that
 //! says why, and other connections go on.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,9 +15,9 @@ use super::pair::{Kind, LEN, Pair, look};
 use super::peer_connection::peer_connections;
 use crate::group::{Machine, Rank, config, meet, processes, soon, threads, threads_with};
 
-/// What arrives is changed on its way: what stands for a kind, a length, a region and an offset of the first message.
+/// Corrupts the kind, the length, the region and the offset of the first message on its way.
 #[test]
-fn garbage_and_what_was_not_granted_end_one_connection() {
+fn malformed_and_unauthorised_messages_end_one_connection() {
     const CASES: [(u64, usize, &[&str]); 4] = [
         (0, 4, &["no message"]),
         (4, 4, &["no message"]),
@@ -28,32 +28,32 @@ fn garbage_and_what_was_not_granted_end_one_connection() {
         NetFault::new(NetAction::Corrupt(len)).from_rank(0).to_rank(rank).on(LinkKind::Data).after_bytes(at)
     });
     let faults = Arc::new(NetFaults::new(rules, 7));
-    let test = "transports::faults::garbage_and_what_was_not_granted_end_one_connection";
+    let test = "transports::faults::malformed_and_unauthorised_messages_end_one_connection";
     let config = config().with_layer(faults.clone());
     threads_with(Machine::Software, 5, test, &config, &[], |rank| {
         let me = rank.me();
         if me == 0 {
             let ends = peer_connections(&rank, &[1, 2, 3, 4], Transport::Ethernet);
             for (end, (_, _, words)) in ends.iter().zip(CASES) {
-                // It may say so itself, if the answer comes before all has been sent.
+                // The write itself may fail, if the peer's answer arrives before all has been sent.
                 let _ = end.connection.write(&end.target, 0, &end.source, 0, LEN);
                 let error = end.fails();
                 assert!(matches!(error.kind(), ErrorKind::Remote | ErrorKind::PeerLost), "{error}");
                 assert!(
                     words.iter().all(|word| error.to_string().contains(word)),
-                    "the sender hears why: {error}"
+                    "the sender gets the reason: {error}"
                 );
             }
         } else {
-            // A neighbour that is not lied to.
+            // A second connection, which is not corrupted.
             let other = [0, 2, 1, 4, 3][me as usize];
             let ends = peer_connections(&rank, &[0, other], Transport::Ethernet);
-            // Says nothing by itself: an answer to it would be what is changed.
+            // Send nothing here: rank 0's answer would then carry the corrupted bytes instead of its write.
             let error = ends[0].semaphore.wait(soon()).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(0)), "{error}");
             assert!(CASES[me as usize - 1].2.iter().all(|word| error.to_string().contains(word)), "{error}");
             let untouched = look(&ends[0].inbox, 0, LEN).iter().all(|&byte| byte == 0);
-            assert!(untouched, "nothing of it was written");
+            assert!(untouched, "no corrupted byte was written");
             ends[1].works(me);
         }
         rank.comm.check().unwrap();
@@ -64,7 +64,7 @@ fn garbage_and_what_was_not_granted_end_one_connection() {
     }
 }
 
-/// A stopped process: a flush ends at its deadline; once the peer counts as lost, everything ends at once.
+/// The peer's process is stopped: a flush ends at its deadline. Once the peer counts as lost, all calls fail at once.
 #[test]
 fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
     let test = "transports::faults::a_peer_that_stops_reading_costs_no_more_than_the_deadline";
@@ -80,7 +80,7 @@ fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
         }
         let peer = i32::from_le_bytes(pids[1][..].try_into().unwrap());
         std::thread::sleep(Duration::from_millis(100));
-        // More than any socket takes.
+        // More than any socket buffer holds.
         for _ in 0..40 {
             end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
         }
@@ -102,10 +102,10 @@ fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
     });
 }
 
-/// Three processes, of which one is killed while all write to each other.
+/// Three processes write to each other, and one is killed.
 #[test]
-fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
-    const TEST: &str = "transports::faults::a_peer_killed_in_mid_transfer_takes_nobody_along";
+fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
+    const TEST: &str = "transports::faults::a_peer_killed_in_mid_transfer_does_not_affect_the_others";
     const VICTIM: u32 = 2;
     let Some(me) = ranks::rank() else {
         let meeting = meet(Some(3));
@@ -165,7 +165,7 @@ fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
     let error = ends[1].semaphore.wait(soon()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Remote), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
-    // A loss ends a communicator, and everybody's operations know whose it was; the others go on in the next one.
+    // A loss ends the communicator, and all operations name the lost rank. The others go on in a new communicator.
     let error = ends[0].fails();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(VICTIM)), "{error}");
     let comm = rank.comm.shrink(&[VICTIM], soon()).unwrap();
@@ -174,11 +174,11 @@ fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
 }
 
 #[test]
-fn ipv6_and_an_address_that_nobody_has() {
-    let test = "transports::faults::ipv6_and_an_address_that_nobody_has";
+fn ipv6_and_an_address_of_no_machine() {
+    let test = "transports::faults::ipv6_and_an_address_of_no_machine";
     threads(Machine::Software, 2, test, |rank| {
         let endpoint = |ip: IpAddr| EndpointConfig::new(Transport::Ethernet).with_interface(ip);
-        // TEST-NET-3 of RFC 5737, which belongs to no machine.
+        // An address of TEST-NET-3 (RFC 5737), which no machine has.
         let nowhere = endpoint(IpAddr::from([203, 0, 113, 7]));
         let comm = &rank.comm;
         let connection = comm.connect(1 - rank.me(), 5, nowhere).unwrap();

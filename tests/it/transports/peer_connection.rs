@@ -1,4 +1,4 @@
-//! A rank's ways to several peers, for tests in which one of them fails.
+//! Connections of a rank to several peers, for tests in which one of them fails.
 
 use aqueduct::comm::{Connection, EndpointConfig, Host2HostSemaphore, RegisteredMemory};
 
@@ -6,7 +6,7 @@ use super::pair::{Kind, LEN, load, look, memory};
 use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
-/// What the rank writes from, what the peer writes to, and the way between.
+/// The connection to one peer, with the source of this rank's writes and the target of the peer's.
 pub(super) struct PeerConnection {
     pub(super) source: RegisteredMemory,
     pub(super) inbox: RegisteredMemory,
@@ -15,7 +15,7 @@ pub(super) struct PeerConnection {
     pub(super) semaphore: Host2HostSemaphore,
 }
 
-/// A way from `rank` to each of `peers`, who do the same.
+/// Connects `rank` to each of `peers`, which must do the same.
 pub(super) fn peer_connections(
     rank: &Rank,
     peers: &[u32],
@@ -46,7 +46,7 @@ pub(super) fn peer_connections(
 }
 
 impl PeerConnection {
-    /// Data both ways, a few times.
+    /// Exchanges data both ways a few times and checks it. The peer must do the same.
     pub(super) fn works(&self, me: u32) {
         for round in 0..8 {
             load(&self.source, 0, &bytes(me, round, 5000));
@@ -56,13 +56,13 @@ impl PeerConnection {
             let theirs = bytes(self.connection.peer(), round, 5000);
             assert_same(&look(&self.inbox, 0, 5000), &theirs, format_args!("round {round}"));
             self.connection.flush(soon()).unwrap();
-            // Neither end writes again before both have looked.
+            // Neither rank writes again before both have read the data.
             self.semaphore.signal().unwrap();
             self.semaphore.wait(soon()).unwrap();
         }
     }
 
-    /// It has failed, or will soon: with this error, for ever.
+    /// Waits until the connection fails, checks that it stays failed, and returns the error.
     pub(super) fn fails(&self) -> aqueduct::Error {
         let until = soon();
         let error = loop {
@@ -71,7 +71,7 @@ impl PeerConnection {
                 .write(&self.target, 0, &self.source, 0, 64)
                 .and_then(|()| self.connection.flush(soon()))
             {
-                Ok(()) => assert!(!until.expired(), "it goes on"),
+                Ok(()) => assert!(!until.expired(), "the connection did not fail"),
                 Err(error) => break error,
             }
         };

@@ -1,4 +1,4 @@
-//! Tables that set our way beside a bare one of the same run: both figures in one line, and their ratio.
+//! Tables that compare the library with a bare loop of the same run: both figures in one row, and their ratio.
 
 use std::io::{Result, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::report::{Table, write_verdict};
 
-/// What figures count.
+/// The unit of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Unit {
     #[serde(rename = "us")]
@@ -17,7 +17,7 @@ pub(super) enum Unit {
     Rate,
 }
 
-/// One figure over the measurements of a run.
+/// Statistics of one figure over the measurements of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -25,16 +25,16 @@ pub(super) struct Spread {
     pub(super) max: f64,
 }
 
-/// One line.
+/// One row.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    /// In what the table says: bytes, or threads.
+    /// Bytes or threads, as [`Comparison::size`] says.
     pub(super) size: u64,
     pub(super) ours: Spread,
     pub(super) bare: Option<Spread>,
-    /// Our speed by that of the bare way.
+    /// Our speed divided by that of the bare loop.
     pub(super) ratio: Option<f64>,
-    /// What was found wrong over all ranks.
+    /// Number of wrong values over all ranks.
     pub(super) wrong: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Row {
 pub(super) struct Comparison {
     pub(super) operation: String,
     pub(super) header: Vec<String>,
-    /// What sizes count.
+    /// The heading of the first column.
     pub(super) size: &'static str,
     pub(super) unit: Unit,
     pub(super) rows: Vec<Row>,
@@ -64,12 +64,12 @@ impl Unit {
         }
     }
 
-    /// How fast `ours` is by the speed of `bare`.
+    /// Speed of `ours` divided by speed of `bare`.
     fn ratio(self, ours: f64, bare: f64) -> f64 {
         if self == Self::Microseconds { bare / ours } else { ours / bare }
     }
 
-    /// The line of `size`, from the figures of each measurement; without a bare way `bare` is empty.
+    /// The row of `size` from the figures of all measurements. `bare` is empty if there is no bare loop.
     pub(super) fn row(self, size: u64, ours: &[f64], bare: &[f64], wrong: u64) -> Row {
         let (ours, bare) = (Spread::of(ours), (!bare.is_empty()).then(|| Spread::of(bare)));
         let ratio = bare.map(|bare| self.ratio(ours.median, bare.median));
@@ -147,12 +147,12 @@ impl Table for Comparison {
     }
 
     fn print_verdict(&self, out: &mut impl Write) -> Result<()> {
-        writeln!(out, "# ratio: our speed by that of the bare way, by medians; more is faster")?;
+        writeln!(out, "# ratio: our median speed divided by the bare one; above 1 is faster")?;
         write_verdict(self.wrong(), out)
     }
 }
 
-/// Three places, or what is left of a figure that has none there.
+/// The figure with three decimals, or with significant digits if it is smaller than that.
 fn figure(value: f64) -> String {
     if value == 0.0 || value >= 0.001 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }

@@ -1,6 +1,7 @@
-//! `aqueduct perf fifo`: triggers per second from the threads of a GPU to one thread of the host, which handles each.
+//! `aqueduct perf fifo`: triggers per second from threads of a GPU to one host thread that handles each of them.
 //!
-//! Ours is a [`Proxy`] whose handler checks every trigger. It stands beside a bare loop of the same pushes in the same run.
+//! Our figure is for a [`Proxy`] whose handler checks every trigger. The bare figure, from the same run, is for a
+//! minimal loop that takes out the same pushes.
 
 mod bare;
 mod checker;
@@ -34,10 +35,10 @@ pub(crate) struct Args {
     /// Triggers of one measurement over all threads; 200,000 for each thread, at most 2,000,000, unless given
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     triggers: Option<u64>,
-    /// Measurements of each, in turns
+    /// Measurements of each side, taken alternately
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The proxy never gives way to other threads
+    /// Let the proxy spin without ever yielding its core
     #[arg(long)]
     spin: bool,
     #[command(flatten)]
@@ -48,7 +49,7 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
     for &threads in &args.threads {
         if threads > BLOCK && !threads.is_multiple_of(BLOCK) {
             bail!(
-                "--threads {threads}: above {BLOCK} threads make whole blocks of {BLOCK}, so use a multiple of it"
+                "--threads {threads}: more than {BLOCK} threads run in blocks of {BLOCK}, so use a multiple of {BLOCK}"
             );
         }
     }
@@ -61,8 +62,7 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         args.rounds,
         args.idle(),
     ));
-    header
-        .push("rate: triggers per second while the host takes out every one; the slowest rank's".to_owned());
+    header.push("rate: triggers per second with the host handling each; of the slowest rank".to_owned());
     let report = Comparison::new("fifo", header, "threads", Unit::Rate);
     super::output::present(&rank, report, &args.files, |keep| {
         args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.row()?))
@@ -74,7 +74,7 @@ impl Args {
         if self.spin { Idle::Spin } else { Idle::default() }
     }
 
-    /// Of each thread.
+    /// Triggers per thread.
     fn count(&self, threads: u32, software: bool) -> u32 {
         let default = if software { 2000 } else { (200_000 * u64::from(threads)).min(2_000_000) };
         let each = self.triggers.unwrap_or(default) / u64::from(threads);
@@ -82,19 +82,19 @@ impl Args {
     }
 }
 
-/// What one number of threads needs.
+/// Proxy, kernel and bare loop for one number of threads.
 struct Bench<'a> {
     rank: &'a Rank,
     rounds: u32,
     clock: Clock,
     function: Function,
     proxy: Proxy,
-    /// What the handler found wrong.
+    /// Wrong triggers that the handler has seen.
     wrong: Arc<AtomicU64>,
     status: Arc<GpuBuffer>,
     bare: Bare,
     pushes: Pushes,
-    /// Triggers that the proxy should have handled.
+    /// Triggers pushed so far, which the proxy should have handled.
     handled: u64,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
     fn row(mut self) -> Result<Row> {
         let total = self.pushes.total() as f64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Turn by turn: what disturbs one disturbs the other. The first is the warm-up.
+        // Alternate, so that other load on the machine affects both alike. The first round is the warm-up.
         for round in 0..=self.rounds {
             self.rank.barrier()?;
             let mine = self.ours()?;
@@ -150,7 +150,7 @@ impl<'a> Bench<'a> {
         Ok(Unit::Rate.row(u64::from(self.pushes.threads), &ours, &bare, wrong))
     }
 
-    /// Microseconds of one launch; returns when all of its triggers have been handled.
+    /// Time of one launch in microseconds. Returns after the proxy has handled all of its triggers.
     fn ours(&mut self) -> Result<f64> {
         let (fifo, cells, status) = (self.proxy.fifo(), 0u64, self.status.ptr());
         let time = self.clock.time(self.rank, |stream| {

@@ -1,4 +1,4 @@
-//! `aqueduct perf`: one operation over all ranks of the job, checked and timed.
+//! `aqueduct perf`: measures and checks one operation over all ranks of the job.
 
 mod all_reduce;
 mod args;
@@ -26,7 +26,7 @@ use args::Operation;
 use output::{header, present};
 use report::Report;
 
-/// `aqueduct perf`: an operation, or one of the measurements with options of their own.
+/// `aqueduct perf`: an operation, or a measurement with options of its own.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Command {
@@ -38,21 +38,22 @@ pub(crate) struct Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum Special {
-    /// How long N ranks without devices take to find each other, by phase
+    /// Time that N ranks without devices need to connect to each other, by phase
     Bootstrap(bootstrap::Args),
-    /// How long this job takes from nothing to its first finished all-reduce, by phase
+    /// Time from the start of this job to the end of its first all-reduce, by phase
     Startup(startup::Args),
-    /// Writes of a connection, a window of them at a time: bandwidth
+    /// Bandwidth of a connection: windows of writes
     Write(write::Args),
-    /// A write and a signal of a connection until the peer's host has waited for it: latency one way
+    /// Latency of a connection, one way: a write and a signal until the peer's host has seen the signal
     WriteLat(write::Args),
-    /// A write of a connection until it is known to have arrived
+    /// Latency of a connection's flush: a write until it is known to have arrived
     Flush(write::Args),
-    /// Triggers per second from the threads of a GPU to a proxy that handles each, beside a bare loop
+    /// Triggers per second from threads of a GPU to a proxy that handles each, compared with a bare loop
     Fifo(fifo::Args),
-    /// Puts of a port channel, windows of them or one hop at a time: bandwidth, beside the copy engine
+    /// Bandwidth of a port channel: windows of puts, compared with the copy engine
     PortPut(port::PutArgs),
-    /// A put and a signal of a port channel until the peer's kernel has waited for it, and a signal alone: latency one way
+    /// Latency of a port channel, one way: a put and a signal, or a signal alone, until the peer's kernel has seen the
+    /// signal
     PortLat(port::LatencyArgs),
 }
 
@@ -101,7 +102,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Sizes without `-b` and `-e`: what fits the operation, and on the software device into a minute.
+/// The default smallest and largest size in bytes: what fits the operation and, on the software device, runs in a
+/// minute.
 fn default_range(operation: Operation, software: bool) -> (u64, u64) {
     match (operation, software) {
         (Operation::Signal, _) => (8, 8),

@@ -37,8 +37,8 @@ pub(super) fn header(rank: &Rank, name: &str) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs `measure`, prints each row as soon as it is measured, and writes the files. The exit code is a failure if any value
-/// was wrong.
+/// Runs `measure`, prints each row as soon as it is measured, and writes the files. The exit code is a failure if any
+/// value was wrong.
 pub(super) fn present<T: Table>(
     rank: &Rank,
     mut report: T,

@@ -1,8 +1,8 @@
-//! `aqueduct perf write|write-lat|flush`: connections, driven by the host, over any transport and kind of memory.
+//! `aqueduct perf write|write-lat|flush`: connections driven by the host, over any transport and kind of memory.
 //!
-//! `write` keeps a window of writes under way and then flushes; CudaIpc stands beside a bare loop of the driver's copies
-//! in the same run. `write-lat` bounces data with a signal behind it between two hosts and quotes one way. `flush` is the
-//! time from a write until it is known to have arrived.
+//! `write` posts a window of writes and then flushes; over CudaIpc it is compared with a bare loop of the driver's
+//! copies in the same run. `write-lat` bounces a write and a signal between two hosts and reports half a round trip.
+//! `flush` is the time from a write until it is known to have arrived.
 
 mod args;
 mod bare;
@@ -21,10 +21,10 @@ use args::Pattern;
 use bare::Bare;
 use connections::{Connections, micros};
 
-/// Measurements whose median is quoted.
+/// Number of measurements; the table has their median.
 const BATCHES: u32 = 10;
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Write,
@@ -42,7 +42,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         );
     }
     if args.pattern == Pattern::AllToAll && operation != Operation::Write {
-        bail!("perf {name} has no pattern but pairs");
+        bail!("perf {name} supports only the pattern pairs");
     }
     let (min, max) = match (operation, software) {
         (Operation::Write, true) => (4 << 10, 16 << 20),
@@ -97,13 +97,13 @@ impl Operation {
     fn meaning(self) -> &'static str {
         match self {
             Self::Write => "a window of writes and a flush, per write; all peers of a rank together",
-            Self::Latency => "write and signal until the peer's host has waited for it, half a round trip",
+            Self::Latency => "write and signal until the peer's host has seen the signal, half a round trip",
             Self::Flush => "write and flush",
         }
     }
 }
 
-/// What a run needs, allocated once.
+/// Connections and buffers, made once for all sizes.
 struct Bench<'a> {
     rank: &'a Rank,
     args: &'a Args,
@@ -113,7 +113,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Checks and measures one size: a row of ours, and one of what it stands beside.
+    /// Checks and measures one size. Returns our row and, where there is one, that of the bare loop.
     fn rows(&mut self, bytes: usize) -> Result<Vec<Row>> {
         let mut wrong = None;
         for _ in 0..self.args.check {
@@ -141,10 +141,10 @@ impl Bench<'_> {
         let window = self.args.window.unwrap_or_else(|| default_window(bytes));
         let peers = self.connections.written().max(1) as u64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Turn by turn: what disturbs one disturbs the other.
+        // Alternate, so that other load on the machine affects both alike.
         for batch in 0..self.args.iterations.unwrap_or(BATCHES).max(1) + 1 {
             let (mine, theirs) = self.once(bytes, window)?;
-            // The first is the warm-up.
+            // The first batch is the warm-up.
             if batch > 0 {
                 ours.push(mine);
                 bare.extend(theirs);
@@ -159,7 +159,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Microseconds per write of one window, the slowest rank's; of ours, and of the bare loop.
+    /// Time per write of one window in microseconds, of the slowest rank: ours, and that of the bare loop.
     fn once(&mut self, bytes: usize, window: u32) -> Result<(f64, Option<f64>)> {
         let (rank, connections) = (self.rank, &self.connections);
         rank.barrier()?;
@@ -174,7 +174,7 @@ impl Bench<'_> {
         Ok((mine, Some(rank.max(theirs / f64::from(window))?)))
     }
 
-    /// Microseconds per call in ten measurements, the slowest rank's.
+    /// Time per call in microseconds in each of ten measurements, of the slowest rank.
     fn batches(&mut self, default: u32, run: impl Fn(&Self, u32) -> Result<f64>) -> Result<Vec<f64>> {
         let count = self.args.iterations.unwrap_or(default).div_ceil(BATCHES).max(1);
         run(self, count)?;
@@ -187,7 +187,7 @@ impl Bench<'_> {
     }
 }
 
-/// Writes under way before a flush, unless given: 64 MiB.
+/// Default number of writes before a flush: enough for 64 MiB.
 fn default_window(bytes: usize) -> u32 {
     ((64 << 20) / bytes.max(1)).clamp(1, 1000) as u32
 }

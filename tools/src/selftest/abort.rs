@@ -1,4 +1,4 @@
-//! What happens to a kernel that waits for what never comes.
+//! Abort of a kernel that waits for a signal that never comes.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use super::check::{Check, Ran};
 use super::copies;
 use super::group::Group;
 
-/// How long a kernel may take to leave, and the news to spread.
+/// Longest time for a kernel to leave and for all ranks to learn of the abort.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The round of a group of its own in which every rank but one at most has a partner.
+/// The round of the second group, in which all ranks, or all but one, have a partner.
 const ROUND: u32 = 1;
 
-/// Kernels of a second group wait for signals that nobody sends, and that group is aborted: they leave, the record names
-/// what they waited for, and the first group works on.
+/// Lets kernels of a second group wait for signals that no rank sends and aborts that group. The kernels must leave,
+/// the abort record must name what they waited for, and the first group must still work.
 pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     if check.size() < 2 {
         return Ok(Ran::not("needs a second rank"));
@@ -32,7 +32,7 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     check.agree(true)?;
     std::thread::sleep(Duration::from_millis(50));
     for pair in &doomed.pairs {
-        check.expect(!pair.stream.is_idle()?, "a wait ended although nobody had signalled");
+        check.expect(!pair.stream.is_idle()?, "a wait ended although no rank had signalled");
     }
     check.agree(true)?;
 
@@ -43,7 +43,7 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     let mut what = "no partner".to_owned();
     for pair in &doomed.pairs {
         let left = pair.stream.synchronize(Deadline::after(PATIENCE));
-        left.with_context(|| format!("a kernel has not left {PATIENCE:?} after the abort"))?;
+        left.with_context(|| format!("a kernel was still running {PATIENCE:?} after the abort"))?;
         match doomed.comm.abort_record() {
             Some(record) => {
                 let right = record.operation == Operation::WAIT && record.peer == Some(pair.peer);
@@ -51,9 +51,12 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
                     right,
                     format_args!("the record says `{record}`, not a wait on rank {}", pair.peer),
                 );
-                what = format!("left {:.1} ms after it: {record}", since.elapsed().as_secs_f64() * 1e3);
+                what = format!(
+                    "kernel left {:.1} ms after the abort: {record}",
+                    since.elapsed().as_secs_f64() * 1e3
+                );
             }
-            None => check.complain("the kernel left no record of what it waited for".to_owned()),
+            None => check.complain("the kernel did not record what it waited for".to_owned()),
         }
     }
     while doomed.comm.check().is_ok() && since.elapsed() < PATIENCE {
@@ -62,7 +65,7 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     match doomed.comm.check() {
         Err(error) if error.kind() == ErrorKind::Aborted && error.message().contains("on purpose") => {}
         Err(error) => check.complain(format!("the group ended with another error: {error}")),
-        Ok(()) => check.complain(format!("{PATIENCE:?} after the abort this rank has not heard of it")),
+        Ok(()) => check.complain(format!("this rank did not learn of the abort within {PATIENCE:?}")),
     }
     check.agree(true)?;
     drop(doomed);

@@ -1,4 +1,4 @@
-//! All-reduce: types, reductions, sizes, places, graphs, and two at once.
+//! Checks of all-reduce: types, reductions, sizes, placement of buffers, graphs, and two communicators at once.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use aqueduct::gpu::{CaptureMode, GpuBuffer, GraphExec, Stream};
 use super::check::{CANARY, Check, Ran};
 use crate::perf::data::Call;
 
-/// Elements around a packet, a warp, a vector of each rank and a slice, up and down.
+/// Element counts around a packet, a warp, a vector per rank and a slice; they grow and shrink.
 const COUNTS: [usize; 18] =
     [0, 1, 2, 3, 5, 31, 257, 1023, 4097, 20_001, 4096, 4095, 1025, 256, 255, 33, 8, 7];
 const FEW_COUNTS: [usize; 4] = [1, 1021, 8, 257];
 
-/// Bytes around input and output that no call may touch.
+/// Bytes around input and output that no call may write.
 const GUARD: usize = 256;
 
-/// Where a call's buffers lie: the first element of input and output, and whether both are one buffer.
+/// Placement of a call's buffers: the first element of input and output, and whether both are one buffer.
 const PLACES: [(usize, usize, bool); 4] = [(0, 0, true), (1, 3, false), (0, 0, false), (1, 1, true)];
 
 /// One rank's side of an all-reduce, with buffers for the largest call.
@@ -31,7 +31,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// `most` gives the bytes of the largest call.
+    /// `most` returns the size of the largest call in bytes.
     fn new(
         check: &'a Check<'a>,
         comm: &Communicator,
@@ -44,7 +44,7 @@ impl<'a> Bench<'a> {
         Ok(Self { check, stream, reduce, input: check.buffer(most)?, output: check.buffer(most)? })
     }
 
-    /// One call with fresh data; every byte of the output is checked, those outside the call, too.
+    /// Runs one call with fresh data and checks every byte of the output buffer, also those outside the call.
     fn call(&self, call: Call, (input_at, output_at, in_place): (usize, usize, bool)) -> Result<()> {
         let (check, grain) = (self.check, call.ty.bytes());
         let (len, input_at, output_at) = (call.count * grain, input_at * grain, output_at * grain);
@@ -62,7 +62,7 @@ impl<'a> Bench<'a> {
         if wrong > 0 || touched > 0 {
             let place = if in_place { "in place" } else { "out of place" };
             check.complain(format!(
-                "{} of {} elements, {place}, {}: {wrong} wrong, {touched} bytes outside touched",
+                "{} of {} elements, {place}, {}: {wrong} wrong, {touched} bytes outside overwritten",
                 call.op.name(),
                 call.count,
                 self.reduce.algorithm(len)
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Every reduction of `ty` by `algorithm`, at boundary sizes, in and out of place.
+/// Checks every reduction of `ty` by `algorithm` at boundary sizes, in place and out of place.
 pub(super) fn reductions(check: &Check<'_>, algorithm: Algorithm, ty: ElementType) -> Result<Ran> {
     if let Some(why) = unreachable(check) {
         return Ok(why);
@@ -96,7 +96,7 @@ pub(super) fn reductions(check: &Check<'_>, algorithm: Algorithm, ty: ElementTyp
             bench.call(call, PLACES[turn % PLACES.len()])?;
             turn += 1;
         }
-        // Sizes and places would always pair up alike otherwise.
+        // Shift the placement, or each size would always get the same one.
         turn += 1;
     }
     check.agree(true)?;
@@ -104,7 +104,7 @@ pub(super) fn reductions(check: &Check<'_>, algorithm: Algorithm, ty: ElementTyp
     Ok(Ran::all(format!("{iteration} calls: sum, min, max; in and out of place; {most} bytes at most")))
 }
 
-/// The library's own choice of an algorithm: sizes at the limit between both, one element to either side, in turns.
+/// Checks the library's choice of an algorithm: sizes at the limit and one element below and above it, alternating.
 pub(super) fn chosen(check: &Check<'_>) -> Result<Ran> {
     if let Some(why) = unreachable(check) {
         return Ok(why);
@@ -119,10 +119,10 @@ pub(super) fn chosen(check: &Check<'_>) -> Result<Ran> {
         bench.call(call, PLACES[turn % PLACES.len()])?;
     }
     check.agree(true)?;
-    Ok(Ran::all(format!("{} calls around {} bytes, in turns with small ones", counts.len(), count * 4)))
+    Ok(Ran::all(format!("{} calls around {} bytes, alternating with small ones", counts.len(), count * 4)))
 }
 
-/// Two calls of different sizes, captured once, replayed with fresh data and then with no host in between.
+/// Captures two calls of different sizes and replays them: with fresh data each time, then without the host in between.
 pub(super) fn replayed(check: &Check<'_>, algorithm: Algorithm) -> Result<Ran> {
     if let Some(why) = unreachable(check) {
         return Ok(why);
@@ -156,14 +156,14 @@ pub(super) fn replayed(check: &Check<'_>, algorithm: Algorithm) -> Result<Ran> {
             large.wrong(&check.contents(&many.output)?[..COUNT * 4]) + small.wrong(&check.contents(&output)?);
         check.expect(wrong == 0, format_args!("{wrong} wrong elements after replay {iteration}"));
     }
-    // A plain call behind replays uses the same scratch.
+    // A plain call after the replays uses the same scratch memory.
     let call = Call { ty: ElementType::F32, op: SUM, ranks: check.size(), iteration: 5, count: COUNT };
     many.call(call, PLACES[0])?;
     check.agree(true)?;
-    Ok(Ran::all("two calls captured, seven replays, a plain call behind them"))
+    Ok(Ran::all("two calls captured, seven replays, a plain call after them"))
 }
 
-/// Two communicators over the same ranks, a stream each, both at work at the same time.
+/// Runs two communicators over the same ranks at the same time, each on a stream of its own.
 pub(super) fn side_by_side(check: &Check<'_>) -> Result<Ran> {
     if let Some(why) = unreachable(check) {
         return Ok(why);
@@ -199,7 +199,7 @@ pub(super) fn side_by_side(check: &Check<'_>) -> Result<Ran> {
     }
     check.agree(true)?;
     for turn in 0..turns {
-        // Ranks begin with different jobs: neither may need the other to be done.
+        // Ranks launch the two in different orders: neither may depend on the other.
         let order = if check.me().is_multiple_of(2) { [0, 1] } else { [1, 0] };
         for number in order {
             let job = &jobs[number];
@@ -216,10 +216,10 @@ pub(super) fn side_by_side(check: &Check<'_>) -> Result<Ran> {
     check.agree(true)?;
     drop(jobs);
     second.close(check.deadline())?;
-    Ok(Ran::all(format!("{turns} all-reduces of each, begun in opposite order on even and odd ranks")))
+    Ok(Ran::all(format!("{turns} all-reduces in each, launched in opposite order on even and odd ranks")))
 }
 
-/// The largest call, in bytes, that one-shot serves: algorithms change once.
+/// The largest call in bytes that uses the one-shot algorithm; the choice changes only once.
 fn one_shot_limit(reduce: &AllReduce) -> usize {
     let (mut serves, mut not) = (0, 1 << 30);
     while serves + 1 < not {

@@ -1,4 +1,4 @@
-//! A connection: one-sided writes, reads and counters, driven by the host.
+//! Checks of a connection: one-sided writes, reads and counters, driven by the host.
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ pub(super) fn one_sided(check: &Check<'_>) -> Result<Ran> {
     if !check.rank.context.device().supports_64_bit_stream_values()? {
         return Ok(Ran::not("this device cannot write 64-bit values in stream order"));
     }
-    let what = format!("{} times write, update_and_sync, read, each flushed", RANGES.len());
+    let what = format!("{} rounds of write, update_and_sync and read, each flushed", RANGES.len());
     check.each_pair(what, |pair| {
         let before = pair.connection.counters();
         for (iteration, range) in (1..).zip(RANGES) {
@@ -52,7 +52,7 @@ fn write(
     pair.connection.write(&pair.theirs, to, &pair.local_memory, from, size)?;
     pair.connection.update_and_sync(&pair.theirs, COUNTER, &mut counter, value(check.me()))?;
     pair.connection.flush(check.deadline())?;
-    check.expect(counter == value(check.me()), "update_and_sync left the caller's counter as it was");
+    check.expect(counter == value(check.me()), "update_and_sync did not advance the caller's counter");
     check.step(pair)?;
     let mut expected = framed(LEN, to, &paint(pair.peer, iteration, LEN)[from..from + size]);
     expected[COUNTER..].copy_from_slice(&value(pair.peer).to_le_bytes());

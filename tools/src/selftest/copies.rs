@@ -1,18 +1,18 @@
-//! Put and get of a memory channel: every size and alignment at which the kernels take another path.
+//! Checks of put and get of a memory channel, at every size and alignment where the kernels take a different path.
 
 use anyhow::Result;
 
 use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::{LEN, Pair};
 
-/// Boundaries of a vector, a warp of vectors, an unrolled turn and a block's turn, with their neighbours.
+/// Sizes at and next to those of a vector, a warp of vectors, an unrolled iteration and a block's iteration.
 const SIZES: [usize; 26] = [
     0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 100, 511, 512, 513, 2047, 2048, 2049, 8191, 8192,
     8193, 65537,
 ];
 const FEW_SIZES: [usize; 8] = [0, 1, 15, 16, 17, 513, 2049, 8193];
 
-/// The first byte of target and source.
+/// Offsets of the first byte in target and source.
 const STARTS: [(usize, usize); 7] = [(0, 0), (1, 0), (0, 1), (3, 5), (16, 4), (13, 29), (8, 24)];
 
 /// Size, first byte of the target, first byte of the source.
@@ -33,7 +33,7 @@ pub(super) fn puts(check: &Check<'_>) -> Result<Ran> {
     })
 }
 
-/// One put in both directions: with its signal every other time, otherwise in two parts that one signal publishes.
+/// Puts in both directions: every other time together with the signal, otherwise as two puts and one signal.
 pub(super) fn put(check: &Check<'_>, pair: &Pair, iteration: u32, range: Range) -> Result<()> {
     let (size, to, from) = range;
     check.load(&pair.local, &paint(check.me(), iteration, LEN))?;

@@ -1,4 +1,4 @@
-//! Memory of each kind of handle, opened by another process.
+//! Checks that another process can open memory of each kind of handle.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use aqueduct::gpu::{BufferOptions, GpuBuffer};
 use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::Pair;
 
-/// Bytes, the first and last of which nobody writes.
+/// Bytes of the buffer. No rank writes the first and the last `EDGE` bytes.
 const SIZE: usize = 8 << 10;
 const EDGE: usize = 64;
 
-/// Tags of their own: a group's pairs have 0 and 1.
+/// First tag of these checks; the pairs of a group use 0 and 1.
 const TAG: u64 = 0x100;
 
 pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
@@ -24,7 +24,7 @@ pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
     let all = check.agree(made.is_ok())?;
     let buffer = match made {
         Ok(buffer) if all => Arc::new(buffer),
-        Ok(_) => return Ok(Ran::not("another rank has no such memory")),
+        Ok(_) => return Ok(Ran::not("another rank cannot allocate this kind of memory")),
         Err(error) if is_refusal(check, policy, &error) => {
             return Ok(Ran::not(format!("not permitted here: {}", error.message())));
         }
@@ -33,7 +33,7 @@ pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
     let ran = check.each_pair("written by each partner through its own mapping, and read back", |pair| {
         exchange(check, &buffer, pair, TAG + policy as u64)
     })?;
-    // Nobody frees what others may still use.
+    // Keep the buffer until no partner uses it any more.
     check.agree(true)?;
     Ok(ran)
 }
@@ -55,7 +55,7 @@ fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
     pair.stream.copy(&theirs.slice()?.slice(inner.clone())?, &source.slice(inner.clone())?)?;
     check.done(&pair.stream)?;
     check.step(pair)?;
-    let what = format_args!("what rank {} has written", pair.peer);
+    let what = format_args!("data written by rank {}", pair.peer);
     check.same(&check.contents(buffer)?, &framed(SIZE, EDGE, &sent(pair.peer)), what);
 
     let back = check.buffer(SIZE)?;
@@ -66,7 +66,7 @@ fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
     check.step(pair)
 }
 
-/// Whether a kind of handle is refused, by the device or for want of rights, rather than broken.
+/// Whether the error means that the device does not support this kind of handle or the user may not use it.
 fn is_refusal(check: &Check<'_>, policy: HandlePolicy, error: &aqueduct::Error) -> bool {
     const REFUSALS: [i32; 4] = [
         1,   // CUDA_ERROR_INVALID_VALUE, from drivers that do not know the kind

@@ -1,7 +1,7 @@
-//! `aqueduct selftest`: whether everything works on this machine, in words that can be pasted into a ticket.
+//! `aqueduct selftest`: checks every operation on this machine and prints a report to paste into a support ticket.
 //!
-//! Started by hand it launches one rank per GPU, or two software ranks, as processes of their own. Started as a rank it
-//! takes part. Every check is a row that all ranks agree about: passed, failed, or not run and why.
+//! Started by hand, it launches one process per GPU, or two on the software device. Started as a rank, it
+//! joins them. Every check is one row for all ranks together: passed, failed, or not run and why.
 
 mod abort;
 mod check;
@@ -31,15 +31,15 @@ use crate::main_job;
 use crate::run::Launch;
 use suite::Suite;
 
-/// Ranks where there are fewer devices: most checks need somebody to talk to.
+/// Smallest default number of ranks: most checks need two.
 const FEWEST_RANKS: u32 = 2;
 
-/// No self-test takes this long, on whatever machine.
+/// Time limit: longer than a self-test takes on any machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of ranks: one per GPU, but two at least, unless this says otherwise
+    /// Number of ranks; by default one per GPU, but at least two
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
     /// Fewer sizes of each kind, and not every pair of ranks
@@ -98,7 +98,7 @@ fn take_part(quick: bool) -> Result<ExitCode> {
     suite.check("two groups side by side", collectives::side_by_side)?;
     suite.check("abort of a waiting kernel", abort::of_a_second_group)?;
     let rows = suite.finish();
-    // Nobody leaves while another may wait for what was sent last.
+    // Leave together: a rank may still be waiting for the last message.
     rank.barrier()?;
     if rank.is_root() {
         return summary::print(&rank, &rows);

@@ -1,4 +1,4 @@
-//! Single elements, counters, and the order they keep.
+//! Checks of single elements, signals and their order.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn element(check: &Check<'_>, pair: &Pair, iteration: u32, index: usize) -> Resu
     pair.inbox.fill(CANARY, check.deadline())?;
     check.step(pair)?;
     pair.data.write_u64(&pair.stream, index, u64::from_le_bytes(mine))?;
-    // From the other end, so that both meet nowhere.
+    // Index from the other end, so that both directions use different elements.
     pair.data.write_u32(&pair.stream, LEN / 4 - 3 - index, u32::from_le_bytes(low(mine)))?;
     pair.data.signal(&pair.stream)?;
     pair.data.wait(&pair.stream)?;
@@ -42,7 +42,7 @@ fn element(check: &Check<'_>, pair: &Pair, iteration: u32, index: usize) -> Resu
 }
 
 pub(super) fn counting(check: &Check<'_>) -> Result<Ran> {
-    check.each_pair("five signals, two of them relaxed; each taken once by wait or poll", |pair| {
+    check.each_pair("five signals, two of them relaxed; each received once by wait or poll", |pair| {
         count(check, pair)
     })
 }
@@ -80,13 +80,16 @@ fn count(check: &Check<'_>, pair: &Pair) -> Result<()> {
         after.inbound - before.inbound,
         after.expected_inbound - before.expected_inbound,
     ];
-    check.expect(counted == [5; 3], format_args!("sent, received, taken: {counted:?} instead of five each"));
+    check.expect(
+        counted == [5; 3],
+        format_args!("sent, received, consumed: {counted:?} instead of five each"),
+    );
     check.step(pair)
 }
 
-/// A wait that begins long before the signal holds back what follows it on the stream.
+/// Checks that a wait started long before the signal holds back later work on the stream.
 pub(super) fn waiting_first(check: &Check<'_>) -> Result<Ran> {
-    check.each_pair("a copy behind a wait sees what the late signal has published", |pair| {
+    check.each_pair("a copy behind a wait sees the data that a late signal published", |pair| {
         let waits = check.me() < pair.peer;
         wait_first(check, pair, waits)?;
         wait_first(check, pair, !waits)

@@ -23,19 +23,19 @@ pub(super) enum Pattern {
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The way: CudaIpc, Ethernet, Ib0, Ib1, ...
+    /// Transport: CudaIpc, Ethernet, Ib0, Ib1, ...
     #[arg(short = 't', long)]
     pub(super) transport: Transport,
-    /// Memory that is written from
+    /// Kind of the source memory
     #[arg(short = 'm', long, value_enum, default_value = "device")]
     pub(super) memory: Memory,
-    /// Memory that is written to; the same kind unless given
+    /// Kind of the target memory; by default that of the source
     #[arg(long, value_enum)]
     pub(super) peer_memory: Option<Memory>,
-    /// Writes under way before a flush; enough for 64 MiB, at most 1000, unless given
+    /// Writes before a flush; by default enough for 64 MiB, at most 1000
     #[arg(short = 'W', long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) window: Option<u32>,
-    /// Connections to each peer, written to in turn
+    /// Connections to each peer, used in turn
     #[arg(short = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) connections: u32,
     /// Who writes to whom
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     pub(super) pattern: Pattern,
     #[command(flatten)]
     pub(super) sweep: args::Sweep,
-    /// Timed windows, bounces or flushes per size
+    /// Timed windows, round trips or flushes per size
     #[arg(short = 'n', long)]
     pub(super) iterations: Option<u32>,
     /// Check all data this many times per size (0 turns the check off)

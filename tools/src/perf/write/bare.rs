@@ -1,4 +1,4 @@
-//! What CudaIpc stands beside: the driver's own copies in a loop, on as many streams, timed by the same events.
+//! The bare loop that CudaIpc is compared with: the driver's copies on as many streams, timed by the same events.
 
 use anyhow::{Result, bail};
 use aqueduct::comm::Connection;
@@ -8,14 +8,14 @@ use super::connections::Connections;
 use crate::job::Rank;
 
 pub(super) struct Bare {
-    /// One per peer and connection; made when first needed.
+    /// One stream per peer and connection.
     streams: Vec<Stream>,
     connections: usize,
-    /// Where both ends of a measurement are recorded.
+    /// The stream on which the start and the end of a measurement are recorded.
     clock: Stream,
     start: Event,
     end: Event,
-    /// What joins a stream with the clock.
+    /// Makes the clock's stream wait for another stream.
     join: Event,
 }
 
@@ -34,7 +34,7 @@ impl Bare {
         })
     }
 
-    /// Microseconds on the device that a window of writes takes.
+    /// Device time of a window of writes over connections, in microseconds.
     pub(super) fn time_connections(
         &self,
         rank: &Rank,
@@ -54,7 +54,7 @@ impl Bare {
         self.elapsed(rank)
     }
 
-    /// The same for the driver's copies between the same addresses.
+    /// Device time of as many copies by the driver between the same addresses, in microseconds.
     pub(super) fn time_copies(
         &self,
         rank: &Rank,
