@@ -20,7 +20,7 @@ tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
-        neighbours::jobs_of_two_users_are_right_side_by_side
+        concurrent_jobs::jobs_of_two_users_are_right_side_by_side
 }
 # Its own folder, or everything would be compiled anew in each direction. The software device is only along for the
 # ride here: unoptimised it compiles in seconds.
@@ -37,9 +37,11 @@ loom() {
 
 lane format format
 lane layers ci/layers.sh
+lane circles ci/circles.sh
 lane sync-tags ci/sync-tags.sh
 lane clippy clippy
 lane docs docs
+lane public ci/public.sh
 lane tests tests
 lane two-users two-users
 lane loom loom

@@ -1,6 +1,6 @@
-//! The README's example: what a reader sees is what is compiled and run here.
+//! The README's example: checks that the README shows the text that is compiled and run here.
 
-// The example is a text of its own, to be read in the README; here it becomes part of this module.
+// The example is a file of its own with the README's text. It becomes part of this module.
 include!("readme_example.rs");
 
 use crate::data::assert_same;

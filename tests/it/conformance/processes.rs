@@ -14,7 +14,7 @@ use super::virtual_memory as vm;
 
 const SOCKET: &str = "AQUEDUCT_TEST_SOCKET";
 
-/// Two ranks and a socket between them: rank 0 listens.
+/// Starts two ranks with a socket between them; rank 0 listens.
 fn pair(d: &Dut) -> Option<(u32, UnixStream)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -75,7 +75,7 @@ pub(super) fn posix_fd(d: &Dut) {
         ok!((d.t.cuMemRelease.unwrap())(handle));
         assert!(d.download(pointer, bytes) == data);
         d.upload(pointer, &[9, 8, 7, 6]);
-        // A copy from pageable memory may return before it has arrived.
+        // A copy from pageable memory may return before the data has arrived.
         ok!((d.t.cuCtxSynchronize)());
         meet(&mut stream);
         vm::unmap(d, pointer, bytes);
@@ -133,7 +133,7 @@ pub(super) fn handle_of_a_dead_process(d: &Dut) {
     }
     let mut bytes = [0u8; 64];
     stream.read_exact(&mut bytes).unwrap();
-    // Rank 0 ends: its end of the socket closes when the process is gone.
+    // Rank 0 exits, which closes its end of the socket.
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     std::thread::sleep(Duration::from_millis(500));
     let handle = CUipcMemHandle { reserved: bytes.map(|b| b as _) };

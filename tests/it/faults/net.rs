@@ -1,4 +1,4 @@
-//! Faults of the network: bootstrap and control links cut, stopped and garbled at many places.
+//! Faults of the network: bootstrap and control links that end, stall or carry corrupted bytes, at many places.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const ACTIONS: [NetAction; 7] = [
     NetAction::Corrupt(4),
 ];
 
-/// Two ranks as threads that meet over TCP; what rank 1 sends goes through `faults`.
+/// Runs two ranks as threads that connect over TCP. `faults` apply to what rank 1 sends.
 fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
     let meeting = meet(Some(2));
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) 
 }
 
 const KINDS: [LinkKind; 3] = [LinkKind::Rendezvous, LinkKind::Bootstrap, LinkKind::Control];
-/// In the header of the first message, in its payload, and behind.
+/// Offsets in the header of the first message, in its payload, and after it.
 const PLACES: [u64; 6] = [0, 7, 15, 21, 60, 200];
 
 #[test]

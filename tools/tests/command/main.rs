@@ -4,10 +4,10 @@
 
 mod support;
 
-mod information;
+mod concurrent_jobs;
+mod faults;
+mod info;
 mod launchers;
-mod launching;
-mod measuring;
-mod neighbours;
-mod ports;
-mod trouble;
+mod perf;
+mod perf_ports;
+mod run;

@@ -1,4 +1,4 @@
-//! What a check works with: its group, its peers, and a place to say what was wrong.
+//! The context of a running check: group, peers, and the list of what was wrong.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,17 +10,17 @@ use aqueduct::collective::{ElementType, ReduceOp};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::group::{Group, Pair};
-use super::meeting::{Meeting, Verdict};
+use super::lockstep::{Lockstep, Verdict};
 use crate::job::Rank;
 use crate::perf::data::Call;
 
-/// What no operation may touch has this value.
+/// Value of bytes that no operation may write.
 pub(super) const CANARY: u8 = 0xA5;
 
-/// Complaints of one check that are shown; the rest are counted.
+/// Number of complaints shown per check; the rest are only counted.
 const SHOWN: usize = 3;
 
-/// How a check ended that was not stopped by an error.
+/// The outcome of a check that did not end with an error.
 #[derive(Debug)]
 pub(super) enum Ran {
     All(String),
@@ -28,12 +28,12 @@ pub(super) enum Ran {
 }
 
 impl Ran {
-    /// Everything was run: what that was.
+    /// The check ran; `what` describes it.
     pub(super) fn all(what: impl Into<String>) -> Self {
         Self::All(what.into())
     }
 
-    /// It cannot be run here: why.
+    /// The check cannot run here; `why` gives the reason.
     pub(super) fn not(why: impl Into<String>) -> Self {
         Self::Not(why.into())
     }
@@ -41,21 +41,21 @@ impl Ran {
 
 /// One check on this rank.
 ///
-/// Wrong data is a complaint, and the check goes on, so that ranks stay in step; an error ends it.
-pub(super) struct Stage<'a> {
+/// Wrong data is a complaint: the check goes on, so that ranks stay in step. An error ends the check.
+pub(super) struct Check<'a> {
     pub(super) rank: &'a Rank,
     pub(super) group: &'a Group,
     pub(super) quick: bool,
-    meeting: &'a Meeting<'a>,
+    lockstep: &'a Lockstep<'a>,
     complaints: RefCell<Vec<String>>,
 }
 
-impl<'a> Stage<'a> {
-    pub(super) fn new(rank: &'a Rank, group: &'a Group, quick: bool, meeting: &'a Meeting<'a>) -> Self {
-        Self { rank, group, quick, meeting, complaints: RefCell::default() }
+impl<'a> Check<'a> {
+    pub(super) fn new(rank: &'a Rank, group: &'a Group, quick: bool, lockstep: &'a Lockstep<'a>) -> Self {
+        Self { rank, group, quick, lockstep, complaints: RefCell::default() }
     }
 
-    /// The verdict, given how the check ended.
+    /// The verdict from the outcome of the check and its complaints.
     pub(super) fn verdict(&self, ended: Result<Ran>) -> Verdict {
         let mut wrong = self.complaints.take();
         let hidden = wrong.len().saturating_sub(SHOWN);
@@ -84,18 +84,18 @@ impl<'a> Stage<'a> {
         self.rank.deadline()
     }
 
-    /// Waits for the other end of `pair`.
+    /// Waits until the partner of `pair` reaches this step.
     pub(super) fn step(&self, pair: &Pair) -> Result<()> {
-        self.meeting.step(&[pair.peer])
+        self.lockstep.step(&[pair.peer])
     }
 
-    /// Waits for all ranks; whether all of them can go on.
+    /// Waits for all ranks and returns whether all of them can go on.
     pub(super) fn agree(&self, mine: bool) -> Result<bool> {
         let others: Vec<u32> = (0..self.size()).filter(|&rank| rank != self.me()).collect();
-        self.meeting.agree(&others, mine)
+        self.lockstep.agree(&others, mine)
     }
 
-    /// Runs `check` with each partner of this rank; `what` describes one such run.
+    /// Runs `check` with each partner of this rank. `what` describes it for the row.
     pub(super) fn each_pair(
         &self,
         what: impl fmt::Display,
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
     /// Waits for the work on `stream`.
     pub(super) fn done(&self, stream: &Stream) -> Result<()> {
         stream.synchronize(self.deadline())?;
-        // A kernel that had to give up leaves its stream idle, too.
+        // A stream is idle after a kernel that gave up, too.
         Ok(self.group.comm.check()?)
     }
 
@@ -129,7 +129,7 @@ impl<'a> Stage<'a> {
         Ok(seen)
     }
 
-    /// Notes that something is wrong.
+    /// Adds a complaint.
     pub(super) fn complain(&self, what: String) {
         self.complaints.borrow_mut().push(what);
     }
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Complains unless both are equal: where they begin to differ, how often, and what is there.
+    /// Complains unless both are equal, with the place and number of differing bytes.
     pub(super) fn same(&self, seen: &[u8], expected: &[u8], what: impl fmt::Display) {
         if let Some(difference) = difference(seen, expected) {
             self.complain(format!("{what}: {difference}"));
@@ -149,7 +149,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// `len` bytes that depend on rank, iteration and place.
+/// `len` bytes that depend on rank, iteration and offset.
 pub(super) fn paint(rank: u32, iteration: u32, len: usize) -> Vec<u8> {
     let words = Call {
         ty: ElementType::I32,
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_ranks_calls_and_places_look_different() {
+    fn test_data_differs_by_rank_iteration_and_offset() {
         let mine = paint(0, 0, 4095);
         let alike = |other: &[u8]| mine.iter().zip(other).filter(|(a, b)| a == b).count();
         assert_eq!(mine.len(), 4095);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_is_a_difference_and_so_is_a_missing_one() {
+    fn a_wrong_byte_and_a_missing_byte_are_found() {
         let right = framed(64, 8, &paint(0, 0, 16));
         assert_eq!(difference(&right, &right), None);
         let mut seen = right.clone();

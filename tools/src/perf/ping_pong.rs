@@ -1,4 +1,4 @@
-//! The latency kernels: one message bounces between two ranks inside one launch.
+//! The latency kernels: a message bounces between two ranks inside one launch.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, Stream, arg};
 
 use crate::job::Rank;
 
-/// Which message.
+/// The kind of message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HopKernel {
+pub(super) enum LatencyKernel {
     Ll8,
     Ll16,
     Ll128,
     Signal,
 }
 
-impl HopKernel {
+impl LatencyKernel {
     fn mode(self) -> &'static str {
         match self {
             Self::Ll8 => "ll8",
@@ -28,18 +28,18 @@ impl HopKernel {
     }
 }
 
-/// A loaded latency kernel and the flags it has used.
-pub(super) struct Hop {
+/// A loaded latency kernel, and the flags it has used.
+pub(super) struct PingPong {
     ours: Function,
     bare: Option<Function>,
     elapsed: Arc<GpuBuffer>,
     next_flag: u32,
 }
 
-impl Hop {
-    pub(super) fn new(rank: &Rank, kernel: HopKernel) -> Result<Self> {
+impl PingPong {
+    pub(super) fn new(rank: &Rank, kernel: LatencyKernel) -> Result<Self> {
         let bare = match kernel {
-            HopKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
+            LatencyKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
             _ => None,
         };
         Ok(Self {
@@ -50,12 +50,12 @@ impl Hop {
         })
     }
 
-    /// Whether the bare loop exists for this message.
+    /// Whether there is a bare loop for this kind of message.
     pub(super) fn has_bare(&self) -> bool {
         self.bare.is_some()
     }
 
-    /// One way in microseconds: the mean over `iterations` round trips.
+    /// Half a round trip in microseconds, the mean over `iterations` round trips.
     #[expect(clippy::too_many_arguments, reason = "the parameters of the kernel")]
     pub(super) fn run(
         &mut self,
@@ -69,10 +69,10 @@ impl Hop {
     ) -> Result<f64> {
         let handle = channel.device_handle();
         let first = self.next_flag;
-        // One flag per hop, one for the round trip that is not counted, and a gap.
+        // One flag per message, some for the round trip that is not timed, and a gap.
         self.next_flag = match first.checked_add(iterations).and_then(|f| f.checked_add(8)) {
             Some(next) => next,
-            None => bail!("the packet buffer's flags are used up after {first} hops; start again"),
+            None => bail!("the packet buffer has no unused flags after {first} messages; start a new run"),
         };
         let most = self.ours.attributes().max_threads_per_block;
         let config = LaunchConfig::linear(1, threads(bytes).min(most / 32 * 32));
@@ -103,7 +103,7 @@ impl Hop {
     }
 }
 
-/// A thread per 8 bytes, in whole warps.
+/// Number of threads: one per 8 bytes, in whole warps.
 fn threads(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(8)).unwrap_or(u32::MAX).clamp(1, 1024).next_multiple_of(32)
 }

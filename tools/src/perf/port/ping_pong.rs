@@ -4,20 +4,22 @@ use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, arg};
 
-use super::WORD;
 use super::end::{End, Told};
 use crate::job::Rank;
 
-/// Hops of a check.
+/// Sizes are multiples of this: the kernel checks the first and the last word of each message.
+pub(super) const WORD: usize = 8;
+
+/// Round trips of a check.
 const CHECKED: u32 = 10;
 
-pub(super) struct Hop {
+pub(super) struct PingPong {
     function: Function,
-    /// The next stamp that no launch has used.
+    /// The next unused stamp.
     first: u64,
 }
 
-impl Hop {
+impl PingPong {
     pub(super) fn new(rank: &Rank) -> Result<Self> {
         let functions = load_kernels(&rank.context, "perf_port", &[])?;
         let Some(function) = functions.into_iter().next() else {
@@ -33,7 +35,7 @@ impl Hop {
         ((256usize << 20) / bytes.max(1)).clamp(10, 1000) as u32
     }
 
-    /// Microseconds one way.
+    /// Half a round trip in microseconds.
     pub(super) fn run(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32) -> Result<f64> {
         let told = self.bounce(rank, end, bytes, iterations, false)?;
         Ok(told.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
@@ -56,13 +58,13 @@ impl Hop {
         ];
         // SAFETY: the parameters of the catalog row; both buffers hold the largest size.
         let told = unsafe { end.run(rank, &self.function, &args) }?;
-        // One round trip is not timed.
+        // The first round trip is not timed.
         let rounds = u64::from(iterations) + 1;
         end.count(if bytes > 0 { rounds } else { 0 }, rounds, 0);
         Ok(told)
     }
 
-    /// A few hops of fresh data, compared at both ends: what is wrong here.
+    /// Bounces fresh data a few times and returns the number of wrong bytes and counts at this rank.
     pub(super) fn check(&mut self, rank: &Rank, end: &End, bytes: usize) -> Result<u64> {
         end.paint(rank, bytes)?;
         rank.barrier()?;

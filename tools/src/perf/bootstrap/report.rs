@@ -6,56 +6,56 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::part::{PHASES, Sample};
+use super::ranks::{PHASES, Sample};
 
-/// One phase over all ranks.
+/// One phase, over all ranks.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Phase {
     pub(super) name: &'static str,
-    /// Seconds, of the median and of the slowest rank. Each rank's own clock: waiting for others is inside.
+    /// Seconds of the median and of the slowest rank, each by the rank's own clock. Includes waiting for other ranks.
     pub(super) median_s: f64,
     pub(super) max_s: f64,
-    /// Bytes sent in frames, mean and largest of all ranks.
+    /// Bytes sent in frames: mean and maximum over all ranks.
     pub(super) mean_bytes: f64,
     pub(super) max_bytes: u64,
 }
 
-/// One number of ranks.
+/// Results for one number of ranks.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct WireRow {
+pub(super) struct Row {
     pub(super) ranks: u32,
     pub(super) processes: usize,
-    /// From the word to begin until the last rank has gone.
+    /// Seconds from the start until the last rank has left.
     pub(super) total_s: f64,
-    /// Time of all processors together, starting and ending the threads included.
+    /// CPU seconds of all processes, including starting and ending the threads.
     pub(super) cpu_s: f64,
     pub(super) phases: Vec<Phase>,
-    /// The most bootstrap connections and control links that one rank had.
+    /// Largest number of bootstrap connections and of control links at one rank.
     pub(super) max_connections: usize,
     pub(super) max_control_links: usize,
 }
 
-/// From one number of ranks to the next.
+/// Growth from one number of ranks to the next.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Growth {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// How many times longer it took, and how many times longer n log n would be.
+    /// Ratio of the times, and the ratio that growth by n log n would give.
     pub(super) times: f64,
     pub(super) n_log_n: f64,
-    /// The same in processor time, which other work on the machine does not stretch.
+    /// Ratio of CPU times, which other load on the machine does not affect.
     pub(super) cpu_times: f64,
-    /// x where the time grew as n^x.
+    /// The exponent x, if the time grew as n^x.
     pub(super) exponent: f64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct WireReport {
-    pub(super) rows: Vec<WireRow>,
+pub(super) struct Report {
+    pub(super) rows: Vec<Row>,
     pub(super) growth: Vec<Growth>,
 }
 
-impl WireRow {
+impl Row {
     pub(super) fn new(
         ranks: u32,
         processes: usize,
@@ -104,13 +104,13 @@ impl WireRow {
         writeln!(out, "{:>8} {:>14} {:>21.1} {:>12.0}", self.ranks, "all", self.total_s * 1e3, bytes)?;
         writeln!(
             out,
-            "# {} ranks in {} processes, {:.2} s of processor time; at most {} connections and {} control links a rank",
+            "# {} ranks in {} processes, {:.2} s of CPU time; at most {} connections and {} control links per rank",
             self.ranks, self.processes, self.cpu_s, self.max_connections, self.max_control_links
         )
     }
 }
 
-impl WireReport {
+impl Report {
     pub(super) fn print_head(&self, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(
             out,
@@ -119,7 +119,7 @@ impl WireReport {
         )?;
         writeln!(
             out,
-            "# times are each rank's own and include waiting for the others; bytes without handshakes"
+            "# times are by each rank's own clock and include waiting for others; bytes exclude handshakes"
         )?;
         writeln!(
             out,
@@ -129,9 +129,9 @@ impl WireReport {
         writeln!(out, "#{:>7} {:>14} {:>10} {:>10} {:>12} {:>10}", "", "", "(ms)", "(ms)", "(B/rank)", "(B)")
     }
 
-    /// Works out the growth from row to row.
+    /// Computes the growth from row to row.
     pub(super) fn finish(&mut self) {
-        let of = |pair: &[WireRow]| {
+        let of = |pair: &[Row]| {
             let [a, b] = pair else { return None };
             let (n, m) = (f64::from(a.ranks), f64::from(b.ranks));
             let times = b.total_s / a.total_s;
@@ -151,7 +151,7 @@ impl WireReport {
         self.growth.iter().try_for_each(|g| {
             writeln!(
                 out,
-                "# from {} to {} ranks: {:.1} times as long, {:.1} times the processor time, n log n would be {:.1}; time grows as n^{:.2}",
+                "# from {} to {} ranks: {:.1} times the time, {:.1} times the CPU time; n log n would be {:.1}; time grows as n^{:.2}",
                 g.from, g.to, g.times, g.cpu_times, g.n_log_n, g.exponent
             )
         })
@@ -182,9 +182,9 @@ mod tests {
     fn growth_is_measured_against_n_log_n() {
         let row = |ranks: u32, seconds: u64| {
             let time = Duration::from_secs(seconds);
-            WireRow::new(ranks, 1, time, time, &[])
+            Row::new(ranks, 1, time, time, &[])
         };
-        let mut report = WireReport { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
+        let mut report = Report { rows: vec![row(16, 1), row(256, 32)], growth: Vec::new() };
         report.finish();
         let [growth] = report.growth[..] else { panic!("one step") };
         assert_eq!((growth.times, growth.n_log_n), (32.0, 32.0));

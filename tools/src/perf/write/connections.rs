@@ -1,4 +1,4 @@
-//! The connections of a rank, what it writes from, and what its peers write to.
+//! The connections of a rank, with the source of its writes and the target of its peers' writes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,46 +7,46 @@ use anyhow::Result;
 use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory};
 use aqueduct::gpu::GpuBuffer;
 
-use super::{Args, Memory, Pattern, micros};
+use super::args::{Args, Memory, Pattern};
 use crate::job::Rank;
 use crate::perf::channel::{different, paint};
 
-/// Bytes behind the data that nobody may touch.
+/// Bytes behind the data that no write may touch.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xA5;
 
-/// Everything of this rank's.
-pub(super) struct Roads {
+/// All connections of this rank.
+pub(super) struct Connections {
     me: u32,
     pub(super) source: RegisteredMemory,
-    /// A slot for each rank that writes here.
+    /// Target of the peers' writes, with a slot for each of them.
     inbox: RegisteredMemory,
     pub(super) peers: Vec<Peer>,
     iteration: std::cell::Cell<u32>,
 }
 
-/// A rank that this one is connected with.
+/// A rank that this one is connected to.
 pub(super) struct Peer {
     rank: u32,
     pub(super) connections: Vec<Connection>,
     semaphores: Vec<Host2HostSemaphore>,
     pub(super) target: RegisteredMemory,
-    /// Where this rank writes in the target.
+    /// Offset in `target` that this rank writes to.
     pub(super) at: usize,
-    /// Where the peer writes in the inbox.
+    /// Offset in the inbox that the peer writes to.
     from: usize,
-    /// Whether this rank writes to it, and is written to by it.
+    /// Whether this rank writes to the peer.
     pub(super) sends: bool,
     receives: bool,
 }
 
-impl Roads {
-    /// Collective.
+impl Connections {
+    /// Connects to all peers of the pattern, for writes of up to `most` bytes. Collective.
     pub(super) fn prepare(rank: &Rank, args: &Args, most: usize) -> Result<Self> {
         let (me, size, comm) = (rank.bootstrap.rank(), rank.bootstrap.size(), &rank.comm);
         let slot = (most + GUARD).next_multiple_of(256);
         let all = args.pattern == Pattern::AllToAll;
-        // Beginning with the next rank, so that no rank is everybody's first.
+        // Start with the next rank, so that not all ranks write to the same one first.
         let peers: Vec<u32> =
             if all { (1..size).map(|step| (me + step) % size).collect() } else { vec![me ^ 1] };
         let source = memory(rank, args, args.memory, slot)?;
@@ -88,12 +88,12 @@ impl Roads {
         Ok(Self { me, source, inbox, peers, iteration: std::cell::Cell::new(0) })
     }
 
-    /// How many ranks this one writes to.
+    /// Number of ranks that this one writes to.
     pub(super) fn written(&self) -> usize {
         self.peers.iter().filter(|peer| peer.sends).count()
     }
 
-    /// Every connection that is written to, with its peer.
+    /// For each peer that this rank writes to, the connection for write `number`.
     pub(super) fn ways(&self, number: usize) -> impl Iterator<Item = (&Peer, &Connection)> {
         self.peers
             .iter()
@@ -101,7 +101,8 @@ impl Roads {
             .map(move |peer| (peer, &peer.connections[number % peer.connections.len()]))
     }
 
-    /// Fresh data over all connections, in parts: wrong bytes in what arrived here, and beside it.
+    /// Writes fresh data over all connections, a part over each. Returns the number of wrong bytes in the data that
+    /// arrived here and in the guard behind it.
     pub(super) fn check(&self, rank: &Rank, bytes: usize) -> Result<u64> {
         let iteration = self.iteration.get() + 1;
         self.iteration.set(iteration);
@@ -129,13 +130,13 @@ impl Roads {
         Ok(wrong as u64)
     }
 
-    /// Writes `window` times to every peer, each time over the next connection, and waits for all.
+    /// Writes `window` times to every peer, over its connections in turn, and flushes.
     pub(super) fn window(&self, rank: &Rank, bytes: usize, window: u32) -> Result<()> {
         self.post(bytes, window)?;
         self.flush(rank)
     }
 
-    /// The same without waiting.
+    /// The same without the flush.
     pub(super) fn post(&self, bytes: usize, window: u32) -> Result<()> {
         for number in 0..window as usize {
             for (peer, connection) in self.ways(number) {
@@ -153,13 +154,13 @@ impl Roads {
         Ok(())
     }
 
-    /// Data with a signal behind it, back and forth: microseconds one way.
+    /// Bounces a write and a signal `count` times. Returns half a round trip in microseconds.
     pub(super) fn bounce(&self, rank: &Rank, bytes: usize, count: u32) -> Result<f64> {
         let peer = &self.peers[0];
         let (connection, semaphore, begins) = (&peer.connections[0], &peer.semaphores[0], peer.sends);
         let deadline = rank.deadline();
         let send = || -> Result<()> {
-            // Both go in one system call, or with one doorbell.
+            // The batch sends both with one system call or one doorbell.
             let _batch = connection.batch();
             connection.write(&peer.target, peer.at, &self.source, 0, bytes)?;
             Ok(semaphore.signal()?)
@@ -179,7 +180,7 @@ impl Roads {
         Ok(time)
     }
 
-    /// Microseconds from a write until it is known to have arrived.
+    /// Time of a write and its flush in microseconds.
     pub(super) fn write_and_flush(&self, rank: &Rank, bytes: usize, count: u32) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..count {
@@ -215,4 +216,9 @@ fn look(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result
         None => memory.slice()?.download(at, &mut seen, rank.deadline())?,
     }
     Ok(seen)
+}
+
+/// Microseconds since `start`, divided by `count`.
+pub(super) fn micros(start: Instant, count: u32) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
 }

@@ -1,4 +1,4 @@
-//! What a job may leave behind: processes, sockets, shared memory, device memory.
+//! Finds what a job left behind: processes, sockets, shared memory, device memory.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,39 +9,39 @@ use aqueduct::gpu::Context;
 
 use crate::group::{Machine, context};
 
-/// The machine as it was before the first job.
-pub(super) struct Ground {
+/// State of the machine before the first job.
+pub(super) struct Baseline {
     shared_memory: BTreeSet<String>,
-    /// A context on every real device, with its free memory.
+    /// A context on every NVIDIA GPU, with its free memory.
     devices: Vec<(Context, usize)>,
-    /// Where the ranks put their sockets.
+    /// Folder for the ranks' sockets.
     pub(super) folder: tempfile::TempDir,
 }
 
-impl Ground {
+impl Baseline {
     pub(super) fn look(machine: Machine) -> Self {
         let driver = machine.driver();
         let count = match machine {
-            // Every process has its own view of a software device; its memory ends with the last who maps it.
+            // Every process has its own software device, and its memory is freed with the last process that maps it.
             Machine::Software => 0,
             Machine::Hardware => aqueduct::gpu::Device::count(&driver).expect("devices can be counted"),
         };
         let devices = (0..count).map(|ordinal| {
             let context = context(&driver, ordinal);
-            let free = context.memory_info().expect("the device tells its memory").0;
+            let free = context.memory_info().expect("the device reports its memory").0;
             (context, free)
         });
         let folder = tempfile::tempdir().expect("a folder can be made");
         Self { shared_memory: shared_memory(), devices: devices.collect(), folder }
     }
 
-    /// What is there that was not, after a job of the processes `pids` has ended, all of which have been reaped;
-    /// `sockets`, too.
-    pub(super) fn remains(&self, pids: &[u32], sockets: bool) -> Vec<String> {
+    /// Everything that was not there before a job of the processes `pids`, all of which have been reaped. Checks
+    /// sockets only if `sockets` is set.
+    pub(super) fn leftovers(&self, pids: &[u32], sockets: bool) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         for pid in pids {
-            // Each was the leader of a group of its own, which is empty by now.
-            // SAFETY: signal 0 only asks.
+            // Each was the leader of its own process group, which must be empty by now.
+            // SAFETY: signal 0 only checks that the group exists.
             if unsafe { libc::kill(-pid.cast_signed(), 0) } == 0 {
                 found.push(format!("a process of the group of {pid}"));
             }
@@ -54,7 +54,7 @@ impl Ground {
         found.extend(shared_memory().difference(&self.shared_memory).map(|name| format!("/dev/shm/{name}")));
         for (context, before) in &self.devices {
             let patience = Deadline::after(Duration::from_secs(3));
-            let free = || context.memory_info().expect("the device tells its memory").0;
+            let free = || context.memory_info().expect("the device reports its memory").0;
             while free() < *before && !patience.expired() {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -66,7 +66,7 @@ impl Ground {
     }
 }
 
-/// Names of ours only: other programs use it, too.
+/// Names in /dev/shm that are ours; other programs use the folder too.
 fn shared_memory() -> BTreeSet<String> {
     entries(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("aqueduct")).collect()
 }

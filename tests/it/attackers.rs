@@ -1,7 +1,8 @@
-//! Strangers at the ports of a job: while it starts, and while its ranks all-reduce.
+//! Attacks on the ports of a job by processes that do not know its secret: while it starts, and while its ranks
+//! all-reduce.
 //!
-//! What they can reach is the rendezvous, until all ranks have met, and each rank's bootstrap port, as long as it keeps
-//! its bootstrap. Control links close their doors once up to 16 ranks are all linked.
+//! They can reach the rendezvous until all ranks have connected, and each rank's bootstrap port as long as the rank
+//! keeps its bootstrap. In a job of up to 16 ranks, a rank stops listening for control links once all are connected.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,38 +24,39 @@ use aqueduct_tests::ranks;
 use crate::group::{Machine, allow_files, context, soon};
 
 const RANKS: u32 = 2;
-/// Connections that the crowd holds open at a time.
+/// Number of idle connections that `crowd` holds open.
 const CROWD: usize = 1000;
-/// Between two deeds of one stranger. They share the processors with the job, and it is not their work that is measured.
+/// Pause between two attacks of one thread: attackers share the CPU with the job, and their CPU use is not the subject.
 const PAUSE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 5;
 const CALLS: usize = 400;
 const COUNT: usize = 256;
 
-/// Where the ranks tell the strangers what to do: a byte, one of the next three, then each rank's port.
+/// Environment variable with the path of a file in which the ranks tell the attackers what to do: a mode (one of the
+/// next three), then each rank's port as two bytes.
 const BOARD: &str = "AQUEDUCT_TEST_BOARD";
 
-const KEEP_STILL: u8 = 0;
+const IDLE: u8 = 0;
 const ATTACK: u8 = 1;
-/// Attack somebody else on this machine, so that what the attacking itself costs here is known.
+/// Attack an unrelated listener on this machine, to measure what the attackers' own CPU use costs the job.
 const ATTACK_DECOY: u8 = 2;
 
-/// Those who attack, until ended.
-struct Strangers {
+/// Running attackers.
+struct Attackers {
     stop: Arc<AtomicBool>,
-    deeds: Arc<AtomicU64>,
+    attacks: Arc<AtomicU64>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Strangers {
-    /// One thread per kind of attack, on the addresses that `targets` gives at the time; none means to keep still.
+impl Attackers {
+    /// Starts a thread per kind of attack on the addresses that `targets` currently returns; no address means idle.
     fn start(targets: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static) -> Self {
-        let (stop, deeds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, attacks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let targets = Arc::new(targets);
         let kinds: [fn(SocketAddr, &mut Vec<TcpStream>); 5] =
             [wrong_secret, garbage, a_byte_at_a_time, a_gigabyte, crowd];
         let threads = kinds.map(|attack| {
-            let (stop, deeds, targets) = (stop.clone(), deeds.clone(), targets.clone());
+            let (stop, attacks, targets) = (stop.clone(), attacks.clone(), targets.clone());
             std::thread::spawn(move || {
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -64,30 +66,30 @@ impl Strangers {
                     }
                     for target in targets {
                         attack(target, &mut held);
-                        deeds.fetch_add(1, Ordering::Relaxed);
+                        attacks.fetch_add(1, Ordering::Relaxed);
                     }
                     std::thread::sleep(PAUSE);
                 }
             })
         });
-        Self { stop, deeds, threads: threads.into() }
+        Self { stop, attacks, threads: threads.into() }
     }
 
-    /// Ends them; how often they attacked.
+    /// Stops the attackers and returns the number of attacks.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("no stranger got in"));
-        self.deeds.load(Ordering::Relaxed)
+        self.threads.into_iter().for_each(|thread| thread.join().expect("no attacker got in"));
+        self.attacks.load(Ordering::Relaxed)
     }
 }
 
-/// Speaks the protocol, knows another secret.
+/// Speaks the protocol with a wrong secret.
 fn wrong_secret(target: SocketAddr, _: &mut Vec<TcpStream>) {
     let network = Network::new(Secret::random().unwrap());
     let claims = Claims { purpose: 1, scope: 7, from: 0, to: Claims::ANY };
     let error =
         network.connect_tcp(&[target], claims, Deadline::after(Duration::from_millis(200))).unwrap_err();
-    // `PeerLost` and `Timeout`: pushed out by the crowd, or nobody listens there any more.
+    // `PeerLost` and `Timeout` happen when `crowd` used up the connections, or when the port is closed.
     let expected = [ErrorKind::Authentication, ErrorKind::PeerLost, ErrorKind::Timeout, ErrorKind::System];
     assert!(expected.contains(&error.kind()), "{error}");
 }
@@ -97,7 +99,7 @@ fn garbage(target: SocketAddr, _: &mut Vec<TcpStream>) {
     send(target, &noise);
 }
 
-/// Opens with the protocol's first bytes, one with each deed.
+/// Sends the protocol's first bytes, then one more byte with each attack.
 fn a_byte_at_a_time(target: SocketAddr, held: &mut Vec<TcpStream>) {
     held.retain_mut(|stream| stream.write_all(b"A").is_ok());
     if held.len() < 50
@@ -108,14 +110,14 @@ fn a_byte_at_a_time(target: SocketAddr, held: &mut Vec<TcpStream>) {
     }
 }
 
-/// The protocol's first bytes, then a length of a gigabyte wherever one could be read.
+/// Sends the protocol's first bytes, then a length of a gigabyte wherever a length could be.
 fn a_gigabyte(target: SocketAddr, _: &mut Vec<TcpStream>) {
     let mut bytes = b"AQHS\x01\x00\x00\x00".to_vec();
     (0..256).for_each(|_| bytes.extend((1_u32 << 30).to_le_bytes()));
     send(target, &bytes);
 }
 
-/// Connects and says nothing; once there are enough, one comes when one goes.
+/// Connects and sends nothing. With `CROWD` connections open, replaces the oldest.
 fn crowd(target: SocketAddr, held: &mut Vec<TcpStream>) {
     let more = if held.len() < CROWD { 20 } else { 1 };
     held.extend((0..more).filter_map(|_| connect(target)));
@@ -127,7 +129,7 @@ fn connect(target: SocketAddr) -> Option<TcpStream> {
     TcpStream::connect_timeout(&target, Duration::from_millis(200)).ok()
 }
 
-/// Says `bytes` and hears the answer out. The other end may close at any byte.
+/// Sends `bytes` and reads the answer. The other end may close at any byte.
 fn send(target: SocketAddr, bytes: &[u8]) {
     let Some(mut stream) = connect(target) else { return };
     let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
@@ -135,7 +137,7 @@ fn send(target: SocketAddr, bytes: &[u8]) {
     let _ = stream.read(&mut [0; 64]);
 }
 
-/// The ports on which this process listens, by what the kernel says (proc(5), tcp state 0A).
+/// The ports on which this process listens, from /proc (proc(5), tcp state 0A).
 fn listening() -> Vec<u16> {
     let sockets: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -150,7 +152,8 @@ fn listening() -> Vec<u16> {
         .collect()
 }
 
-/// Somebody who takes connections, holds a hundred, and says and hears nothing. Lasts until the process ends.
+/// Starts an unrelated listener that accepts connections, holds a hundred, and never reads or writes. It lives as long
+/// as this process.
 fn decoy() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -166,21 +169,21 @@ fn decoy() -> SocketAddr {
     address
 }
 
-/// On the software device the kernels run on the same processors as the strangers and the service threads that turn them
-/// away, so that the bound says little more than that nothing stops.
+/// On the software device the kernels share the CPU with the attackers and with the service threads that reject them,
+/// so the bound shows little more than that the job makes progress.
 #[test]
-fn a_job_starts_and_runs_among_strangers() {
-    among_strangers(Machine::Software, 3.0, "strangers::a_job_starts_and_runs_among_strangers");
+fn a_job_starts_and_runs_under_attack() {
+    under_attack(Machine::Software, 3.0, "attackers::a_job_starts_and_runs_under_attack");
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_job_starts_and_runs_among_strangers_hardware() {
-    among_strangers(Machine::Hardware, 1.05, "strangers::a_job_starts_and_runs_among_strangers_hardware");
+fn a_job_starts_and_runs_under_attack_hardware() {
+    under_attack(Machine::Hardware, 1.05, "attackers::a_job_starts_and_runs_under_attack_hardware");
 }
 
-/// `most`: how many times longer an all-reduce may take among strangers than when they are busy elsewhere.
-fn among_strangers(machine: Machine, most: f64, test: &str) {
+/// `most` is how many times longer an all-reduce may take while the job is attacked than while the decoy is.
+fn under_attack(machine: Machine, most: f64, test: &str) {
     if std::env::var_os(BOARD).is_some() {
         let me = ranks::start(RANKS, test).expect("this is a rank");
         return rank(machine, most, me);
@@ -195,20 +198,20 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
     std::fs::write(&board, [ATTACK; 1 + 2 * RANKS as usize]).unwrap();
     let watched = File::open(&board).unwrap();
     let decoy = decoy();
-    let strangers = Strangers::start(move || {
+    let attackers = Attackers::start(move || {
         let mut state = [0; 1 + 2 * RANKS as usize];
-        if watched.read_exact_at(&mut state, 0).is_err() || state[0] == KEEP_STILL {
+        if watched.read_exact_at(&mut state, 0).is_err() || state[0] == IDLE {
             return Vec::new();
         }
         if state[0] == ATTACK_DECOY {
             return vec![decoy; RANKS as usize + 1];
         }
         let ports = state[1..].chunks_exact(2).map(|port| u16::from_le_bytes([port[0], port[1]]));
-        // Until a rank has written its own, 257 is nobody's port.
+        // 257, the mode byte twice, means that the rank has not written its port yet.
         ports.filter(|port| *port != 257).map(|port| SocketAddr::new(root.ip(), port)).chain([root]).collect()
     });
-    // They are there before the first rank.
-    while strangers.deeds.load(Ordering::Relaxed) < 100 {
+    // Attacks run before the first rank starts.
+    while attackers.attacks.load(Ordering::Relaxed) < 100 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let ended = ranks::start_with(RANKS, test, |_, command| {
@@ -216,7 +219,7 @@ fn among_strangers(machine: Machine, most: f64, test: &str) {
     });
     assert!(ended.is_none());
     let said = std::fs::read_to_string(board.with_extension("said")).unwrap();
-    println!("{said}; {} deeds of strangers", strangers.end());
+    println!("{said}; {} attacks", attackers.end());
 }
 
 fn rank(machine: Machine, most: f64, me: u32) {
@@ -229,7 +232,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
     let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
     let started = since.elapsed();
 
-    // The service thread closes the doors of the control links when it comes to it.
+    // The service thread stops listening for control links some time after all are connected.
     let doors = soon();
     let ports = loop {
         match listening() {
@@ -253,7 +256,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
         if me == 0 {
             shared.write_all_at(&[mode as u8], 0).unwrap();
         }
-        // Until they have noticed.
+        // Wait until the attackers have read the mode.
         std::thread::sleep(Duration::from_millis(200));
         bootstrap.barrier(soon()).unwrap();
         let since = Instant::now();
@@ -277,8 +280,8 @@ fn rank(machine: Machine, most: f64, me: u32) {
     if me == 0 {
         let (ratio, share) = (attacked / decoy, attacked / quiet);
         let said = format!(
-            "started in {started:.1?}; all-reduce {quiet:.1} us when quiet, {attacked:.1} us among strangers ({share:.3}), \
-             {decoy:.1} us when they are busy elsewhere: {ratio:.3}"
+            "started in {started:.1?}; all-reduce {quiet:.1} us when idle, {attacked:.1} us under attack ({share:.3}), \
+             {decoy:.1} us while the decoy is attacked: {ratio:.3}"
         );
         std::fs::write(Path::new(&board).with_extension("said"), &said).unwrap();
         assert!(ratio < most, "{said}");
@@ -286,7 +289,8 @@ fn rank(machine: Machine, most: f64, me: u32) {
     assert!(started < Duration::from_secs(20), "{started:?}");
 }
 
-/// A stranger that took the port of a rank that has gone learns nothing: who connects wants proof, too.
+/// An impostor on the port of the rendezvous learns nothing, because the connecting side also demands proof of the
+/// secret.
 #[test]
 fn an_impostor_at_the_rendezvous_is_found_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -295,7 +299,7 @@ fn an_impostor_at_the_rendezvous_is_found_out() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut hello = [0; 64];
         stream.read_exact(&mut hello).unwrap();
-        // The right form, and no idea of the secret.
+        // A reply of the right form, without knowledge of the secret.
         let mut reply = hello.to_vec();
         reply.extend([0x5a; 32]);
         stream.write_all(&reply).unwrap();
@@ -305,5 +309,5 @@ fn an_impostor_at_the_rendezvous_is_found_out() {
     let claims = Claims { purpose: 1, scope: 7, from: 0, to: Claims::ANY };
     let error = network.connect_tcp(&[address], claims, soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
-    assert_eq!(impostor.join().unwrap(), 0, "it was told nothing more");
+    assert_eq!(impostor.join().unwrap(), 0, "it received nothing more");
 }

@@ -1,4 +1,4 @@
-//! Channels of one rank to several peers, or several to one.
+//! Channels of one rank to several peers, or several channels to one peer.
 
 use std::sync::Arc;
 
@@ -10,39 +10,39 @@ use aqueduct::proxy::{MemoryId, ProxyService, SemaphoreId};
 use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
-/// One end of a channel over a connection of its own, and all that it is made of.
-pub(super) struct Lane {
+/// This rank's end of a channel to one peer over its own connection, with all its parts.
+pub(super) struct PeerChannel {
     pub(super) peer: u32,
     pub(super) connection: Connection,
     pub(super) stream: Stream,
-    /// What puts read, and what the peer's puts write.
+    /// Source of this rank's puts, and target of the peer's.
     pub(super) local: Arc<GpuBuffer>,
     pub(super) inbox: Arc<GpuBuffer>,
-    /// The peer's inbox and my local buffer, as the service knows them.
+    /// The peer's inbox and this rank's `local`, and their ids in the service.
     pub(super) theirs: RegisteredMemory,
     pub(super) mine: RegisteredMemory,
     pub(super) dst: MemoryId,
     pub(super) src: MemoryId,
     pub(super) host: Host2DeviceSemaphore,
     pub(super) semaphore: SemaphoreId,
-    /// Another semaphore of the connection, which the service does not know.
+    /// Another semaphore of the connection, not added to the service.
     pub(super) spare: Host2DeviceSemaphore,
     pub(super) channel: PortChannel,
 }
 
-/// A lane to each `(peer, tag)`, with buffers of `len` bytes. The peers do the same.
-pub(super) fn lanes(
+/// Makes a channel to each `(peer, tag)` with buffers of `len` bytes. The peers must do the same.
+pub(super) fn peer_channels(
     rank: &Rank,
     service: &ProxyService,
-    ways: &[(u32, u64)],
+    peers: &[(u32, u64)],
     endpoint: impl Into<EndpointConfig>,
     len: usize,
-) -> Vec<Lane> {
+) -> Vec<PeerChannel> {
     let (comm, endpoint) = (&rank.comm, endpoint.into());
-    let pending: Vec<_> = ways
+    let pending: Vec<_> = peers
         .iter()
         .map(|&(peer, tag)| {
-            // Of large ones only what is touched need exist.
+            // Large buffers are not zeroed, so that only touched pages take memory.
             let options = BufferOptions { zeroed: len <= 1 << 30, handles: HandlePolicy::Auto };
             let [local, inbox] =
                 [(); 2].map(|()| Arc::new(GpuBuffer::with_options(comm.context(), len, options).unwrap()));
@@ -63,7 +63,7 @@ pub(super) fn lanes(
             let theirs = theirs.get().unwrap();
             let [dst, src] = [&theirs, &mine].map(|memory| service.add_memory(memory).unwrap());
             let semaphore = pending.get().unwrap();
-            Lane {
+            PeerChannel {
                 peer,
                 connection: connection.get().unwrap(),
                 stream: Stream::new(comm.context()).unwrap(),
@@ -82,15 +82,15 @@ pub(super) fn lanes(
         .collect()
 }
 
-impl Lane {
-    /// Everything of the stream is done, and nothing has left early.
+impl PeerChannel {
+    /// Waits for the stream and asserts that no kernel left early.
     #[track_caller]
     pub(super) fn done(&self) {
         self.stream.synchronize(soon()).unwrap();
         self.channel.check().unwrap();
     }
 
-    /// Data both ways, a few times; the peer does the same.
+    /// Exchanges data both ways a few times and checks it. The peer must do the same.
     #[track_caller]
     pub(super) fn works(&self, me: u32) {
         const SIZE: usize = 5000;
@@ -102,7 +102,8 @@ impl Lane {
             let mut seen = vec![0; SIZE];
             self.inbox.download(0, &mut seen, soon()).unwrap();
             assert_same(&seen, &bytes(self.peer, round, SIZE), format_args!("round {round}"));
-            // Neither end puts again before both have looked, and mine is on its way when this returns.
+            // Neither rank puts again before both have read the data. The flush sends this rank's signal before
+            // returning.
             self.channel.signal(&self.stream).unwrap();
             self.channel.flush(&self.stream).unwrap();
             self.channel.wait(&self.stream).unwrap();
@@ -110,7 +111,7 @@ impl Lane {
         }
     }
 
-    /// The reason why it does not work, now or soon.
+    /// Waits until the channel fails and returns the error.
     #[track_caller]
     pub(super) fn reason(&self) -> aqueduct::Error {
         let deadline = soon();
@@ -118,12 +119,12 @@ impl Lane {
             if let Err(error) = self.channel.check() {
                 return error;
             }
-            assert!(!deadline.expired(), "it goes on");
+            assert!(!deadline.expired(), "the channel did not fail");
             std::thread::yield_now();
         }
     }
 
-    /// Words at the start of a buffer of this rank.
+    /// The first words of a buffer of this rank.
     pub(super) fn words(buffer: &GpuBuffer, count: usize) -> Vec<u64> {
         let mut words = vec![0; count];
         buffer.download(0, &mut words, soon()).unwrap();

@@ -1,8 +1,8 @@
-//! How ranks keep in step during a check, also when one of them cannot go on.
+//! Keeps ranks in step during a check, also when one of them has to stop early.
 //!
 //! Each rank sends any number of steps to others and, at the end of a check, one verdict to every other. A rank that
-//! gives up sends its verdict early: whoever waits for a step of it finds the verdict instead and gives up, too. So all
-//! are in step again when the next check begins, whatever happened in the last.
+//! gives up sends its verdict early: a rank that waits for a step from it finds the verdict instead and gives up, too.
+//! So all ranks are in step again when the next check begins, however the last one ended.
 
 use std::cell::RefCell;
 
@@ -14,41 +14,41 @@ use crate::job::Rank;
 /// How a check ended on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Verdict {
-    /// All was right; what was run.
+    /// All was right. The text says what was checked.
     Passed(String),
-    /// It cannot be run here; why.
+    /// The check cannot run here. The text says why.
     NotRun(String),
-    /// Something was wrong; what.
+    /// The text says what was wrong.
     Failed(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
-    /// The sender has come this far; whether it can go on.
+    /// The sender has reached this step. False if it cannot go on.
     Step(bool),
     Verdict(Verdict),
 }
 
 const TAG: u64 = 0x5e1f;
 
-/// This rank's side of it.
-pub(super) struct Meeting<'a> {
+/// This rank's side of the exchange.
+pub(super) struct Lockstep<'a> {
     rank: &'a Rank,
-    /// Verdicts that have come in place of a step, by rank.
+    /// Verdicts that arrived in place of a step, by rank.
     early: RefCell<Vec<Option<Verdict>>>,
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> Lockstep<'a> {
     pub(super) fn new(rank: &'a Rank) -> Self {
         Self { rank, early: RefCell::new(vec![None; rank.bootstrap.size() as usize]) }
     }
 
-    /// Waits until each of `peers` has come as far. They name this rank, too.
+    /// Waits until each of `peers` reaches its step with this rank.
     pub(super) fn step(&self, peers: &[u32]) -> Result<()> {
         self.agree(peers, true).map(drop)
     }
 
-    /// A step that tells whether this rank, and all of `peers`, can go on.
+    /// Like [`step`](Self::step), and tells the peers whether this rank can go on. Returns whether all can.
     pub(super) fn agree(&self, peers: &[u32], mine: bool) -> Result<bool> {
         for &peer in peers {
             self.send(peer, &Message::Step(mine))?;
@@ -69,7 +69,7 @@ impl<'a> Meeting<'a> {
         Ok(all)
     }
 
-    /// Ends a check: the verdicts of all ranks, in rank order.
+    /// Ends a check and returns the verdicts of all ranks, in rank order.
     pub(super) fn verdicts(&self, mine: Verdict) -> Result<Vec<Verdict>> {
         let (me, size) = (self.rank.bootstrap.rank(), self.rank.bootstrap.size());
         let others = || (0..size).filter(|&peer| peer != me);
@@ -83,7 +83,7 @@ impl<'a> Meeting<'a> {
             return Ok(verdict);
         }
         loop {
-            // Steps that this rank did not wait for, because it gave up.
+            // Skip steps that this rank did not wait for because it gave up.
             if let Message::Verdict(verdict) = self.recv(peer)? {
                 return Ok(verdict);
             }
@@ -96,6 +96,6 @@ impl<'a> Meeting<'a> {
 
     fn recv(&self, peer: u32) -> Result<Message> {
         let bytes = self.rank.bootstrap.recv(peer, TAG, self.rank.deadline())?;
-        serde_json::from_slice(&bytes).with_context(|| format!("rank {peer} runs something else"))
+        serde_json::from_slice(&bytes).with_context(|| format!("rank {peer} sent a message that this program does not understand; do all ranks run the same version?"))
     }
 }

@@ -1,4 +1,4 @@
-//! Tables that set our way beside a bare one of the same run: both figures in one line, and their ratio.
+//! Tables that compare the library with a bare loop of the same run: both figures in one row, and their ratio.
 
 use std::io::{Result, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::report::{Table, write_verdict};
 
-/// What figures count.
+/// The unit of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Unit {
     #[serde(rename = "us")]
@@ -17,7 +17,7 @@ pub(super) enum Unit {
     Rate,
 }
 
-/// One figure over the measurements of a run.
+/// Statistics of one figure over the measurements of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -25,31 +25,31 @@ pub(super) struct Spread {
     pub(super) max: f64,
 }
 
-/// One line.
+/// One row.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Line {
-    /// In what the table says: bytes, or threads.
+pub(super) struct Row {
+    /// Bytes or threads, as [`Comparison::size`] says.
     pub(super) size: u64,
     pub(super) ours: Spread,
     pub(super) bare: Option<Spread>,
-    /// Our speed by that of the bare way.
+    /// Our speed divided by that of the bare loop.
     pub(super) ratio: Option<f64>,
-    /// What was found wrong over all ranks.
+    /// Number of wrong values over all ranks.
     pub(super) wrong: u64,
 }
 
 /// The whole run.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Versus {
+pub(super) struct Comparison {
     pub(super) operation: String,
     pub(super) header: Vec<String>,
-    /// What sizes count.
+    /// The heading of the first column.
     pub(super) size: &'static str,
     pub(super) unit: Unit,
-    pub(super) rows: Vec<Line>,
+    pub(super) rows: Vec<Row>,
 }
 
-impl Versus {
+impl Comparison {
     pub(super) fn new(operation: &str, header: Vec<String>, size: &'static str, unit: Unit) -> Self {
         Self { operation: operation.to_owned(), header, size, unit, rows: Vec::new() }
     }
@@ -64,16 +64,16 @@ impl Unit {
         }
     }
 
-    /// How fast `ours` is by the speed of `bare`.
+    /// Speed of `ours` divided by speed of `bare`.
     fn ratio(self, ours: f64, bare: f64) -> f64 {
         if self == Self::Microseconds { bare / ours } else { ours / bare }
     }
 
-    /// The line of `size`, from the figures of each measurement; without a bare way `bare` is empty.
-    pub(super) fn line(self, size: u64, ours: &[f64], bare: &[f64], wrong: u64) -> Line {
+    /// The row of `size` from the figures of all measurements. `bare` is empty if there is no bare loop.
+    pub(super) fn row(self, size: u64, ours: &[f64], bare: &[f64], wrong: u64) -> Row {
         let (ours, bare) = (Spread::of(ours), (!bare.is_empty()).then(|| Spread::of(bare)));
         let ratio = bare.map(|bare| self.ratio(ours.median, bare.median));
-        Line { size, ours, bare, ratio, wrong }
+        Row { size, ours, bare, ratio, wrong }
     }
 }
 
@@ -86,10 +86,10 @@ impl Spread {
     }
 }
 
-impl Table for Versus {
-    type Row = Line;
+impl Table for Comparison {
+    type Row = Row;
 
-    fn push(&mut self, row: Line) {
+    fn push(&mut self, row: Row) {
         self.rows.push(row);
     }
 
@@ -111,7 +111,7 @@ impl Table for Versus {
         writeln!(out)
     }
 
-    fn print_row(&self, row: &Line, out: &mut impl Write) -> Result<()> {
+    fn print_row(&self, row: &Row, out: &mut impl Write) -> Result<()> {
         write!(out, "{:>12}", row.size)?;
         for spread in [Some(row.ours), row.bare] {
             match spread {
@@ -133,7 +133,7 @@ impl Table for Versus {
     fn csv(&self) -> String {
         let mut text =
             format!("{},unit,ours,ours_min,ours_max,bare,bare_min,bare_max,ratio,wrong\n", self.size);
-        for Line { size, ours, bare, ratio, wrong } in &self.rows {
+        for Row { size, ours, bare, ratio, wrong } in &self.rows {
             let Spread { median, min, max } = ours;
             let bare = bare.map_or_else(|| ",,".to_owned(), |b| format!("{},{},{}", b.median, b.min, b.max));
             let ratio = ratio.map_or_else(String::new, |ratio| ratio.to_string());
@@ -147,12 +147,12 @@ impl Table for Versus {
     }
 
     fn print_verdict(&self, out: &mut impl Write) -> Result<()> {
-        writeln!(out, "# ratio: our speed by that of the bare way, by medians; more is faster")?;
+        writeln!(out, "# ratio: our median speed divided by the bare one; above 1 is faster")?;
         write_verdict(self.wrong(), out)
     }
 }
 
-/// Three places, or what is left of a figure that has none there.
+/// The figure with three decimals, or with significant digits if it is smaller than that.
 fn figure(value: f64) -> String {
     if value == 0.0 || value >= 0.001 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
@@ -161,9 +161,9 @@ fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn table(unit: Unit, bare: &[f64], wrong: u64) -> Versus {
-        let mut table = Versus::new("fifo", vec!["software device".into()], "threads", unit);
-        table.push(unit.line(32, &[4.0, 1.0, 2.0], bare, wrong));
+    fn table(unit: Unit, bare: &[f64], wrong: u64) -> Comparison {
+        let mut table = Comparison::new("fifo", vec!["software device".into()], "threads", unit);
+        table.push(unit.row(32, &[4.0, 1.0, 2.0], bare, wrong));
         table
     }
 

@@ -1,4 +1,4 @@
-//! A rank's ways to several peers, for tests in which one of them fails.
+//! Connections of a rank to several peers, for tests in which one of them fails.
 
 use aqueduct::comm::{Connection, EndpointConfig, Host2HostSemaphore, RegisteredMemory};
 
@@ -6,8 +6,8 @@ use super::pair::{Kind, LEN, load, look, memory};
 use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
-/// What the rank writes from, what the peer writes to, and the way between.
-pub(super) struct Way {
+/// The connection to one peer, with the source of this rank's writes and the target of the peer's.
+pub(super) struct PeerConnection {
     pub(super) source: RegisteredMemory,
     pub(super) inbox: RegisteredMemory,
     pub(super) target: RegisteredMemory,
@@ -15,8 +15,12 @@ pub(super) struct Way {
     pub(super) semaphore: Host2HostSemaphore,
 }
 
-/// A way from `rank` to each of `peers`, who do the same.
-pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfig>) -> Vec<Way> {
+/// Connects `rank` to each of `peers`, which must do the same.
+pub(super) fn peer_connections(
+    rank: &Rank,
+    peers: &[u32],
+    endpoint: impl Into<EndpointConfig>,
+) -> Vec<PeerConnection> {
     let (comm, endpoint) = (&rank.comm, endpoint.into());
     let pending: Vec<_> = peers
         .iter()
@@ -31,7 +35,7 @@ pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfi
     comm.setup(soon()).unwrap();
     pending
         .into_iter()
-        .map(|(source, inbox, target, connection, semaphore)| Way {
+        .map(|(source, inbox, target, connection, semaphore)| PeerConnection {
             source,
             inbox,
             target: target.get().unwrap(),
@@ -41,8 +45,8 @@ pub(super) fn ways(rank: &Rank, peers: &[u32], endpoint: impl Into<EndpointConfi
         .collect()
 }
 
-impl Way {
-    /// Data both ways, a few times.
+impl PeerConnection {
+    /// Exchanges data both ways a few times and checks it. The peer must do the same.
     pub(super) fn works(&self, me: u32) {
         for round in 0..8 {
             load(&self.source, 0, &bytes(me, round, 5000));
@@ -52,13 +56,13 @@ impl Way {
             let theirs = bytes(self.connection.peer(), round, 5000);
             assert_same(&look(&self.inbox, 0, 5000), &theirs, format_args!("round {round}"));
             self.connection.flush(soon()).unwrap();
-            // Neither end writes again before both have looked.
+            // Neither rank writes again before both have read the data.
             self.semaphore.signal().unwrap();
             self.semaphore.wait(soon()).unwrap();
         }
     }
 
-    /// It has failed, or will soon: with this error, for ever.
+    /// Waits until the connection fails, checks that it stays failed, and returns the error.
     pub(super) fn fails(&self) -> aqueduct::Error {
         let until = soon();
         let error = loop {
@@ -67,7 +71,7 @@ impl Way {
                 .write(&self.target, 0, &self.source, 0, 64)
                 .and_then(|()| self.connection.flush(soon()))
             {
-                Ok(()) => assert!(!until.expired(), "it goes on"),
+                Ok(()) => assert!(!until.expired(), "the connection did not fail"),
                 Err(error) => break error,
             }
         };

@@ -1,4 +1,4 @@
-//! The ranks of one process: a thread each, waiting for the word to begin.
+//! The ranks of one process, a thread each. They start when a line arrives on standard input.
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -11,53 +11,53 @@ use aqueduct::bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
 use aqueduct::comm::{CommunicatorConfig, DeviceIdentity, DriverKind, Introduction};
 use serde::{Deserialize, Serialize};
 
-/// What is measured apart, in this order.
+/// The phases that are timed separately, in order.
 pub(in super::super) const PHASES: [&str; 5] =
     ["rendezvous", "exchange", "control links", "barrier", "teardown"];
 
 /// Descriptors that a process needs besides those of its ranks.
 const SPARE_FILES: u64 = 64;
 
-/// One rank's times and traffic, by phase.
+/// Times and bytes sent of one rank, by phase.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(in super::super) struct Sample {
     pub(in super::super) seconds: [f64; PHASES.len()],
-    /// Sent in frames; a handshake's bytes are fixed and left out.
+    /// Bytes sent in frames. Handshakes have a fixed size and are not counted.
     pub(in super::super) bytes: [u64; PHASES.len()],
-    /// Bootstrap connections and control links, with this rank at either end.
+    /// Number of bootstrap connections and of control links at this rank.
     pub(in super::super) links: [usize; 2],
 }
 
 /// Ranks `first .. first + count` of `size`.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Part {
+pub(in super::super) struct LocalRanks {
     pub(in super::super) first: u32,
     pub(in super::super) count: u32,
     pub(in super::super) size: u32,
     pub(in super::super) timeout: Duration,
 }
 
-/// How many ranks of a job of `size` fit into one process.
+/// How many ranks of a job of `size` ranks fit into one process under the limit on open files.
 pub(super) fn ranks_per_process(size: u32) -> Result<u32> {
     let files = raise_open_files()?;
     let fit = files.saturating_sub(SPARE_FILES) / files_per_rank(size);
     if fit == 0 {
         bail!(
-            "a rank of {size} needs {} open files and a process may have {files}; raise the limit with `ulimit -n`",
+            "one of {size} ranks needs {} open files, but a process may open only {files}; raise the limit with `ulimit -n`",
             files_per_rank(size) + SPARE_FILES
         );
     }
     Ok(u32::try_from(fit).unwrap_or(u32::MAX).min(size))
 }
 
-/// Both service threads' own descriptors and the listeners, and with `size` ranks about log2 connections out and in
-/// for each of bootstrap and control links; in small groups all are linked.
+/// Descriptors of one rank: those of both service threads and the listeners, and about log2(`size`) connections out and
+/// in for bootstrap and for control links. In small groups every rank is linked to every other.
 fn files_per_rank(size: u32) -> u64 {
     let rounds = u64::from(size.next_power_of_two().trailing_zeros());
     16 + 2 * rounds + (2 * rounds).max(15)
 }
 
-/// Raises the limit on open files as far as it goes, and returns it.
+/// Raises the soft limit on open files to the hard limit and returns it.
 fn raise_open_files() -> Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a live output.
@@ -72,8 +72,8 @@ fn raise_open_files() -> Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-impl Part {
-    /// Starts the threads, says "ready", waits for a line, and prints the samples as one line of JSON.
+impl LocalRanks {
+    /// Starts the threads, prints "ready", waits for a line of input, and prints the samples as one line of JSON.
     pub(super) fn execute(self) -> Result<ExitCode> {
         raise_open_files()?;
         let id: UniqueId = std::env::var("AQUEDUCT_UNIQUE_ID").context("AQUEDUCT_UNIQUE_ID")?.parse()?;
@@ -90,14 +90,14 @@ impl Part {
                 .map(run)
                 .collect::<std::io::Result<_>>()
                 .unwrap_or_else(
-                    // The threads that have started wait for one another: there is no way back.
+                    // Threads that already started wait for the missing ones, so the process cannot clean up: exit.
                     |error| exit(&format!("cannot start {} threads: {error}", self.count)),
                 );
             println!("ready");
             let mut line = String::new();
             match std::io::stdin().lock().read_line(&mut line) {
                 Ok(read) if read > 0 => {}
-                _ => exit("the process that measures has gone"),
+                _ => exit("the measuring process has exited"),
             }
             begin.wait();
             ranks.into_iter().map(join).collect()
@@ -107,13 +107,13 @@ impl Part {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// From nothing to linked and back.
+    /// Runs one rank through all phases.
     fn rank(&self, rank: u32, id: &UniqueId) -> Result<Sample> {
         let deadline = Deadline::after(self.timeout);
         let mut clock = Clock { sample: Sample::default(), since: Instant::now(), phase: 0, sent: 0 };
         let bootstrap = TcpBootstrap::new(rank, self.size, id, deadline)?;
         clock.lap(bootstrap.traffic().1);
-        // As the environment says for the bootstrap.
+        // The interface that the environment sets for the bootstrap.
         let config =
             CommunicatorConfig::default().with_interface(bootstrap.local_ip()).with_peer_timeout(None);
         let met = Introduction::new(&bootstrap, no_device(), &config, deadline)?;
@@ -141,11 +141,11 @@ struct Clock {
 }
 
 impl Clock {
-    /// Ends a phase, at which `sent` bytes have been sent in all.
+    /// Ends a phase. `sent` is the total number of bytes sent so far.
     fn lap(&mut self, sent: u64) {
         let now = Instant::now();
         self.sample.seconds[self.phase] = (now - self.since).as_secs_f64();
-        // Links that the peer has closed already count no more.
+        // The total shrinks when peers close links, because closed links are no longer counted.
         self.sample.bytes[self.phase] = sent.saturating_sub(self.sent);
         (self.since, self.sent, self.phase) = (now, sent.max(self.sent), self.phase + 1);
     }

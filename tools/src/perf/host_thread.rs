@@ -1,4 +1,4 @@
-//! A thread of the host on the cores beside a GPU, as a proxy's is, for bare loops.
+//! A host thread on the CPU cores near a GPU, where a proxy's thread runs too. Bare loops use it.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -8,34 +8,34 @@ use aqueduct::gpu::Context;
 use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandler, ProxyHandlerResult};
 use aqueduct_ptx::abi::ProxyTrigger;
 
-/// A thread that does one job after the other and ends with the last handle.
-pub(super) struct Beside {
+/// A thread that runs jobs one after the other. It ends when the last handle is dropped.
+pub(super) struct HostThread {
     jobs: Sender<Job>,
 }
 
-/// What a job gives, once it is done.
+/// The result of a job, available once the job has run.
 pub(super) struct Answer<T>(Receiver<T>);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-impl Beside {
+impl HostThread {
     pub(super) fn start(context: &Context, deadline: Deadline) -> Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        // What a proxy's handler starts runs on the proxy's cores (pthread_create(3), "the new thread inherits a copy of its
-        // creator's CPU affinity mask"); the proxy itself has done its part then.
+        // A thread started from a proxy's handler inherits the proxy's cores (pthread_create(3), "the new thread
+        // inherits a copy of its creator's CPU affinity mask"). The proxy itself is not needed after that.
         let proxy = Proxy::start(context, ProxyConfig::default(), Starter(Some(queue)))?;
         proxy.stop(deadline)?;
         Ok(Self { jobs })
     }
 
-    /// Begins `job` when those before it are done.
+    /// Queues `job` behind the jobs before it.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Answer<T>> {
         let (tell, told) = mpsc::channel();
         let job = move || drop(tell.send(job()));
-        self.jobs.send(Box::new(job)).ok().context("the thread beside the GPU has ended")?;
+        self.jobs.send(Box::new(job)).ok().context("the host thread of the bare loop has ended")?;
         Ok(Answer(told))
     }
 }
@@ -45,9 +45,9 @@ impl<T> Answer<T> {
         match self.0.recv_timeout(deadline.remaining()) {
             Ok(answer) => Ok(answer),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                bail!("the host's side of the bare loop did not end in time")
+                bail!("the host thread of the bare loop did not finish before the deadline")
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the host's side of the bare loop panicked"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the host thread of the bare loop panicked"),
         }
     }
 }
