@@ -5,13 +5,13 @@ use crate::code::{self, Relocation, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Constant, Init, Linkage, Name, Position, Space, Variable};
 
-/// Largest variable; keeps sums of sizes far from overflow.
+/// Maximum size of a variable, which keeps sums of sizes far from overflow.
 const LIMIT: u64 = 1 << 40;
 
-/// Most bytes of initial data in one variable.
+/// Maximum bytes of initial data in one variable.
 const INIT_LIMIT: u64 = 1 << 28;
 
-/// Bytes of `variable`.
+/// Size of `variable` in bytes.
 pub(super) fn size(variable: &Variable) -> Result<u64, Diagnostic> {
     let at = variable.name.at;
     let Some(ty) = element(variable)? else {
@@ -35,13 +35,13 @@ pub(super) fn size(variable: &Variable) -> Result<u64, Diagnostic> {
     Ok(bytes)
 }
 
-/// Alignment of `variable`: what is written, at least that of its elements.
+/// Alignment of `variable`: the declared one, but at least that of its elements.
 pub(super) fn alignment(variable: &Variable) -> Result<u32, Diagnostic> {
     let natural = element(variable)?.map_or(1, Ty::size) * variable.vector;
     Ok(variable.align.max(natural))
 }
 
-/// All `.global` and `.const` variables.
+/// Builds all `.global` and `.const` variables.
 pub(super) fn globals(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Vec<code::Global> {
     let mut all = Vec::with_capacity(program.globals.len());
     for (unit, variable) in &program.globals {
@@ -90,12 +90,12 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
 struct Image<'p, 'a> {
     program: &'p Program<'a>,
     unit: usize,
-    /// See [`code::Global::init`]: a few values far apart in a large array take no more memory than they need.
+    /// The initial bytes, as in [`code::Global::init`]. Pieces keep a few values far apart in a large array small.
     pieces: Vec<(u64, Vec<u8>)>,
     relocations: Vec<Relocation>,
 }
 
-/// Zeros between two values of one piece.
+/// Maximum number of zeros between two values of one piece.
 const MAX_GAP: u64 = 32;
 
 impl Image<'_, '_> {
@@ -107,7 +107,7 @@ impl Image<'_, '_> {
                     return Err(at.error(format!("{} initial values for {outer} elements", items.len())));
                 }
                 let elements = if *outer == u64::MAX { items.len() as u64 } else { *outer };
-                // Not zero: a variable without bytes is refused.
+                // `elements` is not zero: `global` refuses variables without bytes.
                 let stride = size / elements;
                 let mut place = offset;
                 for item in items {
@@ -130,7 +130,7 @@ impl Image<'_, '_> {
         }
     }
 
-    /// Offsets only grow, as [`fill`](Self::fill) goes through the elements in order.
+    /// Appends bytes. Offsets only grow, because [`fill`](Self::fill) visits the elements in order.
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         if let Some((start, piece)) = self.pieces.last_mut()
             && let Some(gap) = offset.checked_sub(*start + piece.len() as u64)
@@ -163,7 +163,7 @@ impl Image<'_, '_> {
     }
 }
 
-/// The bits of `value` as an operand or element of type `ty` (PTX ISA 4.5: constants are converted at use).
+/// Converts a constant to the bits of an operand or element of type `ty` (PTX ISA 4.5).
 pub(super) fn immediate(value: Constant, ty: Ty, at: Position) -> Result<u64, Diagnostic> {
     let mismatch = || at.error(format!("Constant does not agree with type .{}", super::modifiers::word(ty)));
     let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };

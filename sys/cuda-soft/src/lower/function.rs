@@ -1,4 +1,4 @@
-//! One function: frame, scopes, labels, and the instructions as they are made.
+//! Lowers one function: its frame, scopes, labels and instructions.
 
 use super::isa;
 use super::link::{Defined, Program, element};
@@ -10,7 +10,7 @@ use crate::code::{self, Addr, Base, Guard, Inst, Op, Param, Pred, Reg, Scope, Se
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{self, Hint, Instruction, Linkage, Name, Position, Space, Statement, Variable};
 
-/// Lowers function `index` of the program; on errors the result is not to be used.
+/// Lowers function `index` of the program. If it adds errors, the result is meaningless.
 pub(super) fn lower(
     program: &Program<'_>,
     layout: &Layout,
@@ -26,7 +26,7 @@ pub(super) fn lower(
     }
     builder.statements(defined.ast.body.as_deref().unwrap_or_default(), errors);
     builder.set_place(defined.ast.end);
-    if let Err(error) = builder.give_back() {
+    if let Err(error) = builder.store_returns() {
         errors.push(error);
     }
     builder.scopes.leave(&mut builder.slots);
@@ -47,23 +47,23 @@ pub(super) struct Builder<'p, 'a> {
     pub(super) defined: &'p Defined<'a>,
     pub(super) slots: Slots,
     pub(super) scopes: Scopes,
-    /// Opcode of the instruction at hand, for messages.
+    /// The opcode of the current instruction, for messages.
     pub(super) opcode: &'a str,
     code: Vec<Inst>,
     lines: Vec<u32>,
-    /// Where each label stands, once it is known. Until the end branches hold label numbers.
+    /// The instruction index of each label, once known. Branches hold label numbers until the function is complete.
     labels: Vec<Option<u32>>,
-    /// Bytes of the frame in use, and the most there ever were.
+    /// Bytes of the frame in use, and their maximum so far.
     frame: (u32, u32),
     guard: Guard,
     line: u32,
-    /// Slots of the instruction at hand alone.
+    /// Temporary registers of the current instruction.
     temporaries: Vec<Reg>,
-    /// `.reg` returned values and where they go at `ret`.
+    /// Returned values in `.reg` space, and the frame offsets to store them to at `ret`.
     register_returns: Vec<(Reg, Ty, u32)>,
 }
 
-/// Largest frame; the thread's stack is smaller.
+/// Maximum size of a frame. The limit of a thread's stack is smaller.
 const FRAME_LIMIT: u32 = 1 << 20;
 
 impl<'p, 'a> Builder<'p, 'a> {
@@ -86,20 +86,20 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// Adds an instruction under the guard of the one at hand.
+    /// Adds an instruction, with the guard of the current PTX instruction.
     pub(super) fn emit(&mut self, op: Op) {
         self.code.push(Inst { guard: self.guard, op });
         self.lines.push(self.line);
     }
 
-    /// A register that lives until the end of the instruction at hand.
+    /// Allocates a register until the end of the current instruction.
     pub(super) fn temporary(&mut self, ty: Ty, at: Position) -> Result<Reg, Diagnostic> {
         let reg = self.slots.temporary(ty).ok_or_else(|| at.error(TOO_MANY))?;
         self.temporaries.push(reg);
         Ok(reg)
     }
 
-    /// Frame bytes until the end of the scope.
+    /// Allocates frame bytes until the end of the scope.
     pub(super) fn frame_space(&mut self, size: u64, align: u32, at: Position) -> Result<u32, Diagnostic> {
         let start = self.frame.0.next_multiple_of(align.max(1));
         let end = u32::try_from(size).ok().and_then(|size| start.checked_add(size));
@@ -109,7 +109,7 @@ impl<'p, 'a> Builder<'p, 'a> {
         Ok(start)
     }
 
-    /// Says so unless the module's target and version have `what` (PTX ISA, "Target ISA Notes").
+    /// Returns an error unless the module's target and version allow `what` (PTX ISA, "Target ISA Notes").
     pub(super) fn needs(&self, what: &str, sm: u32, ptx: (u32, u32), at: Position) -> Result<(), Diagnostic> {
         let module = self.defined.module;
         if module.version < ptx {
@@ -191,7 +191,7 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// Labels are visible in their whole scope, before their place too.
+    /// Declares the labels of a scope before its statements, because a branch may precede its label.
     fn labels_of(&mut self, all: &[Statement], errors: &mut Vec<Diagnostic>) {
         for statement in all {
             if let Statement::Label(name) = statement {
@@ -212,7 +212,7 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// The number of a label that is visible here.
+    /// The number of a visible label.
     pub(super) fn label(&mut self, name: &str, at: Position) -> Result<u32, Diagnostic> {
         match self.scopes.find(name, &mut self.slots) {
             Ok(Some(Entity::Label(number))) => Ok(number),
@@ -221,7 +221,7 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// The labels, by number, of a `.branchtargets` list that is visible here.
+    /// The label numbers of a visible `.branchtargets` list.
     pub(super) fn targets(&mut self, name: &str, at: Position) -> Result<Vec<u32>, Diagnostic> {
         match self.scopes.find(name, &mut self.slots) {
             Ok(Some(Entity::Targets(numbers))) => Ok(numbers),
@@ -325,8 +325,8 @@ impl<'p, 'a> Builder<'p, 'a> {
         self.line = at.line;
     }
 
-    /// Before `ret`: puts `.reg` returned values where the caller finds them.
-    pub(super) fn give_back(&mut self) -> Result<(), Diagnostic> {
+    /// Stores returned values from `.reg` space to the frame, before `ret`.
+    pub(super) fn store_returns(&mut self) -> Result<(), Diagnostic> {
         for (reg, ty, offset) in self.register_returns.clone() {
             let mut src = [Src::Imm(0); 4];
             src[0] = reg.into();
@@ -373,7 +373,7 @@ impl<'p, 'a> Builder<'p, 'a> {
     }
 }
 
-/// A weak access to a scalar in the frame.
+/// A weak access to a scalar in the current frame.
 pub(super) fn frame_access(ty: Ty, offset: u32) -> Mem {
     Mem {
         sem: Semantics::Weak,
@@ -408,7 +408,7 @@ fn product(hint: &Hint) -> Result<u32, Diagnostic> {
         .ok_or_else(|| hint.name.at.error(format!("Value of '.{}' is too large", hint.name.text)))
 }
 
-/// The operands of an instruction that takes exactly `N`.
+/// Returns the operands of an instruction, or an error unless there are exactly `N`.
 pub(super) fn exactly<'i, const N: usize>(
     b: &Builder<'_, '_>,
     instruction: &'i Instruction,

@@ -57,7 +57,7 @@ pub(super) fn add_sub<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
     binary(b, i, op, ty, fp)
 }
 
-/// Which part of an integer product is wanted.
+/// The part of an integer product that an instruction returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Lo,
@@ -67,7 +67,7 @@ enum Part {
 
 const PARTS: [(&str, Part); 3] = [("lo", Part::Lo), ("hi", Part::Hi), ("wide", Part::Wide)];
 
-/// An integer product was asked for without saying which part of it.
+/// The error for an integer product without `.lo`, `.hi` or `.wide`.
 fn part_missing(m: &Modifiers<'_>, opcode: &str) -> crate::ptx::Diagnostic {
     m.at().error(format!(
         "Unexpected instruction types specified for '{opcode}': '.lo', '.hi' or '.wide' is missing"
@@ -116,7 +116,7 @@ pub(super) fn mad<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
         return carry::mad(b, i, m, false, true);
     }
     let Some(part) = m.one_of(&PARTS) else {
-        // `mad` of floats is `fma` on every architecture this device can be.
+        // `mad` on floats is `fma` on all architectures that this device can have.
         return float::fma(b, i, m);
     };
     let ty = m.ty(&INTEGERS)?;
@@ -190,7 +190,7 @@ pub(super) fn neg_abs<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
     float::unary(b, i, op, ty, Fp { ftz, ..Fp::default() })
 }
 
-/// `.lo` or `.hi`: whether it is `.hi`.
+/// `.lo` or `.hi`, as whether it is `.hi`.
 const HALVES: [(&str, bool); 2] = [("lo", false), ("hi", true)];
 
 pub(super) fn mul24<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {

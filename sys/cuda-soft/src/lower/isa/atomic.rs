@@ -21,7 +21,7 @@ const OPERATIONS: [(&str, AtomOp); 10] = [
     ("dec", AtomOp::Dec),
 ];
 
-/// The types of each operation; `red` has no `exch` and `cas`.
+/// The types of each operation.
 fn types(op: AtomOp) -> &'static [Ty] {
     match op {
         AtomOp::Add => {
@@ -92,7 +92,7 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     Ok(())
 }
 
-/// `fence` between threads, and between proxies, which on this device see the same memory.
+/// `fence`. All proxies see the same memory on this device, so a proxy fence is an ordinary one.
 pub(super) fn fence<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     no_operands(b, i)?;

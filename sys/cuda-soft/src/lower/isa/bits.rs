@@ -10,7 +10,7 @@ use crate::ptx::ast::{Constant, Instruction, OperandKind};
 
 const WORDS: [Ty; 3] = [Ty::B16, Ty::B32, Ty::B64];
 
-/// `and`, `or`, `xor`, `not`, `cnot`, on words and predicates.
+/// `and`, `or`, `xor`, `not` and `cnot`, on integers and predicates.
 pub(super) fn logic<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let opcode = i.opcode.text.as_str();
     let (binary, of_predicates) = match opcode {

@@ -1,4 +1,4 @@
-//! Extended-precision arithmetic on the carry flag (PTX ISA 9.7.2).
+//! Extended-precision arithmetic with the carry flag (PTX ISA 9.7.2).
 
 use super::Lowered;
 use crate::code::{Op, Ty};

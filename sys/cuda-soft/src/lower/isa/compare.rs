@@ -25,7 +25,7 @@ const COMPARED: [Ty; 13] = [
     Ty::Bf16,
 ];
 
-/// Which comparisons a type has.
+/// Whether `cmp` exists on `ty`.
 fn applies(cmp: Cmp, ty: Ty) -> bool {
     match cmp {
         Cmp::Eq | Cmp::Ne => true,
@@ -34,7 +34,7 @@ fn applies(cmp: Cmp, ty: Ty) -> bool {
     }
 }
 
-/// The comparison, its type and `.ftz`. With `result`, the type of the result comes first.
+/// Parses the comparison, its type and `.ftz`. With `result`, the type of the result precedes that of the operands.
 fn comparison(
     b: &Builder<'_, '_>,
     i: &Instruction,
@@ -57,7 +57,7 @@ fn comparison(
     Ok((cmp, ty, dty, ftz))
 }
 
-/// `.and`, `.or` or `.xor` and the predicate that goes with it.
+/// Parses `.and`, `.or` or `.xor` and the predicate that it combines.
 fn combination(
     b: &mut Builder<'_, '_>,
     m: &mut Modifiers<'_>,

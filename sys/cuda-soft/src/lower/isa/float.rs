@@ -17,7 +17,7 @@ pub(super) fn unary(b: &mut Builder<'_, '_>, i: &Instruction, op: Unary, ty: Ty,
     Ok(())
 }
 
-/// Targets of `add`, `sub` and `mul` on 16-bit floats.
+/// Checks the target for `add`, `sub` and `mul` on 16-bit floats.
 pub(super) fn supported(b: &Builder<'_, '_>, ty: Ty, at: Position) -> Lowered {
     match ty {
         Ty::F16 | Ty::F16x2 => b.needs(&format!("{}.f16", b.opcode), 53, (4, 2), at),
@@ -26,7 +26,7 @@ pub(super) fn supported(b: &Builder<'_, '_>, ty: Ty, at: Position) -> Lowered {
     }
 }
 
-/// A rounding direction, `.approx` or (`div`) `.full`: one of them has to be there.
+/// Parses a rounding direction, `.approx` or (for `div`) `.full`; one of them is required.
 pub(super) fn precise(
     b: &Builder<'_, '_>,
     m: &mut Modifiers<'_>,
@@ -103,7 +103,7 @@ pub(super) fn copysign<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     let ty = m.ty(&[Ty::F32, Ty::F64])?;
     let [d, x, y] = exactly(b, i)?;
     let d = b.dst(d, ty, Fit::Exact)?;
-    // `a` gives the sign and `b` the magnitude, against C's order.
+    // `a` gives the sign and `b` the magnitude, the reverse of C's `copysign`.
     let (x, y) = (b.value(x, ty)?, b.value(y, ty)?);
     b.emit(Op::Binary { op: Binary::Copysign, ty, fp: Fp::default(), d, a: x, b: y });
     Ok(())
