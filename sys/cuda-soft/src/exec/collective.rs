@@ -1,5 +1,5 @@
-//! Instructions in which lanes of a warp, or warps of a block, take part together
-//! (PTX ISA 9.7.13 and `shfl`, `vote`, `match`, `redux`, `elect`).
+//! Instructions that lanes of a warp, or warps of a block, execute together (PTX ISA 9.7.13 and `shfl`, `vote`,
+//! `match`, `redux`, `elect`).
 
 use super::alu;
 use super::atomic;
@@ -108,7 +108,8 @@ impl Warp {
         }
     }
 
-    /// The source lane of each lane by the table of PTX ISA 9.7.9.6 (`shfl.sync`).
+    /// Applies the table of PTX ISA 9.7.9.6 (`shfl.sync`). Returns each lane's value and the lanes whose source is in
+    /// range.
     fn shfl(&self, mode: ShflMode, a: Src, b: Src, c: Src) -> (Lanes<u32>, u32) {
         let (a, b, c) = (self.regs.get32(a), self.regs.get32(b), self.regs.get32(c));
         let mut values = a;
@@ -120,7 +121,7 @@ impl Warp {
             let most = (l & segment) | (clamp & !segment & 31);
             let least = l & segment;
             let (source, inside) = match mode {
-                // For `up`, `c` bounds from below.
+                // For `up`, `c` gives the lower bound.
                 ShflMode::Up => (l - step, l - step >= most),
                 ShflMode::Down => (l + step, l + step <= most),
                 ShflMode::Bfly => (l ^ step, (l ^ step) <= most),
