@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::barrier::Barriers;
 use super::fault::{Fault, FaultKind, Trouble};
-use super::grid::Grid;
+use super::grid::{Grid, Place};
 use super::memory::{Access, Range};
-use super::regs::{ALL, LANES};
-use super::step::{Context, Turn};
+use super::regs::ALL;
+use super::turn::{Context, Turn};
 use super::warp::{Line, Warp, lines};
 use super::watchdog::{Stall, Watchdog};
 use crate::mem::Bell;
@@ -18,24 +18,6 @@ use crate::mem::Bell;
 const QUANTUM: Duration = Duration::from_micros(200);
 /// Maximum number of addresses per block whose doorbells a sleeping engine thread waits for.
 const WATCHES: usize = 4;
-
-/// Where a block is in its grid.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) index: [u32; 3],
-    pub(super) linear: u64,
-    /// Threads in x, y, z.
-    block: [u32; 3],
-}
-
-impl Place {
-    /// The index of a thread.
-    pub(super) fn thread(&self, warp: usize, lane: usize) -> [u32; 3] {
-        let linear = (warp * LANES + lane) as u32;
-        let [x, y, _] = self.block;
-        [linear % x, linear / x % y, linear / (x * y)]
-    }
-}
 
 /// How a quantum ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +50,7 @@ impl Block {
     /// Creates block number `linear` of `grid`.
     pub(super) fn new(grid: Arc<Grid>, linear: u64) -> Self {
         let launch = grid.launch();
-        let [x, y, _] = launch.grid.map(u64::from);
-        let index = [linear % x, linear / x % y, linear / (x * y)].map(|v| v as u32);
-        let place = Place { index, linear, block: launch.block };
+        let place = Place::new(launch, linear);
         let threads = grid.threads();
         let live: Vec<u32> = (0..threads.div_ceil(32))
             .map(|warp| match threads - warp * 32 {

@@ -6,22 +6,14 @@ use super::atomic;
 use super::barrier::{BARRIERS, Reduction};
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, bits, lanes};
-use super::step::{Context, Flow};
+use super::turn::{Context, Flow};
 use super::warp::Warp;
 use crate::code::op::{BarrierKind, BoolOp, Op, ShflMode, VoteKind};
 use crate::code::{PredSrc, Src};
 
-/// Whether the lanes named by a member mask are together.
-pub(super) enum Met {
-    /// These lanes have executed the instruction.
-    Now(u32),
-    /// The others have not come yet.
-    Later,
-}
-
 impl Warp {
-    /// Executes `op` for the lanes of `active` that are together with all their members.
-    pub(super) fn collective(&mut self, active: u32, op: &Op) -> Met {
+    /// Executes `op` for the lanes of `active` whose members are all here. Returns those lanes; the others wait.
+    pub(super) fn collective(&mut self, active: u32, op: &Op) -> u32 {
         let members = match op {
             Op::WarpSync { mask }
             | Op::Vote { mask, .. }
@@ -44,7 +36,7 @@ impl Warp {
                 self.meeting_for[lane] = members[lane];
             }
             self.meet();
-            return Met::Later;
+            return 0;
         }
         let group = |lane: usize| members[lane] & now;
         match op {
@@ -90,7 +82,7 @@ impl Warp {
             }
             _ => {}
         }
-        Met::Now(now)
+        now
     }
 
     fn vote(&mut self, now: u32, kind: VoteKind, a: PredSrc, group: impl Fn(usize) -> u32) {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::fault::{Fault, Trouble};
 use super::memory::Range;
+use super::regs::LANES;
 use super::warp::{Line, lines};
 use super::{Image, Launch};
 use crate::code::op::CallTarget;
@@ -199,6 +200,31 @@ fn deepest(module: &Module, index: usize, path: &mut [bool]) -> u32 {
     }
     path[index] = false;
     function.frame_size.saturating_add(below).min(512 << 10)
+}
+
+/// The position of a block in its grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) index: [u32; 3],
+    pub(super) linear: u64,
+    /// Threads per block in x, y, z.
+    block: [u32; 3],
+}
+
+impl Place {
+    /// The position of block number `linear`.
+    pub(super) fn new(launch: &Launch, linear: u64) -> Self {
+        let [x, y, _] = launch.grid.map(u64::from);
+        let index = [linear % x, linear / x % y, linear / (x * y)].map(|v| v as u32);
+        Place { index, linear, block: launch.block }
+    }
+
+    /// The index of a thread.
+    pub(super) fn thread(&self, warp: usize, lane: usize) -> [u32; 3] {
+        let linear = (warp * LANES + lane) as u32;
+        let [x, y, _] = self.block;
+        [linear % x, linear / x % y, linear / (x * y)]
+    }
 }
 
 /// A grid in its device's launch queue.

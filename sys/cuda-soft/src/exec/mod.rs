@@ -28,6 +28,7 @@ mod residency;
 mod spin;
 mod step;
 mod transfer;
+mod turn;
 mod warp;
 mod watchdog;
 

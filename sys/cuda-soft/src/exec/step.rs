@@ -1,14 +1,11 @@
 //! The turn of a warp: groups of lanes run until they diverge, join, wait or have used up their share.
 
 use super::alu;
-use super::barrier::Barriers;
-use super::block::Place;
-use super::collective::Met;
 use super::fault::{FaultKind, Trouble};
-use super::grid::Grid;
-use super::memory::{self, Access, Range};
+use super::memory::{self, Range};
 use super::regs::lanes;
 use super::spin::Loop;
+use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
 use crate::code::op::{Call, CallTarget, FrameCopy, Service};
 use crate::code::{self, Inst, Op};
@@ -17,26 +14,6 @@ use crate::code::{self, Inst, Op};
 const TURN: u32 = 4096;
 /// Instructions after which lanes at other instructions get a chance.
 const FAIR: u32 = 512;
-
-/// What surrounds a warp during its turn.
-#[derive(Debug)]
-pub(super) struct Context<'a, 'v> {
-    pub(super) grid: &'a Grid,
-    pub(super) place: &'a Place,
-    pub(super) barriers: &'a mut Barriers,
-    pub(super) access: &'a mut Access<'v>,
-}
-
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Something moved; the warp may or may not be able to go on.
-    Progress,
-    /// All lanes wait, as they did after the last turn.
-    Waiting,
-    /// All lanes have exited.
-    Exited,
-}
 
 /// Why a group stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,18 +24,6 @@ enum Stop {
     Unfair,
     /// The turn is over.
     Over,
-}
-
-/// What an instruction does to the group's way.
-pub(super) enum Flow {
-    /// On to the next instruction.
-    Next,
-    /// The lanes of the mask go on to the next instruction, the other active ones stay.
-    Some(u32),
-    /// Every lane's counter has been set.
-    Placed,
-    /// On to the next instruction, in a later turn.
-    Rest,
 }
 
 impl Warp {
@@ -221,12 +186,7 @@ impl Warp {
             | Op::Shfl { .. }
             | Op::Match { .. }
             | Op::Redux { .. }
-            | Op::Elect { .. } => {
-                return Ok(match self.collective(mask, op) {
-                    Met::Now(lanes) => Flow::Some(lanes),
-                    Met::Later => Flow::Some(0),
-                });
-            }
+            | Op::Elect { .. } => return Ok(Flow::Some(self.collective(mask, op))),
             Op::ActiveMask { d } => self.regs.put32(*d, &[mask; 32], mask),
             Op::Brx { index, targets } => {
                 for lane in lanes(mask) {

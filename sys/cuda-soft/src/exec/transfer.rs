@@ -7,7 +7,7 @@ use super::atomic;
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Request};
 use super::regs::{LANES, Lanes, bits, lanes};
-use super::step::Context;
+use super::turn::Context;
 use super::warp::{Frame, Warp};
 use crate::code::op::{AtomOp, Mem, Special};
 use crate::code::{Addr, Base, Pred, Reg, Space, Src};
