@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::data;
+use super::types;
+use crate::code::Param;
 use crate::code::op::Service;
-use crate::code::{Param, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Function, Item, Linkage, Module, Position, Space, Variable};
 
@@ -256,7 +256,7 @@ impl<'a> Linker<'a> {
 fn same_variable(declared: &Variable, defined: &Variable) -> bool {
     declared.space == defined.space
         && (declared.dimensions.first() == Some(&None)
-            || data::size(declared).ok() == data::size(defined).ok())
+            || types::size(declared).ok() == types::size(defined).ok())
 }
 
 /// Lays out returned values, then parameters, each at its alignment.
@@ -272,9 +272,9 @@ const PARAMETER_LIMIT: u32 = 32764;
 
 fn place(variable: &Variable, end: &mut u32) -> Result<Param, Diagnostic> {
     let at = variable.name.at;
-    let bytes = data::size(variable)?;
+    let bytes = types::size(variable)?;
     let size = u32::try_from(bytes).unwrap_or(u32::MAX);
-    let align = data::alignment(variable)?;
+    let align = types::alignment(variable)?;
     let offset = end.next_multiple_of(align);
     match offset.checked_add(size) {
         Some(next) if next <= PARAMETER_LIMIT => *end = next,
@@ -285,14 +285,4 @@ fn place(variable: &Variable, end: &mut u32) -> Result<Param, Diagnostic> {
 
 fn index(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
-}
-
-/// The element type of a declared variable; `None` for predicates.
-pub(super) fn element(variable: &Variable) -> Result<Option<Ty>, Diagnostic> {
-    if variable.ty.text == "pred" {
-        return Ok(None);
-    }
-    super::modifiers::ty(&variable.ty.text).map(Some).ok_or_else(|| {
-        variable.ty.at.error(format!("Type '.{}' is not supported on this device", variable.ty.text))
-    })
 }

@@ -3,12 +3,15 @@
 //! | file | job |
 //! |---|---|
 //! | `link` | resolves names at module scope across the linked modules |
+//! | `types` | computes sizes and alignments, converts constants |
 //! | `data` | builds the initial bytes of variables |
 //! | `shared` | places shared variables in a block's shared memory |
-//! | `function`, `scope` | handle registers, frames, scopes and labels of one function |
+//! | `builder`, `scope` | allocate registers, frame bytes and labels of one function |
+//! | `function` | lowers the statements of one function |
 //! | `modifiers`, `operand`, `special` | check modifiers, operands and their types |
 //! | `isa` | lowers each instruction, one function per opcode |
 
+mod builder;
 mod data;
 mod function;
 mod isa;
@@ -18,6 +21,7 @@ mod operand;
 mod scope;
 mod shared;
 mod special;
+mod types;
 
 use crate::code;
 use crate::ptx::{Diagnostic, ast};

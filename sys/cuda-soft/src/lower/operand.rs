@@ -1,12 +1,12 @@
 //! Operands of instructions: resolves names to slots and constants to bits, and checks their types (PTX ISA 9.2 and
 //! 9.4, "Operand Size Exceeding Instruction-Type Size").
 
-use super::data;
-use super::function::Builder;
+use super::builder::Builder;
 use super::link::{Symbol, unresolved};
 use super::modifiers::word;
 use super::scope::Entity;
 use super::special::{Reading, special};
+use super::types;
 use crate::code::op::{Binary, Fp, Special};
 use crate::code::{Addr, Base, Op, Pred, PredSrc, Reg, Space, Src, Ty};
 use crate::ptx::Diagnostic;
@@ -105,7 +105,7 @@ impl Builder<'_, '_> {
     /// Lowers a source of type `ty`: a register or a constant.
     pub(super) fn src(&mut self, operand: &Operand, ty: Ty, fit: Fit) -> Result<Src, Diagnostic> {
         if let OperandKind::Constant(value) = operand.kind {
-            return data::immediate(value, ty, operand.at).map(Src::Imm);
+            return types::immediate(value, ty, operand.at).map(Src::Imm);
         }
         if let Some((reg, declared)) = self.register(operand)? {
             return self.agree(operand, reg, declared, ty, fit).map(Src::Reg);
@@ -144,7 +144,7 @@ impl Builder<'_, '_> {
             OperandKind::Name { name, component: None, offset: 0 } => (name, false),
             OperandKind::Not(name) => (name, true),
             OperandKind::Constant(value) => {
-                return data::immediate(*value, Ty::U64, operand.at).map(|bits| PredSrc::Imm(bits != 0));
+                return types::immediate(*value, Ty::U64, operand.at).map(|bits| PredSrc::Imm(bits != 0));
             }
             _ => return Err(self.mismatch(operand.at, "a predicate is wanted")),
         };

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::data;
 use super::link::{Program, Symbol};
+use super::types;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Linkage, Operand, OperandKind, Position, Space, Statement, Variable};
 
@@ -62,8 +62,8 @@ pub(super) fn layout(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Lay
             .collect(),
     };
     for (key, (variable, kernels)) in order {
-        let placed = data::size(variable).and_then(|size| {
-            let align = data::alignment(variable)?;
+        let placed = types::size(variable).and_then(|size| {
+            let align = types::alignment(variable)?;
             let start = kernels.iter().map(|k| layout.sizes[*k]).max().unwrap_or(0).next_multiple_of(align);
             let end =
                 u32::try_from(size).ok().and_then(|size| start.checked_add(size)).filter(|end| *end <= LIMIT);
@@ -140,7 +140,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn dynamic(&mut self, variable: &Variable) {
-        let align = data::alignment(variable).unwrap_or(1);
+        let align = types::alignment(variable).unwrap_or(1);
         self.uses.dynamic_align = self.uses.dynamic_align.max(align);
     }
 

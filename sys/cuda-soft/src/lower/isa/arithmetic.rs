@@ -1,15 +1,15 @@
 //! Integer arithmetic, and the opcodes that integers share with floats (PTX ISA 9.7.1, 9.7.3, 9.7.4).
 
-use super::{Lowered, carry, float};
+use super::shape::{binary, ternary, unary};
+use super::{carry, float};
 use crate::code::op::{Binary, Fp, Ternary, Unary};
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::Instruction;
 
 const INTEGERS: [Ty; 6] = [Ty::U16, Ty::U32, Ty::U64, Ty::S16, Ty::S32, Ty::S64];
-const FLOATS: [Ty; 6] = [Ty::F32, Ty::F64, Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2];
 const NUMBERS: [Ty; 12] = [
     Ty::U16,
     Ty::U32,
@@ -24,24 +24,6 @@ const NUMBERS: [Ty; 12] = [
     Ty::Bf16,
     Ty::Bf16x2,
 ];
-
-/// `d = a op b`, all of type `ty`.
-fn binary(b: &mut Builder<'_, '_>, i: &Instruction, op: Binary, ty: Ty, fp: Fp) -> Lowered {
-    let [d, x, y] = exactly(b, i)?;
-    let d = b.dst(d, ty, Fit::Exact)?;
-    let (x, y) = (b.value(x, ty)?, b.value(y, ty)?);
-    b.emit(Op::Binary { op, ty, fp, d, a: x, b: y });
-    Ok(())
-}
-
-/// `d = op(a, b, c)`, all of type `ty`.
-pub(super) fn ternary(b: &mut Builder<'_, '_>, i: &Instruction, op: Ternary, ty: Ty, fp: Fp) -> Lowered {
-    let [d, x, y, z] = exactly(b, i)?;
-    let d = b.dst(d, ty, Fit::Exact)?;
-    let (x, y, z) = (b.value(x, ty)?, b.value(y, ty)?, b.value(z, ty)?);
-    b.emit(Op::Ternary { op, ty, fp, d, a: x, b: y, c: z });
-    Ok(())
-}
 
 pub(super) fn add_sub<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     if m.take("cc") {
@@ -187,7 +169,7 @@ pub(super) fn neg_abs<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
         b.needs(&format!("{}.bf16", b.opcode), 80, (7, 0), m.at())?;
     }
     let op = if i.opcode.text == "neg" { Unary::Neg } else { Unary::Abs };
-    float::unary(b, i, op, ty, Fp { ftz, ..Fp::default() })
+    unary(b, i, op, ty, Fp { ftz, ..Fp::default() })
 }
 
 /// `.lo` or `.hi`, as whether it is `.hi`.
@@ -221,8 +203,4 @@ pub(super) fn dot<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
     };
     let ty = if a_signed || b_signed { Ty::S32 } else { Ty::U32 };
     ternary(b, i, op, ty, Fp::default())
-}
-
-pub(super) const fn floats() -> &'static [Ty] {
-    &FLOATS
 }

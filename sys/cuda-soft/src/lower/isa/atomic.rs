@@ -1,9 +1,8 @@
 //! Atomics and fences (PTX ISA 9.7.13).
 
-use super::Lowered;
 use crate::code::op::{AtomOp, Mem};
 use crate::code::{Op, Scope, Semantics, Space, Src, Ty};
-use crate::lower::function::Builder;
+use crate::lower::builder::{Builder, Lowered};
 use crate::lower::modifiers::{Modifiers, SCOPES};
 use crate::lower::operand::Fit;
 use crate::ptx::ast::{Instruction, OperandKind};

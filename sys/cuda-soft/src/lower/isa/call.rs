@@ -1,9 +1,8 @@
 //! `call`: copies arguments and results between the frames of caller and callee (PTX ISA 7.1).
 
-use super::Lowered;
 use crate::code::op::{Call, CallTarget, FrameCopy};
 use crate::code::{Op, Param, Reg, Src, Ty};
-use crate::lower::function::{Builder, frame_access};
+use crate::lower::builder::{Builder, Lowered, frame_access};
 use crate::lower::link::{Signature, Symbol, unresolved};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;

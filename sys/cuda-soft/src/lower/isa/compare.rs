@@ -1,9 +1,8 @@
 //! Comparison and selection (PTX ISA 9.7.6, 9.7.7).
 
-use super::Lowered;
 use crate::code::op::{BoolOp, Cmp};
 use crate::code::{Op, PredSrc, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{BOOLEANS, COMPARISONS, Modifiers};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;

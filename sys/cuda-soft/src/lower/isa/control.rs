@@ -1,8 +1,7 @@
 //! Branches, returns and pauses (PTX ISA 9.7.12).
 
-use super::Lowered;
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::ptx::ast::{Instruction, OperandKind};
 

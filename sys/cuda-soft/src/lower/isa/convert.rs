@@ -1,9 +1,8 @@
 //! Conversions of values and addresses (PTX ISA 9.7.9.20 to 9.7.9.22).
 
-use super::Lowered;
 use crate::code::op::Fp;
 use crate::code::{Op, Space, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{INTEGER_ROUNDS, Modifiers, ROUNDS, SPACES};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;

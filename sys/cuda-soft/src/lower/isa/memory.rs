@@ -1,9 +1,8 @@
 //! Loads, stores, prefetches and asynchronous copies (PTX ISA 9.7.9).
 
-use super::Lowered;
 use crate::code::op::Mem;
 use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{Modifiers, SCOPES, SPACES};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;

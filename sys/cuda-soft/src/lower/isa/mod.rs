@@ -13,14 +13,12 @@ mod convert;
 mod float;
 mod memory;
 mod mov;
+mod shape;
 mod warp;
 
-use super::function::Builder;
+use super::builder::{Builder, Lowered};
 use super::modifiers::Modifiers;
-use crate::ptx::Diagnostic;
 use crate::ptx::ast::Instruction;
-
-type Lowered = Result<(), Diagnostic>;
 
 /// Lowers one instruction. Modifiers that it does not take stay in the last argument.
 pub(super) type Handler = for<'a> fn(&mut Builder<'_, 'a>, &'a Instruction, &mut Modifiers<'a>) -> Lowered;

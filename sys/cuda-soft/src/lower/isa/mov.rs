@@ -1,9 +1,8 @@
 //! `mov`: copies, constants, special registers, addresses, packing and unpacking.
 
-use super::Lowered;
 use crate::code::op::{BoolOp, Fp};
 use crate::code::{Op, PredSrc, Reg, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::{Instruction, Operand, OperandKind};

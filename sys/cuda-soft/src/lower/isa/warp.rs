@@ -1,9 +1,8 @@
 //! Barriers and the instructions that exchange values between the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6).
 
-use super::Lowered;
 use crate::code::op::{AtomOp, BarrierKind, BoolOp, ShflMode, VoteKind};
 use crate::code::{Op, Pred, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
