@@ -1,4 +1,4 @@
-//! Stream capture.
+//! The calls for stream capture.
 
 use cuda_driver_sys::{CUgraph, CUstream, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ entries! {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
         if stream.is_legacy() {
-            // Fails where a blocking stream captures.
+            // Returns the error of a legacy stream while a blocking stream captures.
             stream.pending(machine)?;
         }
         status.set(match stream.capture() {

@@ -1,4 +1,4 @@
-//! Graphs.
+//! The calls for graphs.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ entries! {
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         let machine = machine()?;
         let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
-        // SAFETY: null or good for one number, by contract.
+        // SAFETY: by contract `count` is null or valid for one number.
         let room = unsafe { input(count) }?;
         let total = graph.nodes.len();
-        // SAFETY: `count` was not null. Where `nodes` is not null it has room for that many, by contract.
+        // SAFETY: `count` is not null. By contract `nodes` is null or has room for `room` handles.
         unsafe {
             if nodes.is_null() {
                 count.write(total);
