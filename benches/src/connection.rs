@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct::bootstrap::{self, Bootstrap, LocalBootstrap};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Connection, HostBuffer, RegisteredMemory, Transport};
 use aqueduct::gpu::{Context, Device, Driver};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Deadline, Error, Result};
 
 use crate::{REQUESTS, ROUNDS, standin};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::Result;
-use aqueduct::rdma::{
+use aqueduct::internals::rdma::{
     Access, Batch, CompletionQueue, MemoryRegion, QpOptions, QueuePair, ReadyToSend, RemoteRegion, Settings,
     Verbs, Window,
 };

@@ -13,7 +13,7 @@ pub use targets::{Form, TARGETS, Target, target};
 
 /// What real encoders write, by the target that it belongs to.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let mut all = aqueduct::fuzzing::seeds();
+    let mut all = aqueduct::internals::fuzzing::seeds();
     all.extend(software::triggers());
     all
 }

@@ -1,6 +1,6 @@
 //! The list of targets, and what is asserted of all of them.
 
-use aqueduct::fuzzing as core;
+use aqueduct::internals::fuzzing as core;
 
 use crate::{memory, software};
 

@@ -17,7 +17,7 @@ use aqueduct::bootstrap::{Bootstrap, Rendezvous, TcpBootstrap, UniqueId};
 use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{GpuBuffer, Stream};
-use aqueduct::net::{Claims, Network, Secret, interfaces};
+use aqueduct::internals::net::{Claims, Network, Secret, interfaces};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 

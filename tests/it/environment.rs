@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::TcpBootstrap;
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::fault::{Calls, DriverFault, DriverFaults};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{BufferOptions, CUresult, Context, Device, Driver, GpuBuffer, HandlePolicy};
 use aqueduct::{Deadline, Error, ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;

@@ -151,7 +151,7 @@ pub(crate) fn processes_with(
 
 /// Starts a rendezvous on the loopback interface, for `size` ranks if that is given.
 pub(crate) fn meet(size: Option<u32>) -> Rendezvous {
-    let mut interfaces = aqueduct::net::interfaces().expect("interfaces can be listed");
+    let mut interfaces = aqueduct::internals::net::interfaces().expect("interfaces can be listed");
     interfaces.retain(|interface| interface.loopback);
     Rendezvous::start_on(&interfaces, size).expect("the rendezvous can listen on loopback")
 }

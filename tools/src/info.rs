@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use aqueduct::env::Env;
 use aqueduct::gpu::{Device, Driver};
-use aqueduct::rdma::{self, Verbs};
+use aqueduct::internals::rdma::{self, Verbs};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::fault::{Calls, DriverFault, DriverFaults};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{CUresult, Context, Device, Driver, GpuBuffer};
 use aqueduct::{ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aqueduct::Result;
 use aqueduct::bootstrap::TcpBootstrap;
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct_tests::ranks;
 

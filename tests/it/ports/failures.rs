@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{ChannelTrigger, LEFT_TOLD, Operation, TriggerKind};

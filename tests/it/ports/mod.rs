@@ -35,7 +35,7 @@ mod refusals;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::Context;
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct_tests::ranks;
 
 use crate::group::{Machine, Rank, config, processes, threads_with};

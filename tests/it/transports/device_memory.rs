@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aqueduct::comm::{EndpointConfig, RegisteredMemory, Transport};
 use aqueduct::gpu::GpuBuffer;
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{ErrorKind, Result};
 
 use super::cases;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 
@@ -190,7 +190,7 @@ fn ipv6_and_an_address_of_no_machine() {
                 "names the setting: {text}"
             );
         }
-        let here = aqueduct::net::interfaces().unwrap();
+        let here = aqueduct::internals::net::interfaces().unwrap();
         if !here.iter().any(|interface| interface.ip == Ipv6Addr::LOCALHOST) {
             println!("no ::1 on this machine: IPv6 is not tested");
             return;

@@ -85,7 +85,7 @@ instances! {
 /// bookkeeping are the same as over a NIC.
 mod stand_in {
     use aqueduct::comm::{EndpointConfig, IbSignal};
-    use aqueduct::rdma::Verbs;
+    use aqueduct::internals::rdma::Verbs;
 
     use super::{Kind, Machine, Pair, Transport, all_cases, standin};
     use aqueduct_tests::ranks;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, IbSignal, Transport};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Error, ErrorKind, Result};
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
 
