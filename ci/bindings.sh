@@ -38,8 +38,9 @@ trap 'rm -rf "$out"' EXIT
 status=0
 
 listed() { awk '!/^#/ && NF { printf "%s%s", sep, (NF > 3 ? $4 : $1); sep = "|" }' "$1/functions.txt"; }
+declared= # functions whose older ABI we call and whose signature the pinned header no longer declares
 generate() { # HEADER BINDGEN-ARGUMENT...
-    echo "#include <$1>" >"$out/wrapper.h"
+    { echo "#include <$1>"; echo "$declared"; } >"$out/wrapper.h"
     shift
     bindgen "$out/wrapper.h" --no-doc-comments --use-core --merge-extern-blocks \
         --default-enum-style newtype --with-derive-default --no-prepend-enum-name \
@@ -60,8 +61,10 @@ compare() { # CRATE HEADER FILE...
 }
 
 crate=sys/cuda-driver-sys
+declared='CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
+    CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out);'
 generate cuda.h --allowlist-function "$(listed $crate)" \
-    --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*)(_enum|_st|_flags)?.*' \
+    --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*|userObject.*)(_enum|_st|_flags)?.*' \
     --allowlist-var 'CU_(MEMHOSTALLOC|MEMHOSTREGISTER|IPC|STREAM_(LEGACY|PER_THREAD)|LAUNCH_PARAM|TRSF|PARAM).*' --allowlist-var 'CUDA_VERSION' \
     -- -I"$CUDA_INCLUDE"
 python3 ci/bindings.py cuda $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs"
@@ -70,6 +73,7 @@ compare $crate "$pin" bindings table
 # The lock types differ between architectures: libc has them all. Flow steering, device memory and the like are only
 # pointed to.
 crate=sys/rdma-core-sys
+declared=
 generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send_flags|wc_flags)' --allowlist-function "$(listed $crate)" \
     --allowlist-type 'verbs_context|ib_uverbs_query_port_flags|ibv_(gid_type|gid_entry|access_flags|atomic_cap|device_attr_ex|device_cap_flags|event_type|fork_status|mtu|port_state|port_cap_flags|qp_attr_mask|qp_state|qp_type|send_flags|wc|wc_flags|wc_opcode|wc_status|wr_opcode|recv_wr|send_wr|grh)' \
     --allowlist-var 'IBV_(ACCESS|LINK_LAYER|QPF|SYSFS).*' \

@@ -2,12 +2,11 @@
 
 use std::ptr;
 
-use cuda_driver_sys::{CUevent, CUevent_flags};
+use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 
 use super::context::Context;
 use super::driver::call;
-use super::reaper::answer;
-use super::stream::{Stream, poll_until};
+use super::query::{answer, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -46,7 +45,7 @@ impl Event {
         let mut raw = ptr::null_mut();
         let flags =
             if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
-        // SAFETY: `raw` is a live output; the event is destroyed once, in `Drop` or by whom `into_raw` gave it to.
+        // SAFETY: `raw` is a live output; the event is destroyed once: in `Drop`, or by the caller of `into_raw`.
         context.noted(unsafe { call!(context.driver(), cuEventCreate(&raw mut raw, flags.0)) })?;
         Ok(Self { raw, timed, context: context.clone() })
     }
@@ -56,14 +55,16 @@ impl Event {
         self.raw
     }
 
-    /// Puts the event behind everything enqueued on `stream` so far.
+    /// Puts the event behind everything enqueued on `stream` so far. The context is current.
+    ///
+    /// # Safety
+    /// The stream must be alive.
     ///
     /// # Errors
     /// What the driver says, for example that the stream belongs to another context.
-    pub fn record(&self, stream: &Stream) -> Result<()> {
-        let _entered = self.context.enter()?;
-        // SAFETY: both handles are alive.
-        self.context.noted(unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream.raw())) })
+    pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: the event is alive, and the caller vouches for the stream.
+        unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream)) }
     }
 
     /// Whether the work before it is done.
@@ -101,7 +102,7 @@ impl Event {
         Ok(ms)
     }
 
-    /// Gives the handle away: the caller destroys it.
+    /// Hands over the handle: the caller destroys it.
     pub(super) fn into_raw(self) -> CUevent {
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the field is read once and `this` is neither used nor dropped after.

@@ -20,6 +20,7 @@ mod memory;
 mod module;
 mod pointer;
 mod stream;
+mod user_object;
 mod vmm;
 
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub fn driver_table() -> DriverTable {
     event::install(&mut t);
     capture::install(&mut t);
     graph::install(&mut t);
+    user_object::install(&mut t);
     module::install(&mut t);
     link::install(&mut t);
     function::install(&mut t);
