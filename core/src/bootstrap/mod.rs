@@ -33,6 +33,10 @@ use crate::net::{Network, Secret};
 /// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;
 
+/// The most ranks that a job can have. A larger number is a mistake, here or at a peer, and is refused before anything is
+/// allocated for it.
+pub const MAX_RANKS: u32 = 1 << 20;
+
 /// The longest message that [`Bootstrap::send`] takes.
 pub const MAX_MESSAGE: usize = 16 << 20;
 

@@ -10,7 +10,7 @@ use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
 use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer, wanted_interfaces};
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{Bootstrap, MAX_MESSAGE, network};
+use super::{Bootstrap, MAX_MESSAGE, MAX_RANKS, network};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl TcpBootstrap {
     /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
     pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
         check_rank(rank, size)?;
-        Self::join(network(id.secret()), rank, size, id, deadline)
+        Self::join(network(id.secret()).with_ranks(size), rank, size, id, deadline)
     }
 
     /// [`new`](Self::new), with `layer` between every stream of this rank and its socket: for fault injection.
@@ -79,7 +79,7 @@ impl TcpBootstrap {
         deadline: Deadline,
     ) -> Result<Self> {
         check_rank(rank, size)?;
-        Self::join(network(id.secret()).with_layer(layer), rank, size, id, deadline)
+        Self::join(network(id.secret()).with_ranks(size).with_layer(layer), rank, size, id, deadline)
     }
 
     /// The address at which the other ranks reach this one: where its further listeners belong.
@@ -207,10 +207,15 @@ impl TcpBootstrap {
 }
 
 fn check_rank(rank: u32, size: u32) -> Result<()> {
-    if rank < size {
-        return Ok(());
+    if size > MAX_RANKS {
+        let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
+        return Err(Error::usage("bootstrap", text));
     }
-    Err(Error::usage("bootstrap", format!("rank {rank} of {size} ranks; ranks are 0 to size - 1")))
+    if rank >= size {
+        let text = format!("rank {rank} of {size} ranks; ranks are 0 to size - 1");
+        return Err(Error::usage("bootstrap", text));
+    }
+    Ok(())
 }
 
 impl Bootstrap for TcpBootstrap {

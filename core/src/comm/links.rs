@@ -40,7 +40,7 @@ impl Identity {
         let mut scope = [0; 8];
         scope.copy_from_slice(&named.expose()[..8]);
         let secret = secret.unwrap_or(seed);
-        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10);
+        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10).with_ranks(size);
         Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
     }
 

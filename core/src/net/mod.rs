@@ -6,6 +6,7 @@
 //! listeners with one thread. There is no confidentiality and no protection against someone who can alter packets
 //! between two hosts: the secret keeps strangers out, it does not hide what is said.
 
+mod admission;
 mod bell;
 mod connect;
 mod faulty;
@@ -42,7 +43,7 @@ pub use listener::{Listener, Rejections};
 pub use pollable::{Acceptor, Interest, Next, Pollable, Registration};
 pub use raw::{Layer, RawStream};
 pub use reactor::{Handler, Reactor, ReactorConfig};
-pub use secret::{Secret, random_bytes};
+pub use secret::{Secret, SecretText, random_bytes};
 pub use stream::Stream;
 
 use crate::env::Env;
@@ -101,18 +102,22 @@ pub struct Network {
     secret: Secret,
     max_frame: u32,
     max_pending: usize,
+    ranks: Option<u32>,
+    max_connections: usize,
     handshake_timeout: Duration,
     layer: Option<Arc<dyn Layer>>,
 }
 
 impl Network {
-    /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener,
-    /// five seconds for a proof. The faults that `AQUEDUCT_FAULTS` asks for are put in.
+    /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener and
+    /// 65536 proven ones, eight of each rank, five seconds for a proof. The faults that `AQUEDUCT_FAULTS` asks for are put in.
     pub fn new(secret: Secret) -> Self {
         Self {
             secret,
             max_frame: (16 << 20) + 4096,
             max_pending: 128,
+            ranks: None,
+            max_connections: 1 << 16,
             handshake_timeout: Duration::from_secs(5),
             layer: rehearsal(),
         }
@@ -129,6 +134,20 @@ impl Network {
     #[must_use]
     pub fn with_max_pending(mut self, connections: usize) -> Self {
         self.max_pending = connections.max(1);
+        self
+    }
+
+    /// How many ranks there are. Listeners refuse peers with higher numbers, and more connections than so many ranks need.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: u32) -> Self {
+        self.ranks = Some(ranks);
+        self.with_max_connections(64 + 4 * ranks as usize)
+    }
+
+    /// How many connections of proven peers each listener may have at a time; it refuses further ones, and says so.
+    #[must_use]
+    pub fn with_max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
         self
     }
 

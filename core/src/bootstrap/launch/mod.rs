@@ -29,10 +29,11 @@ use self::discover::Service;
 use self::file::{Place, read_private};
 use self::pmix::Pmix;
 use self::store::Store;
-use super::{Bootstrap, TcpBootstrap, UniqueId, local};
+use super::{Bootstrap, Rendezvous, TcpBootstrap, UniqueId, local};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::SecretText;
 
 type Joined = Arc<dyn Bootstrap>;
 
@@ -61,7 +62,7 @@ fn join(env: &Env, launch: Option<Launch>) -> Result<Option<Joined>> {
     if has_id {
         let id: UniqueId = match (&env.unique_id, &env.unique_id_file) {
             (Some(text), _) => text.parse()?,
-            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.parse()?,
+            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.expose().parse()?,
         };
         return known_id(&launch, &id, deadline).map(Some);
     }
@@ -96,18 +97,18 @@ fn known_id(launch: &Launch, id: &UniqueId, deadline: Deadline) -> Result<Joined
 /// Rank 0 leaves the id; it is taken away when all have met, or when that failed.
 fn by_file(launch: &Launch, place: &Place, deadline: Deadline) -> Result<Joined> {
     if launch.rank == 0 {
-        let id = TcpBootstrap::create_unique_id()?;
-        let _published = place.publish(&id.to_string())?;
+        let id = Rendezvous::start(launch.size)?.detach();
+        let _published = place.publish(&id.to_text())?;
         return known_id(launch, &id, deadline);
     }
-    let mut unserved: Option<(String, Error)> = None;
+    let mut unserved: Option<(SecretText, Error)> = None;
     loop {
-        let old = unserved.as_ref().map(|(text, _)| text.as_str());
+        let old = unserved.as_ref().map(|(text, _)| text);
         let text = place.wait(old, deadline).map_err(|error| match unserved.take() {
             Some((_, why)) => error.with_source(why),
             None => error,
         })?;
-        match known_id(launch, &text.parse()?, deadline) {
+        match known_id(launch, &text.expose().parse()?, deadline) {
             // Nobody answers there: an earlier job on another host may have left it, and rank 0 is still to come.
             Err(error) if error.kind() == ErrorKind::System && !deadline.expired() => {
                 unserved = Some((text, error));
@@ -119,16 +120,16 @@ fn by_file(launch: &Launch, place: &Place, deadline: Deadline) -> Result<Joined>
 
 /// `None` if this host lacks what the service needs.
 fn by_service(launch: &Launch, service: &Service, deadline: Deadline) -> Result<Option<Joined>> {
-    let mine = || -> Result<Option<String>> {
+    let mine = || -> Result<Option<SecretText>> {
         if launch.rank > 0 {
             return Ok(None);
         }
-        Ok(Some(TcpBootstrap::create_unique_id()?.to_string()))
+        Ok(Some(Rendezvous::start(launch.size)?.detach().to_text()))
     };
     let joined = match service {
         Service::Pmi { fd } => {
-            let id = pmi::share(manager(*fd)?, mine()?.as_deref(), deadline)?;
-            known_id(launch, &id.parse()?, deadline)?
+            let id = pmi::share(manager(*fd)?, mine()?.as_ref(), deadline)?;
+            known_id(launch, &id.expose().parse()?, deadline)?
         }
         Service::Pmix => {
             let Some(library) = Pmix::open() else { return Ok(None) };
@@ -140,14 +141,14 @@ fn by_service(launch: &Launch, service: &Service, deadline: Deadline) -> Result<
                 );
                 return Err(Error::usage("launch", text));
             }
-            known_id(&Launch { size: Some(size), ..launch.clone() }, &id.parse()?, deadline)?
+            known_id(&Launch { size: Some(size), ..launch.clone() }, &id.expose().parse()?, deadline)?
         }
         Service::Store { host, port, key } => {
             let mut store = Store::connect(host, *port, key, deadline)?;
             if let Some(id) = mine()? {
                 store.set(&id)?;
             }
-            let id = store.get()?.parse()?;
+            let id = store.get()?.expose().parse()?;
             let joined = known_id(launch, &id, deadline);
             if launch.rank == 0
                 && let Err(error) = store.delete()
@@ -173,7 +174,7 @@ fn manager(fd: i32) -> Result<UnixStream> {
     })
 }
 
-fn existing(path: &Path) -> Result<String> {
+fn existing(path: &Path) -> Result<SecretText> {
     read_private(path)?.ok_or_else(|| {
         let text = format!("cannot read {}; AQUEDUCT_UNIQUE_ID_FILE must name a file", path.display());
         Error::new(ErrorKind::System, "launch", text)
