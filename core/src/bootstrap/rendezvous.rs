@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::MAX_RANKS;
 use super::collective::rounds;
+use super::config::BootstrapConfig;
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{MAX_RANKS, network};
 use crate::deadline::Deadline;
-use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::{
-    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, choose, purpose,
-    random_bytes,
+    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, purpose, random_bytes,
 };
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -99,14 +98,23 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Listens on the interface that the environment asks for (see [`choose`]). `size` is how many ranks will come;
+    /// Listens on the interface that the environment asks for (see [`choose`](crate::net::choose)). `size` is how many ranks will come;
     /// if it is `None`, the first one says so.
     pub fn start(size: Option<u32>) -> Result<Self> {
-        Self::start_on(&wanted_interfaces()?, size)
+        Self::with_config(size, &BootstrapConfig::from_env()?)
     }
 
-    /// The same on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
+    /// [`start`](Self::start) with settings of its own.
+    pub fn with_config(size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
+        Self::listen(&config.choose()?, size, config)
+    }
+
+    /// [`start`](Self::start) on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
     pub fn start_on(interfaces: &[Interface], size: Option<u32>) -> Result<Self> {
+        Self::listen(interfaces, size, &BootstrapConfig::from_env()?)
+    }
+
+    fn listen(interfaces: &[Interface], size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
         if let Some(size) = size.filter(|size| *size > MAX_RANKS) {
             let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
             return Err(Error::usage("unique id", text));
@@ -118,9 +126,9 @@ impl Rendezvous {
         let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
         // Twice as many as needed, so that one rank too many is heard, and told what is wrong.
         let most = size.map_or(MAX_RANKS as usize, |size| 64 + 2 * size as usize);
-        let network = network(&secret).with_max_pending(waiting).with_max_connections(most);
-        let config = ReactorConfig { tick: Some(TICK) };
-        let reactor = Reactor::start("aq-rendezvous", config, Box::new(Meeting::new(size, LONELY)))?;
+        let network = config.network(&secret).with_max_pending(waiting).with_max_connections(most);
+        let ticks = ReactorConfig { tick: Some(TICK) };
+        let reactor = Reactor::start("aq-rendezvous", ticks, Box::new(Meeting::new(size, LONELY)))?;
         let mut addresses = Vec::new();
         for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
             let listener = network.listen_tcp(interface.ip, local)?;
@@ -146,11 +154,6 @@ impl Rendezvous {
         self.reactor.detach();
         self.id
     }
-}
-
-/// The interfaces that the environment asks for.
-pub(super) fn wanted_interfaces() -> Result<Vec<Interface>> {
-    choose(&Env::get()?.selection())
 }
 
 /// The state of one rendezvous.

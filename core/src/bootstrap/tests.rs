@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::env::Selection;
 use crate::error::{Error, ErrorKind};
 use crate::net::{Claims, interfaces};
 
@@ -141,11 +142,15 @@ fn different_world_sizes_are_an_error_for_all() {
     assert!(TcpBootstrap::new(2, 2, &id(), soon()).unwrap_err().to_string().contains("rank 2 of 2"));
 }
 
+fn config() -> BootstrapConfig {
+    BootstrapConfig::default()
+}
+
 /// A connection to the rendezvous of `id` that says `hello`, as any holder of the id can.
 fn say_hello(id: &UniqueId, hello: &rendezvous::Hello) -> crate::net::Stream {
     let (purpose, scope) = (crate::net::purpose::RENDEZVOUS, id.nonce());
     let me = Claims { purpose, scope, from: hello.rank, to: Claims::ANY };
-    let mut stream = network(id.secret()).connect_tcp(id.addresses(), me, soon()).unwrap();
+    let mut stream = config().network(id.secret()).connect_tcp(id.addresses(), me, soon()).unwrap();
     stream.send(rendezvous::HELLO, &hello.encode(), soon()).unwrap();
     stream
 }
@@ -198,7 +203,7 @@ fn a_connection_from_a_rank_that_the_job_does_not_have_is_refused() {
         let (purpose, scope) = (crate::net::purpose::BOOTSTRAP, id.nonce());
         let connect = |from| {
             let me = Claims { purpose, scope, from, to: 0 };
-            network(id.secret()).connect_tcp(&[address], me, soon())
+            config().network(id.secret()).connect_tcp(&[address], me, soon())
         };
         for from in [2, 7, Claims::ANY] {
             let refused = connect(from).expect_err("there is no such rank");
@@ -265,6 +270,22 @@ fn a_rendezvous_nobody_serves_is_named() {
     let id = UniqueId::new(vec![free], Secret::from_bytes([1; 32]), 1);
     let error = TcpBootstrap::new(0, 2, &id, soon()).unwrap_err();
     assert!(error.to_string().contains(&free.to_string()), "{error}");
+}
+
+/// What one bootstrap is told does not concern another one of the same process, nor the environment.
+#[test]
+fn two_bootstraps_of_one_process_may_differ() {
+    let named = |names: &str| Selection { names: Some(names.to_owned()), ..Selection::default() };
+    let local = BootstrapConfig::default().with_interfaces(named("=lo")).with_peer_timeout(None);
+    let nowhere = BootstrapConfig::default().with_interfaces(named("=none0"));
+    let error = Rendezvous::with_config(Some(1), &nowhere).unwrap_err();
+    assert!(error.to_string().contains("none0"), "{error}");
+    let id = Rendezvous::with_config(None, &local).unwrap().detach();
+    assert!(id.addresses().iter().all(|address| address.ip().is_loopback()), "{id:?}");
+    let error = TcpBootstrap::with_config(0, 1, &id, &nowhere, soon()).unwrap_err();
+    assert!(error.to_string().contains("none0"), "{error}");
+    let alone = TcpBootstrap::with_config(0, 1, &id, &local, soon()).unwrap();
+    assert!(alone.local_ip().is_loopback());
 }
 
 /// One rank of another test, in a process of its own: joins, tells rank 0 and then waits to be killed.

@@ -36,6 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use connect::tells_of_loss;
 pub use frame::{Frame, MAX_FDS};
 pub use interface::{Interface, choose, interfaces};
 pub use link::Link;
@@ -46,8 +47,7 @@ pub use reactor::{Handler, Reactor, ReactorConfig};
 pub use secret::{Secret, SecretText, random_bytes};
 pub use stream::Stream;
 
-use crate::env::Env;
-use crate::fault::NetFaults;
+use crate::fault::{NetFaults, Plan};
 pub(crate) use unix::sweep as sweep_sockets;
 
 /// What connections of the library are for; other users of this module take 16 and up.
@@ -110,7 +110,7 @@ pub struct Network {
 
 impl Network {
     /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener and
-    /// 65536 proven ones, eight of each rank, five seconds for a proof. The faults that `AQUEDUCT_FAULTS` asks for are put in.
+    /// 65536 proven ones, eight of each rank, five seconds for a proof.
     pub fn new(secret: Secret) -> Self {
         Self {
             secret,
@@ -119,7 +119,7 @@ impl Network {
             ranks: None,
             max_connections: 1 << 16,
             handshake_timeout: Duration::from_secs(5),
-            layer: rehearsal(),
+            layer: None,
         }
     }
 
@@ -165,18 +165,21 @@ impl Network {
         self
     }
 
+    /// Makes connections fail as the network's part of `plan` says; each call starts the plan anew.
+    #[must_use]
+    pub fn with_faults(mut self, plan: Option<&Plan>) -> Self {
+        if let Some(plan) = plan.filter(|plan| !plan.net.is_empty()) {
+            self.layer = Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)));
+        }
+        self
+    }
+
     fn wrap(&self, local: Claims, peer: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
         match &self.layer {
             Some(layer) => layer.wrap(local, peer, raw),
             None => raw,
         }
     }
-}
-
-/// The network's part of `AQUEDUCT_FAULTS`. What cannot be read is an error where the environment is first needed.
-fn rehearsal() -> Option<Arc<dyn Layer>> {
-    let plan = Env::get().ok()?.faults.as_ref().filter(|plan| !plan.net.is_empty())?;
-    Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)))
 }
 
 impl fmt::Debug for Network {
