@@ -192,7 +192,7 @@ fn under_attack(machine: Machine, most: f64, test: &str) {
     let loopback: Vec<_> =
         interfaces().unwrap().into_iter().filter(|i| i.loopback && i.ip.is_ipv4()).collect();
     let meeting = Rendezvous::start_on(&loopback, Some(RANKS)).unwrap();
-    let (id, root) = (meeting.unique_id().to_string(), meeting.unique_id().addresses()[0]);
+    let (id, root) = (meeting.unique_id().to_text(), meeting.unique_id().addresses()[0]);
     let folder = tempfile::tempdir().unwrap();
     let board = folder.path().join("board");
     std::fs::write(&board, [ATTACK; 1 + 2 * RANKS as usize]).unwrap();
@@ -215,7 +215,7 @@ fn under_attack(machine: Machine, most: f64, test: &str) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let ended = ranks::start_with(RANKS, test, |_, command| {
-        command.env("AQUEDUCT_UNIQUE_ID", &id).env(BOARD, &board).env("AQUEDUCT_LOG", "error");
+        command.env("AQUEDUCT_UNIQUE_ID", id.expose()).env(BOARD, &board).env("AQUEDUCT_LOG", "error");
     });
     assert!(ended.is_none());
     let said = std::fs::read_to_string(board.with_extension("said")).unwrap();

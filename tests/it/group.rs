@@ -140,7 +140,7 @@ pub(crate) fn processes_with(
             .env("AQUEDUCT_WORLD_SIZE", size.to_string())
             // Tests allocate much memory and touch little of it.
             .env("AQUEDUCT_SOFT_MEMORY", "64G")
-            .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
+            .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose());
     });
     if started.is_some() {
         let bootstrap =

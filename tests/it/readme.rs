@@ -38,7 +38,7 @@ fn as_processes(machine: Machine, test: &str) {
     let meeting = std::cell::OnceCell::new();
     let started = ranks::start_with(2, test, |_, command| {
         let meeting = meeting.get_or_init(|| meet(Some(2)));
-        command.env("TEST_UNIQUE_ID", meeting.unique_id().to_string());
+        command.env("TEST_UNIQUE_ID", meeting.unique_id().to_text().expose());
     });
     let Some(rank) = started else { return };
     let id = std::env::var("TEST_UNIQUE_ID").expect("set above").parse().expect("an id was printed");

@@ -57,7 +57,7 @@ impl Launch {
     /// Starts all ranks and waits for them. The exit code is that of the first rank that failed.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let rendezvous = aqueduct::bootstrap::Rendezvous::start(Some(self.ranks))?;
-        let id = rendezvous.unique_id().to_string();
+        let id = rendezvous.unique_id().to_text();
         catch_signals();
 
         let (ended, endings) = mpsc::channel();
@@ -65,7 +65,7 @@ impl Launch {
         let (open, drained) = mpsc::channel();
         let mut job = Job::default();
         let started = (0..self.ranks).try_for_each(|rank| {
-            let mut child = self.spawn(rank, &id)?;
+            let mut child = self.spawn(rank, id.expose())?;
             if let Some(pipe) = child.stdout.take() {
                 forward(pipe, std::io::stdout(), self.label(rank), open.clone());
             }

@@ -31,6 +31,7 @@ pub(super) enum Command {
     StopListening { unix: bool },
     Close(u64),
     Failed(u64),
+    Rest(u64),
     Stop,
 }
 
@@ -95,6 +96,11 @@ impl Bell {
     /// Tells the service thread that the link `id` has failed.
     pub(super) fn failed(&self, id: u64) {
         self.ring(Command::Failed(id));
+    }
+
+    /// Has the service thread leave the link `id` alone for a while, because it needs descriptors that nobody has.
+    pub(super) fn rest(&self, id: u64) {
+        self.ring(Command::Rest(id));
     }
 
     /// Changes what the service thread waits for on a link; does nothing for one it does not serve.

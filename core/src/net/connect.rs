@@ -126,6 +126,17 @@ impl Network {
     }
 }
 
+/// Whether a failure to connect says that the peer is not there, rather than that this process cannot connect.
+pub(crate) fn tells_of_loss(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::PeerLost | ErrorKind::Timeout => true,
+        ErrorKind::System => {
+            !matches!(error.code(), libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EACCES)
+        }
+        _ => false,
+    }
+}
+
 /// How one attempt to connect failed.
 enum Attempt {
     Final(Error),

@@ -12,7 +12,7 @@ use super::stream::lost;
 use super::{Claims, sys};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 
 /// Bytes that may wait in a link. Beyond it the peer does not read, and posting is an error.
 const MAX_QUEUED: usize = 64 << 20;
@@ -30,6 +30,8 @@ pub(super) struct LinkInner {
     peer: Claims,
     max_frame: u32,
     bell: Arc<Bell>,
+    /// The peer has sent what this process has no descriptors for.
+    starved: AtomicBool,
     out: Mutex<Outbound>,
     drained: Condvar,
 }
@@ -64,8 +66,8 @@ impl Link {
         max_frame: u32,
         bell: Arc<Bell>,
     ) -> Self {
-        let (out, drained) = (Mutex::default(), Condvar::new());
-        Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, bell, out, drained }) }
+        let (starved, out, drained) = (AtomicBool::new(false), Mutex::default(), Condvar::new());
+        Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, bell, starved, out, drained }) }
     }
 
     /// A number that no other link of this reactor has or will have.
@@ -81,6 +83,12 @@ impl Link {
     /// Bytes of frames accepted for sending since the link was made.
     pub fn sent(&self) -> u64 {
         lock(&self.inner.out).posted
+    }
+
+    /// Whether the peer has sent something that waits because this process is out of file descriptors: while it does, the
+    /// peer cannot be heard, which is not its fault.
+    pub fn is_starved(&self) -> bool {
+        self.inner.starved.load(Ordering::Relaxed)
     }
 
     /// Sends a frame without ever waiting: what the socket does not take now is queued. An error if the link is
@@ -153,6 +161,15 @@ impl LinkInner {
         self.bell.register(self.raw.fd(), events, self.id)
     }
 
+    pub(super) fn set_starved(&self, starved: bool) {
+        self.starved.store(starved, Ordering::Relaxed);
+    }
+
+    /// Stops watching the socket until [`register`](Self::register).
+    pub(super) fn unregister(&self) {
+        self.bell.unregister(self.raw.fd());
+    }
+
     /// Sends what is queued, as far as the socket takes it.
     pub(super) fn writable(&self) {
         self.write_some(&mut lock(&self.out));
@@ -206,6 +223,10 @@ impl LinkInner {
                     }
                     return;
                 }
+                Err(error) if sys::exhausted(&error) => {
+                    log::debug!("descriptors for rank {} wait to be sent: {error}", self.peer.from);
+                    return self.bell.rest(self.id);
+                }
                 Err(error) => return self.break_off(out, error),
             }
         }
@@ -236,7 +257,7 @@ mod models {
     use std::time::Duration;
 
     use super::*;
-    use crate::sync::{AtomicU32, Ordering};
+    use crate::sync::AtomicU32;
 
     /// A socket that is full until somebody makes room, and takes a byte at a time then.
     #[derive(Debug)]

@@ -6,6 +6,7 @@
 //! listeners with one thread. There is no confidentiality and no protection against someone who can alter packets
 //! between two hosts: the secret keeps strangers out, it does not hide what is said.
 
+mod admission;
 mod bell;
 mod connect;
 mod faulty;
@@ -35,6 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use connect::tells_of_loss;
 pub use frame::{Frame, MAX_FDS};
 pub use interface::{Interface, choose, interfaces};
 pub use link::Link;
@@ -42,11 +44,10 @@ pub use listener::{Listener, Rejections};
 pub use pollable::{Acceptor, Interest, Next, Pollable, Registration};
 pub use raw::{Layer, RawStream};
 pub use reactor::{Handler, Reactor, ReactorConfig};
-pub use secret::{Secret, random_bytes};
+pub use secret::{Secret, SecretText, random_bytes};
 pub use stream::Stream;
 
-use crate::env::Env;
-use crate::fault::NetFaults;
+use crate::fault::{NetFaults, Plan};
 pub(crate) use unix::sweep as sweep_sockets;
 
 /// What connections of the library are for; other users of this module take 16 and up.
@@ -101,20 +102,24 @@ pub struct Network {
     secret: Secret,
     max_frame: u32,
     max_pending: usize,
+    ranks: Option<u32>,
+    max_connections: usize,
     handshake_timeout: Duration,
     layer: Option<Arc<dyn Layer>>,
 }
 
 impl Network {
-    /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener,
-    /// five seconds for a proof. The faults that `AQUEDUCT_FAULTS` asks for are put in.
+    /// A network of those who know `secret`: frames up to 16 MiB and some, 128 unproven connections per listener and
+    /// 65536 proven ones, eight of each rank, five seconds for a proof.
     pub fn new(secret: Secret) -> Self {
         Self {
             secret,
             max_frame: (16 << 20) + 4096,
             max_pending: 128,
+            ranks: None,
+            max_connections: 1 << 16,
             handshake_timeout: Duration::from_secs(5),
-            layer: rehearsal(),
+            layer: None,
         }
     }
 
@@ -132,6 +137,20 @@ impl Network {
         self
     }
 
+    /// How many ranks there are. Listeners refuse peers with higher numbers, and more connections than so many ranks need.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: u32) -> Self {
+        self.ranks = Some(ranks);
+        self.with_max_connections(64 + 4 * ranks as usize)
+    }
+
+    /// How many connections of proven peers each listener may have at a time; it refuses further ones, and says so.
+    #[must_use]
+    pub fn with_max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
     /// How long a listener waits for a proof.
     #[must_use]
     pub fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
@@ -146,18 +165,21 @@ impl Network {
         self
     }
 
+    /// Makes connections fail as the network's part of `plan` says; each call starts the plan anew.
+    #[must_use]
+    pub fn with_faults(mut self, plan: Option<&Plan>) -> Self {
+        if let Some(plan) = plan.filter(|plan| !plan.net.is_empty()) {
+            self.layer = Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)));
+        }
+        self
+    }
+
     fn wrap(&self, local: Claims, peer: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
         match &self.layer {
             Some(layer) => layer.wrap(local, peer, raw),
             None => raw,
         }
     }
-}
-
-/// The network's part of `AQUEDUCT_FAULTS`. What cannot be read is an error where the environment is first needed.
-fn rehearsal() -> Option<Arc<dyn Layer>> {
-    let plan = Env::get().ok()?.faults.as_ref().filter(|plan| !plan.net.is_empty())?;
-    Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)))
 }
 
 impl fmt::Debug for Network {

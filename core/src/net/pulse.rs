@@ -106,6 +106,9 @@ impl Watch {
 
     /// What to say of `line` if it has been silent for too long.
     pub(crate) fn silence(&self, line: &Line, now: Instant) -> Option<String> {
+        if line.link.is_starved() {
+            return None;
+        }
         let silence = now.saturating_duration_since(line.heard);
         self.patience.filter(|patience| silence >= *patience).map(|_| {
             format!(

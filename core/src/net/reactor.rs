@@ -16,8 +16,8 @@ use super::frame::{Decoder, Frame};
 use super::link::Link;
 use super::listener::Listener;
 use super::pollable::{Acceptor, Next, Pollable, Registration};
-use super::served::Served;
-use super::stream::{READ_BYTES, Stream};
+use super::served::{Served, Turn};
+use super::stream::{READ_BYTES, Stream, starved};
 use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -238,7 +238,8 @@ impl Service {
             return 0;
         }
         let times = self.listeners.values().filter_map(Listener::next_expiry);
-        let times = times.chain(self.links.values().filter_map(|served| served.close_by));
+        let times =
+            times.chain(self.links.values().flat_map(|served| [served.close_by, served.resume_at]).flatten());
         let times = times.chain(self.due.iter().map(|(at, _)| *at));
         // One who stops ticks no more: a tick that is due would keep it from waiting.
         let Some(next) = times.chain(self.stop_by.or(self.next_tick)).min() else { return -1 };
@@ -281,6 +282,7 @@ impl Service {
                     self.finish(id, why);
                 }
             }
+            Command::Rest(id) => self.rest(id),
             Command::Stop => self.stop(),
         }
     }
@@ -332,7 +334,7 @@ impl Service {
             link.inner.set_closing();
         }
         let closing = link.inner.closing();
-        self.links.insert(id, Served { link, decoder, close_by: None });
+        self.links.insert(id, Served { link, decoder, close_by: None, resume_at: None });
         if closing {
             self.close_when_sent(id, LINGER);
         }
@@ -373,13 +375,40 @@ impl Service {
         if ready & sys::WRITE != 0 {
             served.link.inner.writable();
         }
-        if ready & !sys::WRITE != 0
-            && let Err(why) = served.read(self.handler.as_mut(), &mut self.buffer)
-        {
-            return self.finish(id, why);
+        if ready & !sys::WRITE != 0 {
+            match served.read(self.handler.as_mut(), &mut self.buffer) {
+                Err(why) => return self.finish(id, why),
+                Ok(Turn::Starved(error)) => {
+                    let link = served.link.clone();
+                    if !link.is_starved() {
+                        log::warn!("{}", starved(link.peer(), error));
+                    }
+                    link.inner.set_starved(true);
+                    self.rest(id);
+                }
+                Ok(Turn::Read(_) | Turn::Empty) => {}
+            }
         }
         if self.links[&id].link.inner.closing() {
             self.close_when_sent(id, LINGER);
+        }
+    }
+
+    /// Leaves a link alone for a while: it stays readable, and its peer's end is told of without being asked for, so
+    /// that watching it would be a busy loop.
+    fn rest(&mut self, id: u64) {
+        if let Some(served) = self.links.get_mut(&id) {
+            served.link.inner.unregister();
+            served.resume_at = Some(Instant::now() + sys::REST);
+        }
+    }
+
+    fn resume(&mut self, id: u64) {
+        let Some(served) = self.links.get_mut(&id) else { return };
+        served.resume_at = None;
+        match served.link.inner.register() {
+            Ok(()) => self.serve_link(id, sys::READ | sys::WRITE),
+            Err(error) => self.finish(id, Error::system("reactor", "cannot serve a link", error)),
         }
     }
 
@@ -412,6 +441,9 @@ impl Service {
         for id in late {
             self.finish(id, Error::new(ErrorKind::Aborted, "close", "the link was closed on this side"));
         }
+        let rested: Vec<u64> =
+            self.links.iter().filter(|(_, served)| due(served.resume_at)).map(|(id, _)| *id).collect();
+        rested.into_iter().for_each(|id| self.resume(id));
         if self.stop_by.is_some() {
             let sent = self.links.is_empty() && !self.pollables.values().any(|thing| thing.lingers());
             return Ok(sent || due(self.stop_by));

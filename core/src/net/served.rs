@@ -8,6 +8,7 @@ use super::frame::Decoder;
 use super::link::Link;
 use super::reactor::Handler;
 use super::stream::{ended, lost};
+use super::sys;
 use crate::error::Result;
 
 /// Reads in one turn: one busy peer must not starve the others.
@@ -21,44 +22,59 @@ pub(super) struct Served {
     pub(super) decoder: Decoder,
     /// Set when it was closed here: from then on only the peer's end of stream is waited for, until then.
     pub(super) close_by: Option<Instant>,
+    /// Set while this process has no descriptors for what the peer has sent, or cannot send any: when to try again.
+    pub(super) resume_at: Option<Instant>,
+}
+
+/// How a turn of reading ended.
+pub(super) enum Turn {
+    /// Bytes were read.
+    Read(usize),
+    /// There is nothing to read now.
+    Empty,
+    /// The process has no descriptors left for those that have come; they can be read later.
+    Starved(io::Error),
 }
 
 impl Served {
     /// Reads and delivers what is there, up to a bound.
-    pub(super) fn read(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<()> {
+    pub(super) fn read(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<Turn> {
+        let mut turn = Turn::Empty;
         for _ in 0..READS {
-            match self.receive(handler, buffer)? {
-                Some(count) if count == buffer.len() => {}
-                // Nothing more was there, or only what lies behind descriptors; epoll tells of both.
-                _ => break,
+            turn = self.receive(handler, buffer)?;
+            // After a part of the buffer nothing more was there, or only what lies behind descriptors; epoll tells of both.
+            if !matches!(turn, Turn::Read(count) if count == buffer.len()) {
+                break;
             }
         }
-        Ok(())
+        Ok(turn)
     }
 
     /// Reads and delivers all that is there, when nobody will tell of more. How that ends changes nothing.
     pub(super) fn drain(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) {
         let mut reads = 0;
-        while reads < LAST_READS && matches!(self.receive(handler, buffer), Ok(Some(_))) {
+        while reads < LAST_READS && matches!(self.receive(handler, buffer), Ok(Turn::Read(_))) {
             reads += 1;
         }
     }
 
-    /// Reads once, which ends where descriptors begin, and delivers: how many bytes there were, if any.
-    fn receive(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<Option<usize>> {
+    /// Reads once, which ends where descriptors begin, and delivers.
+    fn receive(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<Turn> {
         let (mut fds, peer) = (Vec::new(), self.link.peer());
         let count = match self.link.inner.raw.read(buffer, &mut fds) {
             Ok(0) => return Err(ended("recv", peer, &self.decoder)),
             Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Turn::Empty),
+            Err(error) if sys::exhausted(&error) => return Ok(Turn::Starved(error)),
             Err(error) => return Err(lost("recv", peer, error)),
         };
         if self.close_by.is_none() {
             self.decoder.push(&buffer[..count], &mut fds)?;
             while let Some(frame) = self.decoder.pop() {
+                self.link.inner.set_starved(false);
                 handler.frame(&self.link, frame)?;
             }
         }
-        Ok(Some(count))
+        Ok(Turn::Read(count))
     }
 }

@@ -113,7 +113,7 @@ pub(crate) fn processes(size: u32, name: &str, expected: Expected, run: impl FnO
                 .env(INSIDE, name)
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", size.to_string())
-                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_string())
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::Result;
-use aqueduct::bootstrap::TcpBootstrap;
+use aqueduct::bootstrap::{BootstrapConfig, TcpBootstrap};
 use aqueduct::comm::CommunicatorConfig;
 use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Context, Device, Driver};
@@ -33,7 +33,8 @@ fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
                 let (id, faults) = (meeting.unique_id(), faults.clone());
                 scope.spawn(move || {
                     let context = Context::new(&Device::new(driver, rank)?)?;
-                    let bootstrap = TcpBootstrap::with_layer(rank, 2, id, faults.clone(), PATIENCE.into())?;
+                    let settings = BootstrapConfig::from_env()?.with_layer(faults.clone());
+                    let bootstrap = TcpBootstrap::with_config(rank, 2, id, &settings, PATIENCE.into())?;
                     let config = CommunicatorConfig::default()
                         .with_interface(Ipv4Addr::LOCALHOST.into())
                         .with_semaphores(64)

@@ -103,7 +103,7 @@ impl Moment {
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", self.ranks.to_string())
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string())
+                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose())
                 .env("XDG_RUNTIME_DIR", baseline.folder.path())
                 .process_group(0);
             if self.go_on {

@@ -114,7 +114,7 @@ fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", "3")
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
+                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose());
             command.spawn().expect("a rank can be started")
         };
         let children: Vec<_> = (0..3).map(spawn).collect();

@@ -76,10 +76,10 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
     let each = ranks::ranks_per_process(ranks)?;
     let meeting = Rendezvous::start(Some(ranks))?;
-    let id = meeting.unique_id().to_string();
+    let id = meeting.unique_id().to_text();
     let mut parts = (0..ranks)
         .step_by(each as usize)
-        .map(|first| Process::start(first, each.min(ranks - first), ranks, &id, timeout))
+        .map(|first| Process::start(first, each.min(ranks - first), ranks, id.expose(), timeout))
         .collect::<Result<Vec<_>>>()?;
     for process in &mut parts {
         let line = process.line()?;

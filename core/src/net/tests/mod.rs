@@ -7,6 +7,7 @@ mod strangers;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::admission::MAX_PER_RANK;
 use super::*;
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, Result};
