@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::TcpBootstrap;
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{BufferOptions, CUresult, Context, Device, Driver, GpuBuffer, HandlePolicy};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::{Deadline, Error, ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 

@@ -10,6 +10,7 @@ use super::capture;
 use super::context::Context;
 use super::driver::call;
 use super::keep::KeepAlive;
+use super::outcomes::Outcomes;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
@@ -49,6 +50,7 @@ struct ExecInner {
     nodes: usize,
     /// Executable graphs are not internally synchronised: launches take turns.
     turn: Mutex<()>,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -81,7 +83,10 @@ impl GraphExec {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live output and the graph is alive; what is made is destroyed once, in `Drop`.
         context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
-        let inner = ExecInner { raw, nodes, turn: Mutex::default(), context: context.clone() };
+        // Streams that joined were waited for, so the first one depends on what they depend on.
+        let outcomes = Outcomes::default();
+        outcomes.inherit(stream.outcomes());
+        let inner = ExecInner { raw, nodes, turn: Mutex::default(), outcomes, context: context.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -92,9 +97,11 @@ impl GraphExec {
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let _turn = lock(&self.inner.turn);
         // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
-        stream.enqueue([self.keep()], || unsafe {
+        let launched = stream.enqueue([self.keep()], || unsafe {
             call!(stream.context().driver(), cuGraphLaunch(self.inner.raw, stream.raw()))
-        })
+        });
+        stream.outcomes().inherit(&self.inner.outcomes);
+        launched
     }
 
     /// Moves the graph's description to the device, so that the first launch is as fast as the others. The stream

@@ -29,6 +29,7 @@ mod launch;
 mod link;
 mod module;
 mod order;
+mod outcomes;
 mod pinned;
 mod pod;
 mod pointer;

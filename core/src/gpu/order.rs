@@ -12,7 +12,9 @@ impl Event {
     /// What the driver says, for example that the stream belongs to another context.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
-        stream.enqueue([], || unsafe { self.record_raw(stream.raw()) })
+        stream.enqueue([], || unsafe { self.record_raw(stream.raw()) })?;
+        self.outcomes().replace(stream.outcomes());
+        Ok(())
     }
 }
 
@@ -28,6 +30,8 @@ impl Stream {
         // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
         self.enqueue([], || unsafe {
             call!(self.context().driver(), cuStreamWaitEvent(self.raw(), event.raw(), 0))
-        })
+        })?;
+        self.outcomes().inherit(event.outcomes());
+        Ok(())
     }
 }

@@ -11,10 +11,12 @@ use super::context::Context;
 use super::driver::call;
 use super::event::Event;
 use super::keep::KeepAlive;
+use super::outcomes::Outcomes;
 use super::query::{is_capturing, is_idle, poll_until};
 use super::reaper::{Retired, Sweep};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::sync::{Mutex, lock};
 
 /// A queue of device work. Cheap to clone; clones are the same queue.
@@ -33,6 +35,7 @@ struct StreamInner {
     /// stream to a capture or ends its capture finds both done.
     order: Mutex<()>,
     kept: Mutex<Kept>,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -76,8 +79,9 @@ impl Stream {
     }
 
     fn make(context: &Context, raw: CUstream, owned: bool) -> Self {
-        let (order, kept, context) = (Mutex::default(), Mutex::default(), context.clone());
-        let inner = Arc::new(StreamInner { raw, owned, order, kept, context });
+        let (order, kept, outcomes) = (Mutex::default(), Mutex::default(), Outcomes::default());
+        let context = context.clone();
+        let inner = Arc::new(StreamInner { raw, owned, order, kept, outcomes, context });
         let sweep: Weak<dyn Sweep> = Arc::<StreamInner>::downgrade(&inner);
         inner.context.watch(raw, sweep);
         Self { inner }
@@ -125,6 +129,7 @@ impl Stream {
         // Dropped last, outside the locks: a buffer's Drop looks at every stream.
         let mut done = Vec::new();
         let _order = lock(&self.inner.order);
+        self.inner.outcomes.begin_work();
         context.noted(work())?;
         context.noted(self.inner.keep(what.into_iter(), &mut done))
     }
@@ -136,29 +141,50 @@ impl Stream {
         change()
     }
 
+    /// Has waits for this stream ask `outcome`, once its work is done, whether that work gave up a wait. Call it after
+    /// enqueuing work that waits for a peer. Work captured into a graph takes it along.
+    pub(crate) fn depend_on(&self, outcome: &Arc<dyn Outcome>) {
+        self.inner.outcomes.add(outcome);
+    }
+
+    pub(super) fn outcomes(&self) -> &Outcomes {
+        &self.inner.outcomes
+    }
+
     /// Whether all work enqueued so far is done. During a capture it is not.
     ///
     /// # Errors
-    /// A failure of the work itself, or what the driver says.
+    /// A failure of the work itself, which kernels that gave up a wait are, too; what the driver says.
     pub fn is_idle(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
-        context.noted(is_idle(context.driver(), self.raw()))
+        let idle = context.noted(is_idle(context.driver(), self.raw()))?;
+        if idle {
+            self.inner.outcomes.settle("is_idle")?;
+        }
+        Ok(idle)
     }
 
     /// Waits until all work enqueued so far is done.
     ///
+    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a port
+    /// fails. The driver calls that done; here it is an error, returned until new work is enqueued, and the data that the
+    /// kernels were to move may not be there.
+    ///
     /// # Errors
-    /// Timeout, leaving the work running; a failure of the work itself; invalid usage during a capture.
+    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage during a
+    /// capture.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.is_capturing()? {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
         }
-        poll_until("synchronize", "a stream", deadline.into(), || self.is_idle())?;
-        let _entered = self.context().enter()?;
+        let context = self.context();
+        let _entered = context.enter()?;
+        let idle = || context.noted(is_idle(context.driver(), self.raw()));
+        poll_until("synchronize", "a stream", deadline.into(), idle)?;
         self.inner.sweep();
-        self.context().reap_waiting();
-        Ok(())
+        context.reap_waiting();
+        self.inner.outcomes.settle("synchronize")
     }
 
     /// Whether a capture into a graph is on, here or started by the stream's owner.

@@ -35,6 +35,7 @@ use self::letters::Letters;
 use crate::abort::{Abort, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::fork::Creator;
 use crate::group::frames;
 use crate::group::standing::{Standing, Waiters};
@@ -343,6 +344,13 @@ impl Control {
             }
         }
         Ok(())
+    }
+}
+
+/// Kernels that wait for a peer give up when the communicator aborts.
+impl Outcome for Control {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        if self.forked() { Ok(()) } else { self.check(op) }
     }
 }
 

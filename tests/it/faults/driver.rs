@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{CUresult, Context, Device, Driver, GpuBuffer};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::{ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use aqueduct::Result;
 use aqueduct::bootstrap::{BootstrapConfig, TcpBootstrap};
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct_tests::ranks;
 
 use super::{PATIENCE, descriptors, job, judge, reap, settles};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::Stream;
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{ChannelTrigger, LEFT_TOLD, Operation, TriggerKind};
 use aqueduct_tests::ranks;

@@ -1,17 +1,21 @@
 //! The parts of a port channel.
 
+use std::fmt;
+use std::sync::Arc;
+
 use aqueduct_ptx::abi::{AbortHandle, Fifo};
 
 use super::ids::{MemoryId, SemaphoreId};
 use super::proxy_service::ProxyService;
 use super::registry::Parts;
+use super::state::PortOutcome;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::Result;
+use crate::failure::Outcome;
 use crate::gpu::KeepAlive;
 use crate::sync::lock;
 
 /// The parts of a port channel, kept alive.
-#[derive(Debug)]
 pub(crate) struct Port {
     pub(super) service: ProxyService,
     pub(super) id: SemaphoreId,
@@ -21,6 +25,8 @@ pub(crate) struct Port {
     pub(crate) fifo: Fifo,
     pub(crate) abort: AbortHandle,
     pub(crate) flushed: u64,
+    /// Whom waits for streams ask whether kernels that wait for this port gave up.
+    pub(crate) outcome: Arc<dyn Outcome>,
     pub(super) _keep: [KeepAlive; 3],
 }
 
@@ -55,7 +61,14 @@ impl ProxyService {
             fifo: proxy.fifo(),
             abort: ports.abort_handle(id),
             flushed: ports.flushed_ptr(id),
+            outcome: Arc::new(PortOutcome { ports: ports.clone(), id }),
             _keep: [queue, words, ports.keep_alive()],
         })
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port").field("service", &self.service).field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use aqueduct_ptx::abi::AbortHandle;
 use super::ids::SemaphoreId;
 use crate::comm::AbortReport;
 use crate::error::{Error, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::gpu::{Context, DeviceSlice, KeepAlive};
 use crate::proxy::words::Words;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -153,6 +153,18 @@ impl Ports {
 
     fn state(&self, id: SemaphoreId) -> &State {
         &self.states[usize::from(id.0)]
+    }
+}
+
+/// What kernels that wait for one semaphore's port depend on.
+pub(super) struct PortOutcome {
+    pub(super) ports: Arc<Ports>,
+    pub(super) id: SemaphoreId,
+}
+
+impl Outcome for PortOutcome {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.ports.check(self.id).map_err(|error| error.of(op))
     }
 }
 
