@@ -13,7 +13,7 @@ use super::peer::PeerInfo;
 use crate::abort::AbortCause;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::net::pulse::TICK;
+use crate::net::heartbeat::TICK;
 use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret, tells_of_loss};
 
 /// The purpose of control links in [`Claims`].
