@@ -14,7 +14,7 @@ use super::unique_id::{UniqueId, read_address, write_address};
 use super::{Bootstrap, MAX_MESSAGE, MAX_RANKS};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::net::pulse::{Line, TICK, Watch};
+use crate::net::heartbeat::{Monitor, MonitoredLink, TICK};
 use crate::net::{
     Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
     tells_of_loss,
@@ -265,14 +265,14 @@ impl Bootstrap for TcpBootstrap {
 struct Peers {
     mailbox: Mailbox,
     links: Mutex<HashMap<u32, PeerLinks>>,
-    watch: Mutex<Watch>,
+    watch: Mutex<Monitor>,
 }
 
 /// The connections with one peer.
 #[derive(Debug, Default)]
 struct PeerLinks {
     /// Two if both sides connected at the same time.
-    open: Vec<Line>,
+    open: Vec<MonitoredLink>,
     /// Set while this side connects: the peer may have sent on that connection and closed all others already.
     connecting: bool,
     /// Why the last link closed, while it is not known yet whether there will be another.
@@ -282,11 +282,11 @@ struct PeerLinks {
 impl Peers {
     fn new(patience: Option<Duration>) -> Self {
         let (mailbox, links) = (Mailbox::default(), Mutex::default());
-        Self { mailbox, links, watch: Mutex::new(Watch::new(patience)) }
+        Self { mailbox, links, watch: Mutex::new(Monitor::new(patience)) }
     }
 
     fn accepted(&self, peer: u32, link: &Link) {
-        lock(&self.links).entry(peer).or_default().open.push(Line::new(link.clone()));
+        lock(&self.links).entry(peer).or_default().open.push(MonitoredLink::new(link.clone()));
     }
 
     fn heard(&self, link: &Link) {
@@ -339,7 +339,7 @@ impl Peers {
             Ok(stream) => {
                 // Under the lock: the service thread cannot close the link before it is in the list.
                 let link = reactor.add(stream);
-                links.open.push(Line::new(link.clone()));
+                links.open.push(MonitoredLink::new(link.clone()));
                 Ok(link)
             }
             Err(error) => {

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::group::control::{Control, Service};
 use crate::group::neighbours::{eager_openers, eager_peers};
 use crate::group::peer::PeerInfo;
-use crate::net::pulse::TICK;
+use crate::net::heartbeat::TICK;
 use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret, tells_of_loss};
 
 /// The purpose of control links in [`Claims`].

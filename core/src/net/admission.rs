@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::Claims;
+use super::claims::Claims;
 use crate::error::{Error, ErrorKind};
 use crate::sync::{Mutex, lock};
 

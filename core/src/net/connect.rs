@@ -7,10 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::claims::{Address, Claims};
 use super::handshake::{Failure, Handshake, Progress};
+use super::network::Network;
 use super::raw::{RawStream, Socket};
 use super::stream::Stream;
-use super::{Address, Claims, Network, secret, sys, unix};
+use super::{secret, sys, unix};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 

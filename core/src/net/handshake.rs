@@ -21,9 +21,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::admission::{Admission, Permit, Refusal};
+use super::claims::Claims;
 use super::raw::RawStream;
 use super::secret::{MAC_BYTES, Secret, random_bytes};
-use super::{Claims, sys};
+use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireResult, Writer};
 

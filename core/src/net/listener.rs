@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::Admission;
+use super::claims::{Address, Claims};
 use super::connect::{SockAddr, local_address};
 use super::handshake::{Failure, Handshake, Progress};
+use super::network::Network;
 use super::raw::{RawStream, Socket};
 use super::stream::Stream;
 use super::sys::{self, Epoll};
 use super::unix::{self, SocketDir};
-use super::{Address, Claims, Network};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 

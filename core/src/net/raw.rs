@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::admission::Permit;
+use super::claims::Claims;
 use super::frame::MAX_FDS;
-use super::{Claims, sys};
+use super::sys;
 
 /// A connected, non-blocking byte stream that can carry file descriptors if it is local.
 ///

@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use super::claims::Claims;
 use super::frame::{self, Decoder, Frame};
+use super::network::Network;
 use super::raw::RawStream;
-use super::{Claims, Network, sys};
+use super::sys;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 

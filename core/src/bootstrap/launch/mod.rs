@@ -9,10 +9,12 @@ mod discover;
 mod file;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
+mod launcher;
 mod pmi;
 mod pmix;
 mod slurm;
 mod store;
+mod vars;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -22,11 +24,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use discover::{Launch, Launcher};
+pub use launcher::{Launch, Launcher};
 pub use slurm::{NodeList, TaskCounts};
 
-use self::discover::Service;
 use self::file::{Place, read_private};
+use self::launcher::Service;
 use self::pmix::Pmix;
 use self::store::Store;
 use super::{Bootstrap, BootstrapConfig, Rendezvous, TcpBootstrap, UniqueId, local};

@@ -5,6 +5,8 @@ mod reactor;
 mod strangers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::MAX_PER_RANK;

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Instant;
 
 use super::frame::Decoder;
+use super::handler::Handler;
 use super::link::Link;
-use super::reactor::Handler;
 use super::stream::{ended, lost};
 use super::sys;
 use crate::error::Result;
@@ -16,8 +16,8 @@ const READS: usize = 8;
 /// Reads for what a peer said before its link failed: more than a socket holds.
 const LAST_READS: usize = 4096;
 
-/// A link and what has come on it.
-pub(super) struct Served {
+/// Reads from a link, and gives the frames to a handler.
+pub(super) struct LinkReader {
     pub(super) link: Link,
     pub(super) decoder: Decoder,
     /// Set when it was closed here: from then on only the peer's end of stream is waited for, until then.
@@ -36,7 +36,7 @@ pub(super) enum Turn {
     Starved(io::Error),
 }
 
-impl Served {
+impl LinkReader {
     /// Reads and delivers what is there, up to a bound.
     pub(super) fn read(&mut self, handler: &mut dyn Handler, buffer: &mut [u8]) -> Result<Turn> {
         let mut turn = Turn::Empty;

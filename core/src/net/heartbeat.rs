@@ -5,34 +5,36 @@
 //! thread, which no user code can hold up, and a rank from which a link has brought nothing for the peer timeout counts
 //! as lost. Any frame is a sign of life.
 //!
-//! A watcher that did not run itself has heard nothing either, and must not blame others for it: the service thread
-//! looks at the clock every [`TICK`], and after a [`GAP`] in its own looks all others have some
-//! time to be heard before they are judged.
+//! A process that did not run itself has heard nothing either, and must not blame others for it: the service thread
+//! reads the clock every [`TICK`], and after a [`GAP`] between two reads it gives all peers some time to be heard before
+//! it judges them. For the same reason it does not judge a peer whose frames wait because this process is out of file
+//! descriptors.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-use super::Link;
+use super::link::Link;
 
-/// How often the service thread looks at the clock.
+/// How often the service thread reads the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
-/// How long a rank that watches may leave a link without a frame. One that does not watch says nothing of itself: with the
-/// watch off on all ranks, as debuggers need it and the start of thousands of ranks on one machine, nobody pays for it.
+/// A rank whose monitor is on sends something on every link at least this often. With the monitor off it sends no signs of
+/// life: debuggers need that, and so does the start of thousands of ranks on one machine.
 const BEAT: Duration = Duration::from_millis(500);
 /// The shortest time of silence after which a rank may count as lost: twice a beat, and the tick that sends it.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1250);
-/// So long between two looks at the clock, and this process did not run: it was stopped, or the machine is overloaded.
+/// If this much time passes between two clock reads, this process was stopped or starved, so a peer's silence is not the
+/// peer's fault.
 const GAP: Duration = Duration::from_secs(1);
 
-/// A link and when something last crossed it.
+/// A link, and when something last crossed it in each direction.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct MonitoredLink {
     pub(crate) link: Link,
     heard: Instant,
     said: Instant,
 }
 
-impl Line {
+impl MonitoredLink {
     pub(crate) fn new(link: Link) -> Self {
         let now = Instant::now();
         Self { link, heard: now, said: now }
@@ -42,7 +44,7 @@ impl Line {
         self.heard = now;
     }
 
-    /// Leaves it [`SHORTEST`] from now on to be heard, whatever was before: what `patience` is worth after a gap.
+    /// Gives the peer at least [`SHORTEST`] from now on to be heard, after a gap of this process.
     pub(crate) fn excuse(&mut self, now: Instant, patience: Option<Duration>) {
         let spent = patience.unwrap_or_default().saturating_sub(SHORTEST);
         self.heard = now.checked_sub(spent).map_or(self.heard, |latest| latest.max(self.heard));
@@ -62,16 +64,17 @@ impl Line {
     }
 }
 
-/// The service thread's own clock.
+/// Judges the silence of peers by the service thread's own clock.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Monitor {
     patience: Option<Duration>,
+    /// When the clock was last read.
     looked: Instant,
     /// The last gap, and when it ended.
     last: Option<(Instant, Duration)>,
 }
 
-impl Watch {
+impl Monitor {
     /// `patience` is the peer timeout; `None` never blames anyone.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
         Self { patience, looked: Instant::now(), last: None }
@@ -87,29 +90,29 @@ impl Watch {
         Some(now.saturating_duration_since(self.looked)).filter(|gap| *gap >= GAP)
     }
 
-    /// A gap that has just ended, or is about to, after which others will have given up this process.
+    /// A gap that has just ended, or is about to end, and was so long that others will have given up this process.
     pub(crate) fn given_up(&self, now: Instant) -> Option<Duration> {
         let recent = self.last.filter(|(end, _)| now.saturating_duration_since(*end) < SHORTEST);
         let gap = self.gap(now).or(recent.map(|(_, gap)| gap));
         gap.filter(|gap| self.patience.is_some_and(|patience| *gap >= patience))
     }
 
-    /// A look at the clock. A gap that it ends is no fault of those behind `lines`.
-    pub(crate) fn look<'a>(&mut self, now: Instant, lines: impl Iterator<Item = &'a mut Line>) {
+    /// Reads the clock. If a gap ends here, gives the peers behind `links` more time.
+    pub(crate) fn look<'a>(&mut self, now: Instant, links: impl Iterator<Item = &'a mut MonitoredLink>) {
         if let Some(gap) = self.gap(now) {
             log::debug!("this process did not run for {:.1} s", gap.as_secs_f64());
-            lines.for_each(|line| line.excuse(now, self.patience));
+            links.for_each(|link| link.excuse(now, self.patience));
             self.last = Some((now, gap));
         }
         self.looked = now;
     }
 
-    /// What to say of `line` if it has been silent for too long.
-    pub(crate) fn silence(&self, line: &Line, now: Instant) -> Option<String> {
-        if line.link.is_starved() {
+    /// The reason to give up the peer of `monitored` if it has been silent for too long.
+    pub(crate) fn silence(&self, monitored: &MonitoredLink, now: Instant) -> Option<String> {
+        if monitored.link.is_starved() {
             return None;
         }
-        let silence = now.saturating_duration_since(line.heard);
+        let silence = now.saturating_duration_since(monitored.heard);
         self.patience.filter(|patience| silence >= *patience).map(|_| {
             format!(
                 "it has been silent for {:.1} s: its process is stopped, its host is down or overloaded, the network to it \
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_the_watchers_own_and_is_seen_once() {
-        let mut watch = Watch::new(Some(Duration::from_secs(3)));
+        let mut watch = Monitor::new(Some(Duration::from_secs(3)));
         let start = watch.looked;
         let at = |ms| start + Duration::from_millis(ms);
         for (now, gap) in [(300, None), (1200, None), (9200, Some(Duration::from_secs(8))), (9450, None)] {
