@@ -24,7 +24,7 @@ pub use crate::memory::{HostBuffer, RegisteredMemory};
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
-pub use communicator::{Communicator, RESERVED_TAGS};
+pub use communicator::Communicator;
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;
 pub use connection::{Batch, Connection};

@@ -39,7 +39,7 @@ use crate::failure::Outcome;
 use crate::fork::Creator;
 use crate::group::frames;
 use crate::group::standing::{Standing, Waiters};
-use crate::group::subscriber::{Deferred, Subscribers};
+use crate::group::subscriber::{Deferred, Reaction, Subscribers};
 use crate::net::heartbeat::{Monitor, MonitoredLink};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
@@ -333,9 +333,14 @@ impl Control {
             frames::LETTER => self.hear_letter(peer, &frame.payload)?,
             other => {
                 if let Some(subscriber) = self.subscribers.of(other) {
-                    let mut later = Vec::new();
-                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut later);
-                    later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    let mut reaction = Reaction::default();
+                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut reaction);
+                    reaction.later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    for (kind, payload) in reaction.answers {
+                        if let Err(error) = self.post(peer, kind, &payload, Vec::new()) {
+                            log::debug!("cannot answer rank {peer}: {error}");
+                        }
+                    }
                     return taken;
                 }
                 let message =

@@ -5,7 +5,7 @@ use crate::abort::AbortCause;
 use crate::error::ErrorKind;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
-/// A message about a setup item, see [`wire`](crate::setup::wire).
+/// A message about a setup item, see [`message`](crate::setup::message).
 pub(crate) const SETUP: u16 = 1;
 /// Something that was received is no longer used, see [`ledger`](crate::memory::ledger).
 pub(crate) const RELEASE: u16 = 2;

@@ -1,9 +1,12 @@
 //! Setup items: how they meet, and how they fail.
 
-use aqueduct::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
 use aqueduct::comm::{
-    Communicator, Connection, Device2DeviceSemaphore, Pending, RESERVED_TAGS, RegisteredMemory, Transport,
+    Communicator, Connection, Device2DeviceSemaphore, Pending, RegisteredMemory, Transport,
 };
+use aqueduct::{Deadline, ErrorKind};
 
 use crate::support::{bytes, paint, shortly, soon, threads};
 
@@ -70,7 +73,7 @@ fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
             drop((semaphores, made));
             rank.barrier();
             // The peer's release is on its way; a barrier on another road does not order it.
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(200));
         }
     });
 }
@@ -84,7 +87,6 @@ fn wrong_questions_are_refused_at_once() {
         };
         let peer = 1 - rank.me();
         usage(rank.comm.connect(2, 0, Transport::CudaIpc).unwrap_err(), "no rank 2");
-        usage(rank.comm.recv_memory(peer, RESERVED_TAGS).unwrap_err(), "library's own");
         let pending = rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap();
         usage(rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap_err(), "asked for twice");
         rank.comm.recv_memory(peer, 4).unwrap();
@@ -156,4 +158,68 @@ fn everything_can_be_shared_between_threads() {
     shared::<RegisteredMemory>();
     shared::<Device2DeviceSemaphore>();
     shared::<Pending<Connection>>();
+}
+
+/// Waits until `done`, or fails with `what`.
+fn until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Deadline::after(Duration::from_secs(10));
+    while !done() {
+        assert!(!deadline.expired(), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_was_held_for_a_send_that_timed_out_is_let_go() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        if rank.me() == 0 {
+            let buffer = rank.buffer(4096, aqueduct::gpu::HandlePolicy::Auto);
+            let memory = rank.comm.register_memory(&buffer, Transport::Ethernet).unwrap();
+            rank.comm.send_memory(&memory, peer, 1).unwrap();
+            let error = rank.comm.setup(shortly()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            drop(memory);
+            rank.barrier();
+            rank.barrier();
+            until("the buffer is held for a peer that was refused it", || {
+                rank.comm.check().unwrap();
+                Arc::strong_count(&buffer) == 1
+            });
+        } else {
+            rank.barrier();
+            let memory = rank.comm.recv_memory(peer, 1).unwrap();
+            let error = rank.comm.setup(soon()).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(0)), "{error}");
+            assert!(memory.get().is_err());
+            rank.barrier();
+        }
+        rank.barrier();
+    });
+}
+
+#[test]
+fn the_slots_of_semaphores_that_timed_out_are_free_again() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let connection = connection.get().unwrap();
+        // All 64 that there are.
+        let ask = || (0..64).map(|tag| rank.comm.build_semaphore(&connection, tag).unwrap()).collect();
+        if rank.me() == 0 {
+            let _: Vec<Pending<Device2DeviceSemaphore>> = ask();
+            assert_eq!(rank.comm.setup(shortly()).unwrap_err().kind(), ErrorKind::Timeout);
+            rank.barrier();
+        } else {
+            rank.barrier();
+            let _: Vec<Pending<Device2DeviceSemaphore>> = ask();
+            assert_eq!(rank.comm.setup(soon()).unwrap_err().kind(), ErrorKind::Timeout);
+        }
+        rank.barrier();
+        let again: Vec<Pending<Device2DeviceSemaphore>> = ask();
+        rank.comm.setup(soon()).unwrap();
+        assert!(again.iter().all(Pending::is_ready));
+        rank.barrier();
+    });
 }
