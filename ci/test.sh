@@ -20,7 +20,7 @@ tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
-        concurrent_jobs::jobs_of_two_users_are_right_side_by_side
+        concurrent_jobs::jobs_of_two_users_run_at_the_same_time
 }
 # Its own folder, or everything would be compiled anew in each direction. The software device is only along for the
 # ride here: unoptimised it compiles in seconds.

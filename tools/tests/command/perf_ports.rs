@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use crate::support::{Outcome, aqueduct, run};
 
-/// `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
+/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
 fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
     let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
     run(&mut aqueduct(&[&launch[..], arguments].concat()))
 }
 
-/// The rows of a table as words, of which the last is the number of wrong values.
+/// The rows of a table, split into words. The last word is the number of wrong values.
 #[track_caller]
 fn rows(outcome: &Outcome) -> Vec<Vec<&str>> {
     let lines = outcome.stdout.lines();
@@ -31,7 +31,7 @@ fn sizes<'a>(rows: &[Vec<&'a str>]) -> Vec<&'a str> {
     rows.iter().map(|row| row[0]).collect()
 }
 
-/// Every row has a bare figure and the ratio to it, or none has.
+/// Asserts that every row has a bare figure and a ratio, or that none has.
 #[track_caller]
 fn stands_beside(rows: &[Vec<&str>], bare: bool) {
     for row in rows {
@@ -43,7 +43,7 @@ fn stands_beside(rows: &[Vec<&str>], bare: bool) {
 
 #[test]
 fn pushes_of_few_and_many_threads() {
-    // Far more triggers than slots, by one thread, by parts of a warp, and by two blocks.
+    // Many more triggers than slots, from one thread, from part of a warp, and from two blocks.
     let outcome =
         run(&mut aqueduct(&["perf", "fifo", "-T", "1,33,2048", "-s", "64", "-n", "5000", "-r", "1"]));
     let outcome = outcome.exited(0).prints(&["fifo size 64", "(M/s)", "ratio"]);
@@ -64,7 +64,7 @@ fn pushes_of_several_ranks_at_once() {
 }
 
 #[test]
-fn hops_of_a_port_channel() {
+fn latency_of_a_port_channel() {
     let ways = [
         ("CudaIpc", true, "bare: a word"),
         ("CudaIpc", true, "bare: a position"),
@@ -108,7 +108,7 @@ fn windows_larger_than_the_fifo_in_two_pairs() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn invalid_options_are_refused() {
     let alone = |arguments: &[&str]| run(&mut aqueduct(&[&["perf"], arguments].concat()));
     alone(&["fifo", "-s", "100", "-n", "10"])
         .exited(1)
