@@ -33,7 +33,7 @@ fn sizes<'a>(rows: &[Vec<&'a str>]) -> Vec<&'a str> {
 
 /// Asserts that every row has a bare figure and a ratio, or that none has.
 #[track_caller]
-fn stands_beside(rows: &[Vec<&str>], bare: bool) {
+fn has_bare(rows: &[Vec<&str>], bare: bool) {
     for row in rows {
         for figure in [row[4], row[7]] {
             assert_eq!(figure.parse::<f64>().is_ok_and(|figure| figure > 0.0), bare, "{row:?}");
@@ -49,7 +49,7 @@ fn pushes_of_few_and_many_threads() {
     let outcome = outcome.exited(0).prints(&["fifo size 64", "(M/s)", "ratio"]);
     let rows = rows(&outcome);
     assert_eq!(sizes(&rows), ["1", "33", "2048"]);
-    stands_beside(&rows, true);
+    has_bare(&rows, true);
 }
 
 #[test]
@@ -65,19 +65,19 @@ fn pushes_of_several_ranks_at_once() {
 
 #[test]
 fn latency_of_a_port_channel() {
-    let ways = [
-        ("CudaIpc", true, "bare: a word"),
-        ("CudaIpc", true, "bare: a position"),
+    let cases = [
+        ("CudaIpc", true, "bare: kernel writes a word"),
+        ("CudaIpc", true, "bare: kernel takes a position"),
         ("Ethernet", false, "ours: "),
     ];
-    for (transport, bare, said) in ways {
+    for (transport, bare, meaning) in cases {
         let mut arguments =
             vec!["port-lat", "-t", transport, "-b", "5", "-e", "5000", "-f", "30", "-n", "5", "-r", "1"];
-        arguments.extend(said.ends_with("position").then_some("--fenced"));
-        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), said]);
+        arguments.extend(meaning.ends_with("position").then_some("--fenced"));
+        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), meaning]);
         let rows = rows(&outcome);
         assert_eq!(sizes(&rows), ["0", "8", "152", "4504"]);
-        stands_beside(&rows, bare);
+        has_bare(&rows, bare);
     }
 }
 
@@ -90,7 +90,7 @@ fn windows_of_a_port_channel() {
             let outcome = perf("2", &arguments).exited(0).prints(&[&format!("window {window} ")]);
             let rows = rows(&outcome);
             assert_eq!(sizes(&rows), ["1024", "65536"]);
-            stands_beside(&rows, bare);
+            has_bare(&rows, bare);
         }
     }
 }
@@ -114,7 +114,7 @@ fn invalid_options_are_refused() {
         .exited(1)
         .says(&["100 is no power of two", "the default is 512"]);
     alone(&["fifo", "-T", "0"]).exited(2).says(&["1..=65536"]);
-    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "a multiple of it"]);
+    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "use a multiple of 1024"]);
     alone(&["port-lat"]).exited(2).says(&["--transport"]);
     alone(&["port-put", "-t", "CudaIpc", "-W", "0"]).exited(2).says(&["1..=65536"]);
     alone(&["port-put", "-t", "Pigeon"]).exited(2).says(&["Pigeon"]);

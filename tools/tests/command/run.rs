@@ -102,10 +102,10 @@ fn ranks_do_not_outlive_a_killed_launcher() {
 }
 
 #[test]
-fn a_limit_of_time() {
+fn a_time_limit() {
     let nap = nap();
     let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "1", "--", "sleep", &nap]));
-    outcome.exited(124).says(&["--timeout is over"]);
+    outcome.exited(124).says(&["--timeout expired"]);
     assert_eq!(sleepers(&nap), 0);
 }
 
