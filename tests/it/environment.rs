@@ -49,7 +49,7 @@ fn a_driver_too_old_for_vmm() {
 }
 
 #[test]
-fn a_rendezvous_that_nobody_serves() {
+fn a_rendezvous_whose_server_has_stopped() {
     let rendezvous = start_rendezvous(Some(2));
     let id = rendezvous.unique_id().clone();
     drop(rendezvous);

@@ -71,7 +71,7 @@ fn data_sent_before_leaving_arrives_and_other_ranks_go_on() {
         }
         // Longer than kernels may go on waiting for a rank that has left.
         std::thread::sleep(Duration::from_secs(3));
-        rank.comm.check().expect("nobody waited in vain");
+        rank.comm.check().expect("no wait failed");
         if let Some(channel) = channel {
             let error = channel.wait(&stream).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");

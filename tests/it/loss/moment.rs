@@ -298,7 +298,7 @@ impl fmt::Display for Outcome {
         }
         match self.noticed.iter().max() {
             Some(longest) => write!(f, "all noticed within {longest:?}")?,
-            None => write!(f, "nobody knew")?,
+            None => write!(f, "no rank noticed")?,
         }
         self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
     }
