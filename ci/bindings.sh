@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates the checked-in bindings of sys/cuda-driver-sys (pinned cuda.h) and sys/rdma-core-sys (libibverbs-dev of
-# Debian 12), fails when they differ from what is checked in, and checks the layouts with a C compiler. A maintainer's
-# tool: users never need it.
+# Debian 12), fails if they differ from the checked-in text, and checks the layouts with a C compiler. This is a
+# maintainer's tool that users never need.
 #
 #   ci/bindings.sh          compare; exit 1 on a difference
 #   ci/bindings.sh --bless  write the new text
@@ -54,7 +54,7 @@ compare() { # CRATE HEADER FILE...
         if [ "$bless" = --bless ]; then
             cp "$out/$file.rs" "$crate/src/$file.rs"
         elif ! diff -u "$crate/src/$file.rs" "$out/$file.rs"; then
-            echo "bindings: $crate/src/$file.rs is not what $header gives; run ci/bindings.sh --bless" >&2
+            echo "bindings: $crate/src/$file.rs differs from what $header gives; run ci/bindings.sh --bless" >&2
             status=1
         fi
     done
@@ -70,8 +70,8 @@ generate cuda.h --allowlist-function "$(listed $crate)" \
 python3 ci/bindings.py cuda $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs"
 compare $crate "$pin" bindings table
 
-# The lock types differ between architectures: libc has them all. Flow steering, device memory and the like are only
-# pointed to.
+# The lock types differ between architectures and come from libc. Flow steering, device memory and the like occur only
+# behind pointers.
 crate=sys/rdma-core-sys
 declared=
 generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send_flags|wc_flags)' --allowlist-function "$(listed $crate)" \
@@ -83,7 +83,7 @@ generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send
 python3 ci/bindings.py verbs $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs" "$out/layout.rs"
 compare $crate "rdma-core $rdma_core" bindings table layout
 
-# What libclang found must be what the C compiler sees; and a program with all of it linked statically must start.
+# The layouts that libclang found must be those of the C compiler, and a statically linked program must start.
 VERBS_INCLUDE=$VERBS_INCLUDE timeout 300 cargo test --quiet -p aqueduct-rdma-core-sys --test layout -- --ignored
 archives='-l:libibverbs.a -l:librxe-rdmav34.a'
 linker='-C link-arg=-Wl,--start-group'

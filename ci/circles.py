@@ -143,16 +143,14 @@ class Crate:
                     index = end_of_group(tokens, index)
             word = tokens[index] if index < len(tokens) else ""
             public = "pub" in tokens[start:index]
-            while word in ("const",) and tokens[index + 1] in ("fn", "unsafe", "extern", "async"):
-                index += 1
-                word = tokens[index]
-                if word != "fn":
-                    index = tokens.index("fn", index)
-                    word = "fn"
+            if word == "const" and tokens[index + 1] in ("fn", "unsafe", "extern", "async"):
+                index, word = tokens.index("fn", index), "fn"
             name = tokens[index + 1] if index + 1 < len(tokens) else ""
             if word == "mod" and tokens[index + 2] == ";":
-                near = folder / f"{name}.rs"
-                self.read(near if near.exists() else folder / name / "mod.rs", folder / name, module, name)
+                files = [file for file in (folder / f"{name}.rs", folder / name / "mod.rs") if file.exists()]
+                if not files:
+                    sys.exit(f"circles: {module.file} declares mod {name}, but {folder}/{name}.rs does not exist")
+                self.read(files[0], folder / name, module, name)
                 index += 3
             elif word == "mod":
                 end = end_of_group(tokens, index + 2)

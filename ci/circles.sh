@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Refuses circles between the source files of a crate: ci/circles.py says what counts as a use. ci/circles.txt lists uses
-# that are known to be part of a circle; it only shrinks. Proves first, on planted crates, that it sees what it must.
+# Refuses circles between the source files of a crate; ci/circles.py defines what counts as a use. ci/circles.txt lists
+# uses that are known to be part of a circle; it may only shrink. Proves first, on planted crates, that it finds
+# circles.
 #
 #   ci/circles.sh            fails on a circle that is not listed, and on a listed use that is in no circle any more
 #   ci/circles.sh --bless    rewrites the list
@@ -26,8 +27,8 @@ plant() { # CRATE FILE: the text comes on standard input
 }
 must_see() { # CRATE USE: the only circle of this crate has this use in it
     local out
-    out=$(python3 ci/circles.py check "$planted/none" "$planted/$1") && { echo "circles: blind to the planted $1"; exit 2; }
-    grep -qF "$planted/$1/src/$2" <<<"${out//-> $planted\/$1\/src\//-> }" || { printf 'circles: misread the planted %s:\n%s\n' "$1" "$out"; exit 2; }
+    out=$(python3 ci/circles.py check "$planted/none" "$planted/$1") && { echo "circles: does not see the circle planted in $1"; exit 2; }
+    grep -qF "$planted/$1/src/$2" <<<"${out//-> $planted\/$1\/src\//-> }" || { printf 'circles: misreads the circle planted in %s:\n%s\n' "$1" "$out"; exit 2; }
 }
 
 # Two files name each other through re-exports of the crate's root, one of them in a path and under another name.
@@ -51,11 +52,11 @@ plant clean p/mod.rs <<<'mod low; mod high; pub use low::Low; pub(crate) use hig
 plant clean p/low.rs <<<'pub struct Low; #[cfg(test)] use super::High; #[cfg(all(test, loom))] mod models { fn f(_: super::super::High) {} }'
 plant clean p/high.rs <<<'use super::Low; pub struct High(Low); impl High { fn low(&self) { self.high } #[cfg(test)] fn all() { crate::tests::all() } }'
 plant clean tests.rs <<<'pub fn all() { crate::p::High }'
-python3 ci/circles.py check "$planted/none" "$planted/clean" || { echo "circles: sees circles where there are none"; exit 2; }
+python3 ci/circles.py check "$planted/none" "$planted/clean" || { echo "circles: reports a circle where there is none"; exit 2; }
 # A listed use is accepted while it is part of a circle, and only then.
 python3 ci/circles.py bless "$planted/known" "$planted/parent"
-python3 ci/circles.py check "$planted/known" "$planted/parent" || { echo "circles: does not accept what it listed"; exit 2; }
-python3 ci/circles.py check "$planted/known" "$planted/clean" >/dev/null && { echo "circles: keeps a listed use for ever"; exit 2; }
+python3 ci/circles.py check "$planted/known" "$planted/parent" || { echo "circles: does not accept a listed use"; exit 2; }
+python3 ci/circles.py check "$planted/known" "$planted/clean" >/dev/null && { echo "circles: accepts a listed use that is in no circle"; exit 2; }
 
 python3 ci/circles.py check ci/circles.txt $crates
 known=$(grep -vc '^#' ci/circles.txt || true)

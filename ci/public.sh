@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compares the library's public items, with their signatures, with ci/public-items.txt, so that they change only on purpose.
-# Proves first, on a planted library, that it sees what users would see. Needs python3; rustdoc's JSON is not stable yet,
-# so RUSTC_BOOTSTRAP opens it on a stable compiler.
+# Compares the library's public items, with their signatures, with ci/public-items.txt, so that they change only on
+# purpose. Proves first, on a planted library, that it lists exactly what users can reach. rustdoc's JSON is not stable
+# yet, so RUSTC_BOOTSTRAP enables it on a stable compiler.
 #
 #   ci/public.sh            fails and shows the difference
 #   ci/public.sh --bless    rewrites the list
@@ -27,7 +27,7 @@ pub const unsafe fn raw(p: *const u8) {}
 RUST
 rustdoc --edition 2024 -A warnings -Z unstable-options --output-format json -o "$planted" "$planted/planted.rs"
 python3 ci/public.py "$planted/planted.json" >"$planted/seen"
-diff - "$planted/seen" <<'EXPECTED' || { echo "public: misread the planted library"; exit 2; }
+diff - "$planted/seen" <<'EXPECTED' || { echo "public: misreads the planted library"; exit 2; }
 mod planted
 #[non_exhaustive] struct planted::Seen<T: Copy>
 impl planted::Seen: Clone

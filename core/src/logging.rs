@@ -92,7 +92,8 @@ fn shows(spec: &LogSpec, part: &str) -> bool {
 fn part(target: &str) -> &str {
     let mut names = target.split("::");
     let first = names.next().unwrap_or(target);
-    if first == "aqueduct" { names.next().unwrap_or(first) } else { first }
+    let mut rooms = names.filter(|name| *name != "internals");
+    if first == "aqueduct" { rooms.next().unwrap_or(first) } else { first }
 }
 
 fn expand(pattern: &str, host: &str) -> String {

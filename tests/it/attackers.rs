@@ -191,8 +191,8 @@ fn under_attack(machine: Machine, most: f64, test: &str) {
     allow_files(3 * CROWD as u64);
     let loopback: Vec<_> =
         interfaces().unwrap().into_iter().filter(|i| i.loopback && i.ip.is_ipv4()).collect();
-    let meeting = Rendezvous::start_on(&loopback, Some(RANKS)).unwrap();
-    let (id, root) = (meeting.unique_id().to_text(), meeting.unique_id().addresses()[0]);
+    let rendezvous = Rendezvous::start_on(&loopback, Some(RANKS)).unwrap();
+    let (id, root) = (rendezvous.unique_id().to_text(), rendezvous.unique_id().addresses()[0]);
     let folder = tempfile::tempdir().unwrap();
     let board = folder.path().join("board");
     std::fs::write(&board, [ATTACK; 1 + 2 * RANKS as usize]).unwrap();

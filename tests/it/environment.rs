@@ -10,7 +10,7 @@ use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::{Deadline, Error, ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 
-use crate::group::{Machine, meet};
+use crate::group::{Machine, start_rendezvous};
 
 #[track_caller]
 fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
@@ -49,10 +49,10 @@ fn a_driver_too_old_for_vmm() {
 }
 
 #[test]
-fn a_rendezvous_that_nobody_serves() {
-    let meeting = meet(Some(2));
-    let id = meeting.unique_id().clone();
-    drop(meeting);
+fn a_rendezvous_whose_server_has_stopped() {
+    let rendezvous = start_rendezvous(Some(2));
+    let id = rendezvous.unique_id().clone();
+    drop(rendezvous);
     let since = Instant::now();
     let joined = TcpBootstrap::new(0, 2, &id, Deadline::after(Duration::from_secs(5)));
     let words = ["rank 0 cannot join at the rendezvous", "still runs", "firewall"];

@@ -49,7 +49,7 @@ impl Rank {
 
     fn join_with(machine: Machine, bootstrap: Arc<dyn Bootstrap>, config: CommunicatorConfig) -> Self {
         let context = context(&machine.driver(), bootstrap.rank());
-        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks meet");
+        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks connect");
         Self { comm, bootstrap }
     }
 
@@ -132,25 +132,25 @@ pub(crate) fn processes_with(
     config: CommunicatorConfig,
     run: impl FnOnce(Rank),
 ) {
-    let meeting = OnceCell::new();
+    let rendezvous = OnceCell::new();
     let started = ranks::start_with(size, test, |rank, command| {
-        let meeting = meeting.get_or_init(|| meet(Some(size)));
+        let rendezvous = rendezvous.get_or_init(|| start_rendezvous(Some(size)));
         command
             .env("AQUEDUCT_RANK", rank.to_string())
             .env("AQUEDUCT_WORLD_SIZE", size.to_string())
             // Tests allocate much memory and touch little of it.
             .env("AQUEDUCT_SOFT_MEMORY", "64G")
-            .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose());
+            .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose());
     });
     if started.is_some() {
         let bootstrap =
-            bootstrap::from_env().expect("the ranks meet").expect("the environment names the job");
+            bootstrap::from_env().expect("the ranks connect").expect("the environment names the job");
         run(Rank::join_with(machine, bootstrap, config));
     }
 }
 
 /// Starts a rendezvous on the loopback interface, for `size` ranks if that is given.
-pub(crate) fn meet(size: Option<u32>) -> Rendezvous {
+pub(crate) fn start_rendezvous(size: Option<u32>) -> Rendezvous {
     let mut interfaces = aqueduct::internals::net::interfaces().expect("interfaces can be listed");
     interfaces.retain(|interface| interface.loopback);
     Rendezvous::start_on(&interfaces, size).expect("the rendezvous can listen on loopback")
@@ -158,8 +158,8 @@ pub(crate) fn meet(size: Option<u32>) -> Rendezvous {
 
 /// Starts a job in which each thread joins as the given `(rank, size)`. Returns the results in this order.
 pub(crate) fn join_as(numbers: &[(u32, u32)], patience: Duration) -> Vec<aqueduct::Result<()>> {
-    let meeting = meet(None);
-    let id: &UniqueId = meeting.unique_id();
+    let rendezvous = start_rendezvous(None);
+    let id: &UniqueId = rendezvous.unique_id();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = numbers
             .iter()

@@ -31,7 +31,7 @@ impl Rank {
         let timeout = env.timeout;
         let deadline = Deadline::after(timeout);
         let driver = driver()?;
-        let bootstrap = meet()?;
+        let bootstrap = connect_bootstrap()?;
         let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
@@ -75,7 +75,7 @@ impl Rank {
 }
 
 /// Connects to the bootstrap that the environment describes, or makes one for a single rank.
-pub(crate) fn meet() -> Result<Arc<dyn Bootstrap>> {
+pub(crate) fn connect_bootstrap() -> Result<Arc<dyn Bootstrap>> {
     match bootstrap::from_env()? {
         Some(bootstrap) => Ok(bootstrap),
         None => alone(),

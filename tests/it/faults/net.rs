@@ -12,7 +12,7 @@ use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct_tests::ranks;
 
 use super::{PATIENCE, descriptors, job, judge, reap, settles};
-use crate::group::{Machine, meet};
+use crate::group::{Machine, start_rendezvous};
 
 const ACTIONS: [NetAction; 7] = [
     NetAction::Drop,
@@ -26,11 +26,11 @@ const ACTIONS: [NetAction; 7] = [
 
 /// Runs two ranks as threads that connect over TCP. `faults` apply to what rank 1 sends.
 fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
-    let meeting = meet(Some(2));
+    let rendezvous = start_rendezvous(Some(2));
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let (id, faults) = (meeting.unique_id(), faults.clone());
+                let (id, faults) = (rendezvous.unique_id(), faults.clone());
                 scope.spawn(move || {
                     let context = Context::new(&Device::new(driver, rank)?)?;
                     let settings = BootstrapConfig::from_env()?.with_layer(faults.clone());

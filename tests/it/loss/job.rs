@@ -63,13 +63,13 @@ fn free(context: &Context) -> usize {
 }
 
 fn work(context: &Context) -> Result<()> {
-    let meeting = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
+    let bootstrap = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
     say("phase join");
     let config = CommunicatorConfig::from_env()?
         .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
         .with_semaphores(64);
-    let comm = Communicator::new(&*meeting, context, config, late())?;
-    drop(meeting);
+    let comm = Communicator::new(&*bootstrap, context, config, late())?;
+    drop(bootstrap);
     match use_it(&comm) {
         Ok(()) => {}
         Err(error) if std::env::var_os(GO_ON).is_some() => return go_on(&comm, &error),

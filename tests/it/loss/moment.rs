@@ -13,7 +13,7 @@ use aqueduct_tests::ranks;
 use super::job::{GO_ON, LAST, MARK, PHASES};
 use super::leftovers::Baseline;
 use super::{IN_TIME, MORE_TIME, Random};
-use crate::group::meet;
+use crate::group::start_rendezvous;
 
 /// Time limit for the victim to reach its phase.
 const START: Duration = Duration::from_secs(60);
@@ -97,13 +97,13 @@ impl Moment {
 
     pub(super) fn play(&self, baseline: &Baseline, test: &str) -> Outcome {
         let (sender, lines) = channel();
-        let meeting = meet(Some(self.ranks));
+        let rendezvous = start_rendezvous(Some(self.ranks));
         let ranks = (0..self.ranks).map(|rank| {
             let mut command = ranks::command(rank, test);
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", self.ranks.to_string())
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose())
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
                 .env("XDG_RUNTIME_DIR", baseline.folder.path())
                 .process_group(0);
             if self.go_on {
@@ -298,7 +298,7 @@ impl fmt::Display for Outcome {
         }
         match self.noticed.iter().max() {
             Some(longest) => write!(f, "all noticed within {longest:?}")?,
-            None => write!(f, "nobody knew")?,
+            None => write!(f, "no rank noticed")?,
         }
         self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
     }

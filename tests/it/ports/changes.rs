@@ -180,7 +180,7 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_again(rank: &Rank) {
             assert!(error.message().contains(&words), "{error}");
             let error = end.channel.signal(&end.stream).unwrap_err();
             assert!(error.message().contains(&words), "said again: {error}");
-            let report = service.abort_report().expect("somebody left");
+            let report = service.abort_report().expect("a kernel recorded why it left");
             assert!([Operation::FLUSH, Operation::WAIT].contains(&report.operation), "{report:?}");
             assert_eq!((report.rank, report.peer), (0, Some(1)));
         }
@@ -230,7 +230,7 @@ fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
         for error in said {
             assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains(&words), "{error}");
         }
-        assert_eq!(service.abort_report().expect("somebody left").operation, Operation::WAIT);
+        assert_eq!(service.abort_report().expect("a kernel recorded why it left").operation, Operation::WAIT);
         // The other semaphores of the connection, and the other connection, are still served.
         [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
         rank.barrier();

@@ -13,7 +13,7 @@ use aqueduct_tests::ranks;
 
 use super::pair::{Kind, LEN, Pair, look};
 use super::peer_connection::peer_connections;
-use crate::group::{Machine, Rank, config, meet, processes, soon, threads, threads_with};
+use crate::group::{Machine, Rank, config, processes, soon, start_rendezvous, threads, threads_with};
 
 /// Corrupts the kind, the length, the region and the offset of the first message on its way.
 #[test]
@@ -108,13 +108,13 @@ fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
     const TEST: &str = "transports::faults::a_peer_killed_in_mid_transfer_does_not_affect_the_others";
     const VICTIM: u32 = 2;
     let Some(me) = ranks::rank() else {
-        let meeting = meet(Some(3));
+        let rendezvous = start_rendezvous(Some(3));
         let spawn = |rank: u32| {
             let mut command = ranks::command(rank, TEST);
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", "3")
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_text().expose());
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose());
             command.spawn().expect("a rank can be started")
         };
         let children: Vec<_> = (0..3).map(spawn).collect();

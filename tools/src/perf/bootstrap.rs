@@ -75,28 +75,28 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 /// Measures one run: `ranks` ranks connect to each other and leave again.
 fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
     let each = ranks::ranks_per_process(ranks)?;
-    let meeting = Rendezvous::start(Some(ranks))?;
-    let id = meeting.unique_id().to_text();
-    let mut parts = (0..ranks)
+    let rendezvous = Rendezvous::start(Some(ranks))?;
+    let id = rendezvous.unique_id().to_text();
+    let mut processes = (0..ranks)
         .step_by(each as usize)
         .map(|first| Process::start(first, each.min(ranks - first), ranks, id.expose(), timeout))
         .collect::<Result<Vec<_>>>()?;
-    for process in &mut parts {
+    for process in &mut processes {
         let line = process.line()?;
         if line != "ready" {
             bail!("a process of ranks printed {line:?} instead of \"ready\"");
         }
     }
     let (since, cpu) = (Instant::now(), children_cpu());
-    parts.iter_mut().try_for_each(Process::go)?;
+    processes.iter_mut().try_for_each(Process::go)?;
     let mut samples: Vec<Sample> = Vec::with_capacity(ranks as usize);
-    for process in &mut parts {
+    for process in &mut processes {
         samples.extend(serde_json::from_str::<Vec<Sample>>(&process.line()?)?);
     }
     let total = since.elapsed();
-    let processes = parts.len();
-    parts.into_iter().try_for_each(Process::end)?;
-    Ok(Row::new(ranks, processes, total, children_cpu().saturating_sub(cpu), &samples))
+    let count = processes.len();
+    processes.into_iter().try_for_each(Process::end)?;
+    Ok(Row::new(ranks, count, total, children_cpu().saturating_sub(cpu), &samples))
 }
 
 /// CPU time of all children that have exited.

@@ -61,7 +61,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     data.upload(0, &ones, deadline)?;
     marks.push(Instant::now());
 
-    let bootstrap = job::meet()?;
+    let bootstrap = job::connect_bootstrap()?;
     marks.push(Instant::now());
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());

@@ -47,14 +47,14 @@ impl Group {
         let config = CommunicatorConfig::from_env()?;
         let comm = Communicator::new(&*rank.bootstrap, &rank.context, config, rank.deadline())?;
         let reachable = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
-        let mut asked = Vec::new();
+        let mut pending = Vec::new();
         for peer in
             rounds.iter().filter_map(|&round| partner(round, comm.rank(), comm.size())).filter(reachable)
         {
-            asked.push(Asked::of(&comm, peer)?);
+            pending.push(PendingPair::of(&comm, peer)?);
         }
         comm.setup(rank.deadline())?;
-        let pairs = asked.into_iter().map(Asked::pair).collect::<Result<_>>()?;
+        let pairs = pending.into_iter().map(PendingPair::pair).collect::<Result<_>>()?;
         Ok(Self { comm, pairs })
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn partner(round: u32, rank: u32, size: u32) -> Option<u32> {
 }
 
 /// A pair before `setup()`.
-struct Asked {
+struct PendingPair {
     stream: Stream,
     local: Arc<GpuBuffer>,
     inbox: Arc<GpuBuffer>,
@@ -86,7 +86,7 @@ struct Asked {
     semaphores: [aqueduct::comm::Pending<Device2DeviceSemaphore>; 2],
 }
 
-impl Asked {
+impl PendingPair {
     fn of(comm: &Communicator, peer: u32) -> Result<Self> {
         let buffer = |len| GpuBuffer::new(comm.context(), len).map(Arc::new);
         let register = |buffer| comm.register_memory(buffer, Transport::CudaIpc);

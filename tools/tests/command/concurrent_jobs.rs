@@ -1,4 +1,4 @@
-//! Jobs that share a machine: of one user, and of two.
+//! Jobs that run on one machine at the same time: of one user, and of two.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 
 use crate::support::{Outcome, aqueduct, command, start};
 
-/// The number of `nobody` on every Linux.
+/// The user id of `nobody` on Linux.
 const NOBODY: u32 = 65534;
 const JOB: [&str; 14] = [
     "run",
@@ -31,7 +31,7 @@ fn right(outcome: Outcome) {
 }
 
 #[test]
-fn jobs_of_one_user_are_right_side_by_side_and_one_may_be_killed() {
+fn jobs_of_one_user_run_at_the_same_time_and_one_may_be_killed() {
     let jobs = [start(&mut aqueduct(&JOB)), start(&mut aqueduct(&JOB))];
     let long = [&JOB[..12], &["-n", "100000"]].concat();
     let victim = start(&mut aqueduct(&long));
@@ -43,8 +43,8 @@ fn jobs_of_one_user_are_right_side_by_side_and_one_may_be_killed() {
 
 #[test]
 #[ignore = "needs root, which alone can start a job as another user"]
-fn jobs_of_two_users_are_right_side_by_side() {
-    // A copy where others can reach it: the checkout may lie in a home of ours.
+fn jobs_of_two_users_run_at_the_same_time() {
+    // Use a copy that other users can reach: the checkout may be inside a private home directory.
     let folder = std::env::temp_dir().join(format!("aqueduct-neighbours-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();

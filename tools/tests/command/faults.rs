@@ -1,8 +1,8 @@
-//! Faults on purpose in the unchanged command, and folders in which nothing can be made.
+//! Injected faults in the unchanged command, and folders that cannot be written.
 
 use crate::support::{Outcome, run, script};
 
-/// What every rank says when `AQUEDUCT_FAULTS` is set.
+/// The warning of every rank when `AQUEDUCT_FAULTS` is set.
 const WARNING: &str = "AQUEDUCT_FAULTS is set: this process fails on purpose";
 
 #[test]
@@ -22,7 +22,7 @@ fn the_documented_faults() {
 }
 
 #[test]
-fn every_sort_of_rule() {
+fn every_kind_of_rule() {
     let job = "aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
     for (rules, code, words) in [
         (
@@ -34,7 +34,7 @@ fn every_sort_of_rule() {
         ("driver:lost:200=ECC_UNCORRECTABLE", 1, &["CUDA_ERROR_ECC_UNCORRECTABLE"]),
         ("driver:memory:1000", 1, &["CUDA_ERROR_OUT_OF_MEMORY"]),
         ("net:from=1:on=rendezvous:drop", 1, &["was lost: "]),
-        // Late, and right.
+        // Delayed, but correct.
         ("seed=3;net:on=control:delay=20", 0, &[]),
         (
             "net:from=1:sometimes",
@@ -61,9 +61,7 @@ fn folders_that_are_full_or_read_only() {
         run(&mut script(&format!("{unshare} sh -c '{mount} || exit 77; XDG_RUNTIME_DIR=/mnt {what}'")))
     };
     if within("ro", "true").code != Some(0) {
-        return println!(
-            "skipped: no file system can be mounted on /mnt, also not in a namespace of its own"
-        );
+        return println!("skipped: no file system can be mounted on /mnt, not even in a new namespace");
     }
     let job = "aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
     within("nr_inodes=100", job).exited(0);
@@ -82,6 +80,6 @@ fn folders_that_are_full_or_read_only() {
 fn each_cause_once(outcome: &Outcome) {
     for line in outcome.stderr.lines() {
         let parts: Vec<&str> = line.split(": ").collect();
-        assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "said twice: {line}");
+        assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "repeated in: {line}");
     }
 }

@@ -1,4 +1,4 @@
-//! `aqueduct info`, and what commands say about the environment.
+//! `aqueduct info`, and messages about the environment.
 
 use crate::support::{aqueduct, run};
 
@@ -19,7 +19,7 @@ fn on_a_machine_with_nothing() {
 }
 
 #[test]
-fn with_a_software_device_that_cannot_be() {
+fn with_an_invalid_software_device() {
     run(aqueduct(&["info"]).env("AQUEDUCT_SOFT_DEVICES", "many")).exited(0).prints(&[
         "NVIDIA driver: none",
         "software device: unusable",

@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use crate::support::{LIMIT, Outcome, aqueduct, run};
 
-/// `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
+/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
 fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
     let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
     run(&mut aqueduct(&[&launch[..], arguments].concat()))
 }
 
-/// The rows of a table as words.
+/// The rows of a table, split into words.
 fn rows(table: &str) -> Vec<Vec<&str>> {
     let lines = table.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(|line| line.split_whitespace().collect()).collect()
@@ -81,7 +81,7 @@ fn json_instead_of_the_table_and_beside_it() {
     nowhere.exited(1).says(&["cannot write /nonexistent/folder/file.json", "No such file"]);
 }
 
-/// The report of 8, 16 and 32 bytes over two ranks.
+/// Checks the report of 8, 16 and 32 bytes over two ranks.
 fn check(report: &Value) {
     assert_eq!(report["operation"], "all-reduce");
     assert!(report["header"].as_array().unwrap().len() > 3);
@@ -123,7 +123,7 @@ fn a_channel_needs_pairs() {
     }
 }
 
-/// Sixteen ranks share whatever cores there are: 64 KiB within the limit of every command here, two minutes.
+/// Sixteen ranks on few cores all-reduce 64 KiB within the time limit of every command here, two minutes.
 #[test]
 fn sixteen_ranks() {
     let outcome = perf("16", &["all-reduce", "-b", "64K", "-e", "64K", "-n", "1", "-w", "0"]).exited(0);
@@ -151,30 +151,30 @@ fn the_phases_of_a_start_make_up_its_time() {
     perf("2", &["startup"]).exited(0).prints(&["driver and context", "first all-reduce", "all without CUDA"]);
 }
 
-/// What `aqueduct perf bootstrap` says as JSON.
+/// The JSON report of `aqueduct perf bootstrap`.
 fn wire_up(ranks: &str, limits: &[&str]) -> Value {
     let outcome =
         run(&mut aqueduct(&[&["perf", "bootstrap", "-n", ranks, "-J", "-"], limits].concat())).exited(0);
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-/// Time and traffic of a start grow about as n log n. In processor time, which a busy machine does not stretch, and with
-/// all the room that two small measurements need: what this must not let pass is a step that is quadratic.
+/// Time and traffic of a start grow about as n log n. Measured in CPU time, which other load does not affect, and with
+/// a wide margin, because the measurements are small. A quadratic step must fail this test.
 fn grows_like_n_log_n(json: &Value) {
     let growth = &json["growth"][0];
     let (times, n_log_n) = (growth["cpu_times"].as_f64().unwrap(), growth["n_log_n"].as_f64().unwrap());
-    println!("{times:.1} times the processor time, n log n is {n_log_n:.1}");
+    println!("{times:.1} times the CPU time, n log n is {n_log_n:.1}");
     assert!(times < 2.5 * n_log_n, "{growth}");
 }
 
 #[test]
-fn a_start_of_many_ranks_goes_through_nobody() {
+fn no_rank_carries_the_traffic_of_a_large_start() {
     let json = wire_up("16,128", &[]);
     let row = &json["rows"][1];
     assert_eq!((row["ranks"].as_u64(), row["processes"].as_u64()), (Some(128), Some(1)));
     assert_eq!(row["max_control_links"], 14, "two for each power of two below 128");
     for phase in row["phases"].as_array().unwrap() {
-        // Rank 0 sends no more than the others; signs of life of a slow start come on top.
+        // Rank 0 sends no more than the others. Heartbeats of a slow start come on top.
         let (mean, max) = (phase["mean_bytes"].as_f64().unwrap(), phase["max_bytes"].as_f64().unwrap());
         assert!(phase["name"] == "teardown" || max <= 1.2 * mean + 512.0, "{phase}");
     }

@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use crate::support::{Outcome, aqueduct, run};
 
-/// `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
+/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
 fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
     let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
     run(&mut aqueduct(&[&launch[..], arguments].concat()))
 }
 
-/// The rows of a table as words, of which the last is the number of wrong values.
+/// The rows of a table, split into words. The last word is the number of wrong values.
 #[track_caller]
 fn rows(outcome: &Outcome) -> Vec<Vec<&str>> {
     let lines = outcome.stdout.lines();
@@ -31,9 +31,9 @@ fn sizes<'a>(rows: &[Vec<&'a str>]) -> Vec<&'a str> {
     rows.iter().map(|row| row[0]).collect()
 }
 
-/// Every row has a bare figure and the ratio to it, or none has.
+/// Asserts that every row has a bare figure and a ratio, or that none has.
 #[track_caller]
-fn stands_beside(rows: &[Vec<&str>], bare: bool) {
+fn has_bare(rows: &[Vec<&str>], bare: bool) {
     for row in rows {
         for figure in [row[4], row[7]] {
             assert_eq!(figure.parse::<f64>().is_ok_and(|figure| figure > 0.0), bare, "{row:?}");
@@ -43,13 +43,13 @@ fn stands_beside(rows: &[Vec<&str>], bare: bool) {
 
 #[test]
 fn pushes_of_few_and_many_threads() {
-    // Far more triggers than slots, by one thread, by parts of a warp, and by two blocks.
+    // Many more triggers than slots, from one thread, from part of a warp, and from two blocks.
     let outcome =
         run(&mut aqueduct(&["perf", "fifo", "-T", "1,33,2048", "-s", "64", "-n", "5000", "-r", "1"]));
     let outcome = outcome.exited(0).prints(&["fifo size 64", "(M/s)", "ratio"]);
     let rows = rows(&outcome);
     assert_eq!(sizes(&rows), ["1", "33", "2048"]);
-    stands_beside(&rows, true);
+    has_bare(&rows, true);
 }
 
 #[test]
@@ -64,20 +64,20 @@ fn pushes_of_several_ranks_at_once() {
 }
 
 #[test]
-fn hops_of_a_port_channel() {
-    let ways = [
-        ("CudaIpc", true, "bare: a word"),
-        ("CudaIpc", true, "bare: a position"),
+fn latency_of_a_port_channel() {
+    let cases = [
+        ("CudaIpc", true, "bare: kernel writes a word"),
+        ("CudaIpc", true, "bare: kernel takes a position"),
         ("Ethernet", false, "ours: "),
     ];
-    for (transport, bare, said) in ways {
+    for (transport, bare, meaning) in cases {
         let mut arguments =
             vec!["port-lat", "-t", transport, "-b", "5", "-e", "5000", "-f", "30", "-n", "5", "-r", "1"];
-        arguments.extend(said.ends_with("position").then_some("--fenced"));
-        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), said]);
+        arguments.extend(meaning.ends_with("position").then_some("--fenced"));
+        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), meaning]);
         let rows = rows(&outcome);
         assert_eq!(sizes(&rows), ["0", "8", "152", "4504"]);
-        stands_beside(&rows, bare);
+        has_bare(&rows, bare);
     }
 }
 
@@ -90,7 +90,7 @@ fn windows_of_a_port_channel() {
             let outcome = perf("2", &arguments).exited(0).prints(&[&format!("window {window} ")]);
             let rows = rows(&outcome);
             assert_eq!(sizes(&rows), ["1024", "65536"]);
-            stands_beside(&rows, bare);
+            has_bare(&rows, bare);
         }
     }
 }
@@ -108,13 +108,13 @@ fn windows_larger_than_the_fifo_in_two_pairs() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn invalid_options_are_refused() {
     let alone = |arguments: &[&str]| run(&mut aqueduct(&[&["perf"], arguments].concat()));
     alone(&["fifo", "-s", "100", "-n", "10"])
         .exited(1)
         .says(&["100 is no power of two", "the default is 512"]);
     alone(&["fifo", "-T", "0"]).exited(2).says(&["1..=65536"]);
-    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "a multiple of it"]);
+    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "use a multiple of 1024"]);
     alone(&["port-lat"]).exited(2).says(&["--transport"]);
     alone(&["port-put", "-t", "CudaIpc", "-W", "0"]).exited(2).says(&["1..=65536"]);
     alone(&["port-put", "-t", "Pigeon"]).exited(2).says(&["Pigeon"]);

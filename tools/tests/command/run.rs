@@ -1,10 +1,10 @@
-//! `aqueduct run`: output, exit codes, and that no process outlives it.
+//! `aqueduct run`: output, exit codes, and that no process survives it.
 
 use std::time::Duration;
 
 use crate::support::{LIMIT, aqueduct, nap, run, sleepers, start, wait_for_sleepers};
 
-/// Time for ranks to be ended one way and then the other, on a busy machine. Much shorter than a nap.
+/// Time to end ranks by SIGTERM and then SIGKILL on a busy machine. Much shorter than a nap.
 const PROMPT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -19,7 +19,7 @@ fn lines_are_prefixed_and_whole() {
         (&outcome.stderr, vec!["[0] err 0", "[1] err 1", "[2] err 2"]),
     ] {
         let mut lines: Vec<&str> = text.lines().collect();
-        // Stable: each rank's lines stay in order.
+        // A stable sort keeps each rank's lines in order.
         lines.sort_by_key(|line| line.as_bytes()[1]);
         assert_eq!(lines, expected);
     }
@@ -57,7 +57,7 @@ fn a_killed_rank_counts_as_shells_count_it() {
 #[test]
 fn a_rank_that_ignores_the_first_signal_is_ended_by_the_second() {
     let nap = nap();
-    // The sleep inherits that SIGTERM is ignored.
+    // The sleep inherits the ignored SIGTERM.
     let script = format!(
         "trap '' TERM; if [ $AQUEDUCT_RANK = 0 ]; then sleep 1; exit 5; fi; sleep {nap}; sleep {nap}"
     );
@@ -67,8 +67,8 @@ fn a_rank_that_ignores_the_first_signal_is_ended_by_the_second() {
 }
 
 #[test]
-fn what_a_rank_leaves_running_is_ended_with_it() {
-    // With the rank's pipes open, and failing; and with them closed, and succeeding.
+fn processes_that_a_rank_leaves_running_are_ended() {
+    // Once with the rank's pipes open and a failing rank, and once with closed pipes and a successful one.
     for (code, redirect) in [(3, ""), (0, ">/dev/null 2>&1 ")] {
         let nap = nap();
         let script = format!("sleep {nap} {redirect}& exit {code}");
@@ -102,10 +102,10 @@ fn ranks_do_not_outlive_a_killed_launcher() {
 }
 
 #[test]
-fn a_limit_of_time() {
+fn a_time_limit() {
     let nap = nap();
     let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "1", "--", "sleep", &nap]));
-    outcome.exited(124).says(&["--timeout is over"]);
+    outcome.exited(124).says(&["--timeout expired"]);
     assert_eq!(sleepers(&nap), 0);
 }
 
@@ -133,20 +133,20 @@ fn a_stale_unique_id_is_an_error_in_time() {
     let outcome = run(&mut command).exited(1).says(&words);
     assert!(outcome.time < PROMPT, "{:?}", outcome.time);
     assert!(!outcome.stderr.contains(id.trim()), "the id is a secret");
-    // Half an id is no id.
+    // A truncated id is refused.
     run(command.env("AQUEDUCT_UNIQUE_ID", &id[..100])).exited(1).says(&["100 characters instead of 256"]);
 }
 
 #[test]
 fn a_rank_that_never_comes_is_named() {
-    // Rank 1 is not an aqueduct program: the other waits for it in vain.
+    // Rank 1 is not an aqueduct program and never joins.
     let script = "if [ $AQUEDUCT_RANK = 0 ]; then exec \"$0\" perf all-reduce -b 8 -e 8; fi; exec sleep 100";
     let own = env!("CARGO_BIN_EXE_aqueduct");
     let mut command = aqueduct(&["run", "-n", "2", "--", "sh", "-c", script, own]);
     run(command.env("AQUEDUCT_TIMEOUT", "4")).exited(1).says(&["rank 1 of 2 did not arrive in time"]);
 }
 
-/// Jobs that end well, that fail and that are killed: no socket and no file is left.
+/// Jobs that succeed, fail or are killed leave no socket and no file.
 #[test]
 fn nothing_is_left_in_the_file_system() {
     let folder = std::env::temp_dir().join(format!("aqueduct-command-test-{}", std::process::id()));

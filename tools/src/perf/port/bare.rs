@@ -86,10 +86,10 @@ impl Relay {
             arg(&result),
         ];
         // SAFETY: the parameters of the catalog row; the word lives as long as this, which the thread's job outlives, too.
-        let told = unsafe { end.run(rank, &self.function, &args) };
+        let results = unsafe { end.run(rank, &self.function, &args) };
         host.get(rank.deadline())??;
         self.stream.synchronize(rank.deadline())?;
-        Ok(told?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
+        Ok(results?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct End {
 
 /// The results of one kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct Results {
     pub(super) nanoseconds: u64,
     pub(super) wrong: u64,
 }
@@ -104,7 +104,7 @@ impl End {
         rank: &Rank,
         function: &Function,
         args: &[KernelArg<'_>],
-    ) -> Result<Told> {
+    ) -> Result<Results> {
         self.result.fill(0, rank.deadline())?;
         // SAFETY: the caller vouches for the parameters.
         unsafe { function.launch(&self.stream, &LaunchConfig::linear(1, 32), args) }?;
@@ -120,7 +120,7 @@ impl End {
         if code != 0 {
             bail!("kernel {} has left with code {code}", function.name());
         }
-        Ok(Told { nanoseconds, wrong })
+        Ok(Results { nanoseconds, wrong })
     }
 
     /// Adds to the counts of what kernels have pushed.

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, arg};
 
-use super::end::{End, Told};
+use super::end::{End, Results};
 use crate::job::Rank;
 
 /// Sizes are multiples of this: the kernel checks the first and the last word of each message.
@@ -37,11 +37,18 @@ impl PingPong {
 
     /// Half a round trip in microseconds.
     pub(super) fn run(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32) -> Result<f64> {
-        let told = self.bounce(rank, end, bytes, iterations, false)?;
-        Ok(told.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
+        let results = self.bounce(rank, end, bytes, iterations, false)?;
+        Ok(results.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
     }
 
-    fn bounce(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32, check: bool) -> Result<Told> {
+    fn bounce(
+        &mut self,
+        rank: &Rank,
+        end: &End,
+        bytes: usize,
+        iterations: u32,
+        check: bool,
+    ) -> Result<Results> {
         let (handle, inbox, result) = (end.channel.device_handle(), end.inbox.ptr(), end.result());
         let (size, begins, check, first) =
             (bytes as u64, u32::from(end.begins()), u32::from(check), self.first);
@@ -57,19 +64,19 @@ impl PingPong {
             arg(&result),
         ];
         // SAFETY: the parameters of the catalog row; both buffers hold the largest size.
-        let told = unsafe { end.run(rank, &self.function, &args) }?;
+        let results = unsafe { end.run(rank, &self.function, &args) }?;
         // The first round trip is not timed.
         let rounds = u64::from(iterations) + 1;
         end.count(if bytes > 0 { rounds } else { 0 }, rounds, 0);
-        Ok(told)
+        Ok(results)
     }
 
     /// Bounces fresh data a few times and returns the number of wrong bytes and counts at this rank.
     pub(super) fn check(&mut self, rank: &Rank, end: &End, bytes: usize) -> Result<u64> {
         end.paint(rank, bytes)?;
         rank.barrier()?;
-        let told = self.bounce(rank, end, bytes, CHECKED, true)?;
+        let results = self.bounce(rank, end, bytes, CHECKED, true)?;
         rank.barrier()?;
-        Ok(told.wrong + end.miscounted()? + end.wrong(rank, bytes, WORD)?)
+        Ok(results.wrong + end.miscounted()? + end.wrong(rank, bytes, WORD)?)
     }
 }

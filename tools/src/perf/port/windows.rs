@@ -66,9 +66,9 @@ impl Windows {
         let (bytes, span) = (bytes as u64, shape.span() as u64);
         let args = [arg(&handle), arg(&bytes), arg(&span), arg(&window), arg(&windows), arg(&result)];
         // SAFETY: the parameters of the catalog row; both buffers hold the span.
-        let told = unsafe { end.run(rank, &self.put, &args) }?;
+        let results = unsafe { end.run(rank, &self.put, &args) }?;
         end.count(shape.puts(), u64::from(windows), u64::from(windows));
-        Ok(told.nanoseconds as f64 / 1e3 / shape.puts() as f64)
+        Ok(results.nanoseconds as f64 / 1e3 / shape.puts() as f64)
     }
 
     /// Puts two windows of fresh data and returns the number of wrong bytes at this rank.

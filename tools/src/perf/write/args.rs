@@ -12,7 +12,7 @@ pub(super) enum Memory {
     Device,
 }
 
-/// Who writes to whom.
+/// The pairs of ranks that write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Pattern {
     /// From rank 0 to 1, from 2 to 3, ...
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Connections to each peer, used in turn
     #[arg(short = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) connections: u32,
-    /// Who writes to whom
+    /// Which ranks write to which
     #[arg(short = 'p', long, value_enum, default_value = "pairs")]
     pub(super) pattern: Pattern,
     #[command(flatten)]

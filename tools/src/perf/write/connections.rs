@@ -106,8 +106,8 @@ impl Connections {
     pub(super) fn check(&self, rank: &Rank, bytes: usize) -> Result<u64> {
         let iteration = self.iteration.get() + 1;
         self.iteration.set(iteration);
-        load(rank, &self.source, 0, &paint(bytes, self.me, iteration))?;
-        load(rank, &self.inbox, 0, &vec![GUARD_BYTE; self.inbox.len()])?;
+        write_memory(rank, &self.source, 0, &paint(bytes, self.me, iteration))?;
+        write_memory(rank, &self.inbox, 0, &vec![GUARD_BYTE; self.inbox.len()])?;
         rank.barrier()?;
         for peer in self.peers.iter().filter(|peer| peer.sends) {
             let part = bytes.div_ceil(peer.connections.len());
@@ -121,7 +121,7 @@ impl Connections {
         let mut wrong = 0;
         for peer in self.peers.iter().filter(|peer| peer.receives) {
             peer.semaphores.iter().try_for_each(|semaphore| semaphore.wait(rank.deadline()))?;
-            let seen = look(rank, &self.inbox, peer.from, bytes + GUARD)?;
+            let seen = read_memory(rank, &self.inbox, peer.from, bytes + GUARD)?;
             wrong += different(&seen[..bytes], &paint(bytes, peer.rank, iteration));
             wrong += seen[bytes..].iter().filter(|&&byte| byte != GUARD_BYTE).count();
         }
@@ -201,7 +201,7 @@ fn memory(rank: &Rank, args: &Args, kind: Memory, len: usize) -> Result<Register
     })
 }
 
-fn load(rank: &Rank, memory: &RegisteredMemory, at: usize, data: &[u8]) -> Result<()> {
+fn write_memory(rank: &Rank, memory: &RegisteredMemory, at: usize, data: &[u8]) -> Result<()> {
     match memory.host() {
         Some(host) => host.write(at, data)?,
         None => memory.slice()?.upload(at, data, rank.deadline())?,
@@ -209,7 +209,7 @@ fn load(rank: &Rank, memory: &RegisteredMemory, at: usize, data: &[u8]) -> Resul
     Ok(())
 }
 
-fn look(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result<Vec<u8>> {
+fn read_memory(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result<Vec<u8>> {
     let mut seen = vec![0; len];
     match memory.host() {
         Some(host) => host.read(at, &mut seen)?,
