@@ -6,7 +6,7 @@ use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 
 use super::context::Context;
 use super::driver::call;
-use super::query::{answer, poll_until};
+use super::query::{is_reached, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -73,10 +73,7 @@ impl Event {
     /// A failure of that work, or what the driver says.
     pub fn is_done(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
-        let driver = self.context.driver();
-        // SAFETY: the event is alive.
-        let result = unsafe { call!(driver, raw cuEventQuery(self.raw)) }?;
-        self.context.noted(answer(driver, "cuEventQuery", result))
+        self.context.noted(is_reached(self.context.driver(), self.raw))
     }
 
     /// Waits until the work before it is done.
