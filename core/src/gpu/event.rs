@@ -7,7 +7,7 @@ use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 use super::context::Context;
 use super::driver::call;
 use super::outcomes::Outcomes;
-use super::query::{answer, poll_until};
+use super::query::{is_reached, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -79,10 +79,7 @@ impl Event {
     /// A failure of that work, which kernels that gave up a wait are, too; what the driver says.
     pub fn is_done(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
-        let driver = self.context.driver();
-        // SAFETY: the event is alive.
-        let result = unsafe { call!(driver, raw cuEventQuery(self.raw)) }?;
-        let done = self.context.noted(answer(driver, "cuEventQuery", result))?;
+        let done = self.context.noted(is_reached(self.context.driver(), self.raw))?;
         if done {
             self.outcomes.settle("event")?;
         }

@@ -14,7 +14,7 @@ use cuda_driver_sys::{CUevent, CUstream};
 use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
-use super::query::{answer, is_idle};
+use super::query::{is_idle, is_reached};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
@@ -269,9 +269,10 @@ impl State {
 
 impl Retired {
     fn is_done(&self, driver: &Driver) -> Result<bool> {
-        let Some(event) = self.event else { return is_idle(driver, self.stream) };
-        // SAFETY: the event is ours until `release`.
-        answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
+        match self.event {
+            None => is_idle(driver, self.stream),
+            Some(event) => is_reached(driver, event),
+        }
     }
 
     fn release(self, driver: &Driver) {

@@ -265,12 +265,16 @@ impl StreamInner {
         fate.map(drop).and(added)
     }
 
-    /// An event behind everything enqueued, for a stream that may vanish.
-    fn mark(&self) -> Result<CUevent> {
+    /// An event behind everything enqueued, for a stream that may vanish; none while the stream is being captured, when
+    /// an event would be part of the graph.
+    fn mark(&self) -> Result<Option<CUevent>> {
+        if !matches!(capture::fate(self.context.driver(), self.raw)?, Fate::Runs) {
+            return Ok(None);
+        }
         let event = Event::new(&self.context)?;
         // SAFETY: the stream is alive.
         unsafe { event.record_raw(self.raw) }?;
-        Ok(event.into_raw())
+        Ok(Some(event.into_raw()))
     }
 }
 
@@ -307,17 +311,29 @@ impl Drop for StreamInner {
                 }
                 drop(kept);
             }
-            Ok(false) => match if self.owned { Ok(None) } else { self.mark().map(Some) } {
-                Ok(event) => {
-                    let (stream, owned) = (self.raw, self.owned);
-                    let kept = kept.into_all();
-                    context.unwatch(
-                        self,
-                        Some(Retired { context: context.clone(), stream, owned, event, kept }),
-                    );
+            Ok(false) if self.owned => {
+                let (context, kept) = (context.clone(), kept.into_all());
+                let retired = Retired { context, stream: self.raw, owned: true, event: None, kept };
+                self.context.unwatch(self, Some(retired));
+            }
+            // The stream is its owner's and may vanish: only an event can be asked from now on.
+            Ok(false) => match self.mark() {
+                Ok(event @ Some(_)) => {
+                    let (context, kept) = (context.clone(), kept.into_all());
+                    let retired = Retired { context, stream: self.raw, owned: false, event, kept };
+                    self.context.unwatch(self, Some(retired));
+                }
+                Ok(None) => {
+                    context.unwatch(self, None);
+                    if !kept.is_empty() {
+                        log::warn!(
+                            "a wrapped stream was dropped while its owner captures it: what it used before the \
+                             capture is never freed; drop it before or after"
+                        );
+                        std::mem::forget(kept);
+                    }
                 }
                 Err(error) => {
-                    // The stream is its owner's and may vanish: it cannot be asked any more.
                     context.unwatch(self, None);
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(kept);
