@@ -29,7 +29,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Who sees atomics of the NIC as atomic.
+/// With respect to which other accesses the NIC's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Atomics {

@@ -24,7 +24,7 @@ pub(super) struct Asked<'a> {
     pub(super) peer: Option<&'a QpAddress>,
 }
 
-/// What is probably wrong with a transition that ended with `errno`: everything found to be out of range, or what else the
+/// Explains a transition that failed with `errno`: everything found to be out of range, or what else the
 /// error can mean.
 pub(super) fn modify(errno: i32, asked: &Asked<'_>, device: &DeviceAttributes) -> String {
     let found = suspects(asked, device);
