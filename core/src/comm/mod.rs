@@ -5,6 +5,7 @@
 //! [`Pending`], and [`Communicator::setup`] makes them all, each as soon as both ends are ready. Everything goes over the
 //! communicator's own authenticated links; the bootstrap is only needed to make it.
 
+mod abort_record;
 mod communicator;
 mod config;
 mod connection;
@@ -34,6 +35,7 @@ mod tokens;
 mod topology;
 mod wire_up;
 
+pub(crate) use abort_record::AbortRecordMemory;
 pub use communicator::{Communicator, RESERVED_TAGS};
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;
