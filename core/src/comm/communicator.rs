@@ -56,7 +56,7 @@ pub struct Communicator {
 #[derive(Debug)]
 struct Shared {
     config: CommunicatorConfig,
-    topology: Topology,
+    topology: Arc<Topology>,
     mail: Arc<SetupMail>,
     exchange: Arc<Exchange>,
     resources: Arc<Resources>,
@@ -111,7 +111,7 @@ impl Communicator {
         let waiters = abort_memory.clone();
         let met = Introduction::with(bootstrap, device, &config, abort, waiters, subscribers, deadline)?;
         let group = Group::new(met.open(deadline)?);
-        let topology = Topology::discover(context.device(), group.me(), group.peers());
+        let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
         let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
         let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
@@ -120,6 +120,7 @@ impl Communicator {
             resources: resources.clone(),
             tokens: Tokens::new(context.clone(), config.semaphores),
             abort: abort_memory.clone(),
+            topology: topology.clone(),
         });
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
         let (abort, context) = (abort_memory, context.clone());
@@ -514,5 +515,6 @@ fn identify(device: &Device) -> Result<DeviceIdentity> {
         name: device.name()?,
         kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
         driver_version: driver.version(),
+        multiprocessors: device.sm_count()?,
     })
 }
