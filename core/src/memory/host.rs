@@ -165,7 +165,7 @@ mod tests {
     impl Both {
         fn change(&self, change: impl FnOnce(&mut (usize, bool)), enough: impl Fn(&(usize, bool)) -> bool) {
             let mut calls = lock(&self.calls);
-            change(&mut *calls);
+            change(&mut calls);
             self.changed.notify_all();
             let time = Duration::from_millis(300);
             drop(self.changed.wait_timeout_while(calls, time, |calls| !enough(calls)).unwrap());

@@ -1,4 +1,4 @@
-//! What a graph holds, whichever stream enqueued it and whoever began the capture.
+//! Graphs hold everything that captured work uses, on whichever stream it was enqueued and whoever began the capture.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ fn a_graph_holds_what_a_stream_retains_that_joined_its_capture() {
 
 #[test]
 fn a_launch_under_way_keeps_what_a_dropped_graph_held() {
-    let context = context(7);
+    let context = context(4);
     let pair = Pair::new(&context);
     let (buffer, weak, address) = buffer(&context);
     let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |_| {
@@ -300,7 +300,7 @@ fn work_of_another_thread_is_held_by_the_capture_that_it_went_into() {
 
 #[test]
 fn keeping_account_of_other_streams_leaves_a_capture_alone() {
-    let context = context(0);
+    let context = context(4);
     let pair = Pair::new(&context);
     // SAFETY: `pair.joined` outlives the wrapper.
     let wrapped = unsafe { Stream::from_raw(&context, pair.joined.raw()) };
@@ -480,5 +480,24 @@ fn in_whatever_order_everything_is_dropped_nothing_is_freed_early_and_nothing_is
         for (make, free) in pairs {
             assert_eq!(calls.get(make), calls.get(free), "seed {seed}: {make} and {free}");
         }
+    }
+}
+
+#[test]
+fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
+    use crate::fault::{Calls, DriverFault, DriverFaults};
+
+    for (code, told) in [(CUresult::CUDA_ERROR_UNKNOWN, true), (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, false)]
+    {
+        let ask = Calls::Function("cuStreamGetCaptureInfo_v2".into());
+        let driver = driver().with_hooks(Arc::new(DriverFaults::new([DriverFault::nth(ask, 1, code)])));
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let probe: KeepAlive = Arc::new(());
+        // After a failure of earlier work the stream itself reports it, to those who wait for that work.
+        assert_eq!(stream.retain(probe.clone()).is_err(), told);
+        assert_eq!(Arc::strong_count(&probe), 2);
+        stream.synchronize(SOON).unwrap();
+        assert_eq!(Arc::strong_count(&probe), if told { 2 } else { 1 });
     }
 }
