@@ -3,6 +3,7 @@
 mod abort;
 mod departure;
 mod items;
+mod membership;
 mod memory;
 mod processes;
 mod support;

@@ -1,5 +1,5 @@
-//! Letters: messages between ranks of a communicator that are about to make another one among themselves, see
-//! [`shrink`](crate::comm::shrink). They pass on the same links, also after an abort.
+//! Messages between ranks of a communicator that are about to make another one among themselves. They pass on the same
+//! links, also after an abort.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "fuzzing")]
@@ -15,14 +15,14 @@ use crate::group::standing::Standing;
 use crate::sync::lock;
 use crate::wire::{Reader, WireResult, Writer};
 
-/// Bytes of one frame; longer letters are sent in parts.
+/// Bytes of one frame; longer messages are sent in parts.
 const PART: usize = 64 << 10;
 /// Bytes that may lie here unread. Beyond it the peer is broken, and lost.
 const MAX_UNREAD: usize = 64 << 20;
-/// What a letter takes besides its bytes, about: empty ones are not free.
+/// What a message takes besides its bytes, about: empty ones are not free.
 const ENVELOPE: usize = 256;
 
-/// Which letters belong together, at their receiver.
+/// Which messages belong together, at their receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub(crate) peer: u32,
@@ -31,17 +31,26 @@ pub(crate) struct Address {
     pub(crate) tag: u64,
 }
 
-/// Letters that have arrived.
+/// What it takes to make a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Needs {
+    /// Which call makes it, for messages.
+    pub(crate) op: &'static str,
+    /// Its members, as ranks of this communicator.
+    pub(crate) ranks: Vec<u32>,
+    /// The agreed generation that it is, if one was agreed.
+    pub(crate) generation: Option<u64>,
+}
+
+/// Messages that have arrived.
 #[derive(Debug, Default)]
-pub(super) struct Letters {
+pub(super) struct Mail {
     whole: HashMap<Address, VecDeque<Vec<u8>>>,
     parts: HashMap<Address, Vec<u8>>,
     unread: usize,
-    /// How often each group was begun here.
-    begun: HashMap<Vec<u32>, u64>,
 }
 
-impl Letters {
+impl Mail {
     fn deliver(&mut self, peer: u32, payload: &[u8]) -> Result<()> {
         let Part { group, tag, last, bytes } = Part::decode(payload)?;
         let address = Address { peer, group, tag };
@@ -54,20 +63,20 @@ impl Letters {
         self.unread += bytes.len() + envelope;
         let so_far = self.parts.entry(address).or_default();
         so_far.extend_from_slice(bytes);
-        if last && let Some(letter) = self.parts.remove(&address) {
-            self.whole.entry(address).or_default().push_back(letter);
+        if last && let Some(message) = self.parts.remove(&address) {
+            self.whole.entry(address).or_default().push_back(message);
         }
         Ok(())
     }
 
     fn take(&mut self, address: Address) -> Option<Vec<u8>> {
         let queue = self.whole.get_mut(&address)?;
-        let letter = queue.pop_front()?;
+        let message = queue.pop_front()?;
         if queue.is_empty() {
             self.whole.remove(&address);
         }
-        self.unread -= letter.len() + ENVELOPE;
-        Some(letter)
+        self.unread -= message.len() + ENVELOPE;
+        Some(message)
     }
 
     /// Forgets what belongs to a group that was made, or was not.
@@ -79,31 +88,23 @@ impl Letters {
 
     /// What lies here.
     fn count(&self) -> usize {
-        self.whole.values().flatten().chain(self.parts.values()).map(|letter| letter.len() + ENVELOPE).sum()
+        self.whole.values().flatten().chain(self.parts.values()).map(|message| message.len() + ENVELOPE).sum()
     }
 }
 
 impl Control {
-    /// How often this was called for the group without `gone`, this call included.
-    pub(crate) fn begin_group(&self, gone: &[u32]) -> u64 {
-        let mut state = lock(&self.state);
-        let begun = state.letters.begun.entry(gone.to_vec()).or_default();
-        *begun += 1;
-        *begun
-    }
-
-    /// Ends what [`begin_group`](Self::begin_group) began.
+    /// Drops what has come for `group`, which was made, or was not.
     pub(crate) fn end_group(&self, group: u64) {
-        lock(&self.state).letters.forget(group);
+        lock(&self.state).mail.forget(group);
     }
 
-    /// Sends a letter to `to.peer`, to which there is a link.
-    pub(crate) fn send_letter(&self, to: Address, bytes: &[u8]) -> Result<()> {
+    /// Sends a message to `to.peer`, to which there is a link.
+    pub(crate) fn send_mail(&self, to: Address, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         loop {
             let (bytes, after) = rest.split_at(rest.len().min(PART));
             let part = Part { group: to.group, tag: to.tag, last: after.is_empty(), bytes };
-            self.post(to.peer, frames::LETTER, &part.encode(), Vec::new())?;
+            self.post(to.peer, frames::MAIL, &part.encode(), Vec::new())?;
             rest = after;
             if rest.is_empty() {
                 return Ok(());
@@ -111,51 +112,60 @@ impl Control {
         }
     }
 
-    /// The next letter from `from.peer`. An error once a rank besides `gone` is gone: then the group cannot be made.
-    pub(crate) fn recv_letter(&self, from: Address, gone: &[u32], deadline: Deadline) -> Result<Vec<u8>> {
+    /// The next message from `from.peer`. An error once the group cannot be made any more.
+    pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
         let mut outcome = None;
         let in_time = self.wait_until(deadline, |state| {
-            outcome = state.letters.take(from).map(Ok).or_else(|| {
-                let missing = state.gone().find(|rank| !gone.contains(rank))?;
-                Some(state.check("shrink", missing).map(|()| Vec::new()))
-            });
+            outcome = state.mail.take(from).map(Ok).or_else(|| state.check_needs(needs).err().map(Err));
             outcome.is_some()
         });
         match outcome {
             Some(outcome) if in_time => outcome,
             _ => {
-                let message = format!("rank {} did not shrink the communicator in time, too", from.peer);
-                Err(Error::timeout("shrink", message).with_peer(from.peer))
+                let message = format!("rank {} did not call {}() before the deadline", from.peer, needs.op);
+                Err(Error::timeout(needs.op, message).with_peer(from.peer))
             }
         }
     }
 
-    /// The ranks that are not there any more: lost, or gone in good order.
-    pub(crate) fn gone(&self) -> Vec<u32> {
-        lock(&self.state).gone().collect()
+    /// `Ok` while a group can be made.
+    pub(crate) fn check_needs(&self, needs: &Needs) -> Result<()> {
+        lock(&self.state).check_needs(needs)
     }
 
-    /// A letter has come.
-    pub(super) fn hear_letter(&self, peer: u32, payload: &[u8]) -> Result<()> {
+    /// A message has come.
+    pub(super) fn hear_mail(&self, peer: u32, payload: &[u8]) -> Result<()> {
         let mut state = lock(&self.state);
-        state.letters.deliver(peer, payload)?;
+        state.mail.deliver(peer, payload)?;
         self.wake(&mut state);
         Ok(())
     }
 }
 
 impl super::State {
-    fn gone(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.standing).filter(|(_, standing)| standing.is_gone()).map(|(rank, _)| rank)
+    fn check_needs(&self, needs: &Needs) -> Result<()> {
+        let gone = |rank: &&u32| self.standing[**rank as usize].is_gone();
+        if let Some(rank) = needs.ranks.iter().find(gone) {
+            return self.check(needs.op, *rank);
+        }
+        match needs.generation {
+            Some(generation) if self.membership.is_superseded(generation) => Err(Error::new(
+                ErrorKind::PeerLost,
+                needs.op,
+                "another rank has lost a member and begins anew",
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn lost(&self) -> impl Iterator<Item = u32> {
         let ranks = (0..).zip(&self.standing);
-        ranks.filter(|(_, standing)| matches!(standing, Standing::Lost(_))).map(|(rank, _)| rank)
+        let lost = |standing: &Standing| matches!(standing, Standing::Lost(_) | Standing::Suspected(_));
+        ranks.filter(move |(_, standing)| lost(standing)).map(|(rank, _)| rank)
     }
 }
 
-/// Payload of [`frames::LETTER`].
+/// Payload of [`frames::MAIL`].
 #[derive(Debug, PartialEq, Eq)]
 struct Part<'a> {
     group: u64,
@@ -184,34 +194,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_letters_come_whole_and_groups_do_not_mix() {
-        let mut letters = Letters::default();
+    fn long_messages_come_whole_and_groups_do_not_mix() {
+        let mut mail = Mail::default();
         let part = |group, last, bytes: &'static [u8]| Part { group, tag: 1, last, bytes }.encode();
         for (group, last, bytes) in
             [(7, false, b"one "), (8, true, b"else"), (7, true, b"two "), (7, true, b"more")]
         {
-            letters.deliver(3, &part(group, last, bytes)).unwrap();
+            mail.deliver(3, &part(group, last, bytes)).unwrap();
         }
         let address = Address { peer: 3, group: 7, tag: 1 };
-        assert_eq!(letters.take(address).unwrap(), b"one two ");
-        assert_eq!(letters.take(Address { tag: 2, ..address }), None);
-        letters.forget(8);
-        assert_eq!(letters.unread, 4 + ENVELOPE);
-        assert_eq!(letters.take(address).unwrap(), b"more");
-        assert_eq!((letters.take(address), letters.unread), (None, 0));
-        assert!(letters.deliver(3, &part(7, true, b"x")[1..]).is_err());
+        assert_eq!(mail.take(address).unwrap(), b"one two ");
+        assert_eq!(mail.take(Address { tag: 2, ..address }), None);
+        mail.forget(8);
+        assert_eq!(mail.unread, 4 + ENVELOPE);
+        assert_eq!(mail.take(address).unwrap(), b"more");
+        assert_eq!((mail.take(address), mail.unread), (None, 0));
+        assert!(mail.deliver(3, &part(7, true, b"x")[1..]).is_err());
     }
 
     #[test]
-    fn empty_letters_are_not_free() {
-        let mut letters = Letters::default();
+    fn empty_messages_are_not_free() {
+        let mut mail = Mail::default();
         let part = |tag| Part { group: 7, tag, last: tag % 2 == 0, bytes: b"" }.encode();
         let most = (MAX_UNREAD / ENVELOPE) as u64;
-        (0..most).for_each(|tag| letters.deliver(3, &part(tag)).unwrap());
-        let error = letters.deliver(3, &part(most)).unwrap_err();
+        (0..most).for_each(|tag| mail.deliver(3, &part(tag)).unwrap());
+        let error = mail.deliver(3, &part(most)).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(3)));
-        letters.deliver(3, &Part { group: 7, tag: 1, last: true, bytes: b"" }.encode()).unwrap();
-        letters.forget(7);
-        assert_eq!(letters.unread, 0);
+        mail.deliver(3, &Part { group: 7, tag: 1, last: true, bytes: b"" }.encode()).unwrap();
+        mail.forget(7);
+        assert_eq!(mail.unread, 0);
     }
 }
