@@ -15,6 +15,7 @@ mod register;
 mod report;
 pub(crate) mod semaphore;
 mod shrink;
+mod split;
 pub(crate) mod tokens;
 mod topology;
 

@@ -6,4 +6,5 @@ mod items;
 mod membership;
 mod memory;
 mod processes;
+mod split;
 mod support;

@@ -12,7 +12,7 @@ use aqueduct::comm::CommunicatorConfig;
 use aqueduct::net::{Claims, Layer, RawStream};
 use aqueduct::{Deadline, ErrorKind, Result};
 
-use crate::support::{Rank, config, context, driver, soon};
+use crate::support::{Expected, Rank, config, context, driver, processes, soon};
 
 /// Short, so that broken paths are noticed soon; above the smallest that is accepted.
 const PEER_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -188,4 +188,73 @@ fn half_of_a_group_goes_on_only_with_its_lowest_rank() {
         go_on(&rank)
     });
     assert_eq!(the_group(&outcomes), Some([0, 3].into()));
+}
+
+#[test]
+fn of_a_pair_the_lower_rank_goes_on_where_only_the_path_is_broken() {
+    let paths = BrokenPaths::between([(0, 1), (1, 0)]);
+    let outcomes = ranks(2, &paths, |rank| {
+        rank.barrier();
+        paths.break_now();
+        wait_until("the broken path was not noticed", || rank.comm.check().is_err());
+        go_on(&rank)
+    });
+    assert_eq!(the_group(&outcomes), Some([0].into()));
+}
+
+#[test]
+fn of_a_pair_the_higher_rank_goes_on_if_it_sees_the_lower_one_die() {
+    const NAME: &str = "membership::of_a_pair_the_higher_rank_goes_on_if_it_sees_the_lower_one_die";
+    let expected: Expected = |rank, killed, success| if rank == 0 { killed } else { success };
+    processes(2, NAME, expected, |rank| {
+        rank.barrier();
+        if rank.me() == 0 {
+            // SAFETY: ends this process, which is the point.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        wait_until("the death was not noticed", || rank.comm.check().is_err());
+        let alone = rank.comm.shrink(&[], soon()).unwrap();
+        assert_eq!((alone.rank(), alone.size()), (0, 1));
+    });
+}
+
+#[test]
+fn those_who_are_left_out_vote_and_are_out_for_good() {
+    let whole = BrokenPaths::between([]);
+    let outcomes = ranks(4, &whole, |rank| {
+        rank.barrier();
+        let made = (rank.me() == 3).then(|| rank.comm.shrink(&[0, 1, 2], soon()).unwrap());
+        rank.barrier();
+        if let Some(made) = &made {
+            assert_eq!((made.rank(), made.size()), (0, 1));
+            let error = rank.comm.shrink(&[], soon()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        } else {
+            let error = rank.comm.shrink(&[3], soon()).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(rank.me())), "{error}");
+            rank.comm.check().expect("the old communicator goes on");
+        }
+        rank.barrier();
+        made.is_some()
+    });
+    assert_eq!(outcomes, [false, false, false, true]);
+}
+
+#[test]
+fn a_communicator_that_was_made_is_shrunk_again() {
+    let whole = BrokenPaths::between([]);
+    ranks(4, &whole, |rank| {
+        let mut comm = rank.comm.clone();
+        for size in [3, 2, 1] {
+            let last = comm.size() - 1;
+            if comm.rank() == last {
+                // It leaves the last one, which is the only one that counts for the others.
+                drop(comm);
+                break;
+            }
+            comm = comm.shrink(&[last], soon()).unwrap();
+            assert_eq!((comm.rank(), comm.size()), (rank.me(), size));
+        }
+        rank.barrier();
+    });
 }

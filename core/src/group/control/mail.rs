@@ -48,6 +48,8 @@ pub(super) struct Mail {
     whole: HashMap<Address, VecDeque<Vec<u8>>>,
     parts: HashMap<Address, Vec<u8>>,
     unread: usize,
+    /// How many meetings of all ranks were begun here.
+    meetings: u64,
 }
 
 impl Mail {
@@ -93,6 +95,13 @@ impl Mail {
 }
 
 impl Control {
+    /// A number for the next meeting of all ranks, the same at each as long as all make the same calls.
+    pub(crate) fn next_meeting(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.mail.meetings += 1;
+        state.mail.meetings
+    }
+
     /// Drops what has come for `group`, which was made, or was not.
     pub(crate) fn end_group(&self, group: u64) {
         lock(&self.state).mail.forget(group);
@@ -116,13 +125,17 @@ impl Control {
     pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
         let mut outcome = None;
         let in_time = self.wait_until(deadline, |state| {
-            outcome = state.mail.take(from).map(Ok).or_else(|| state.check_needs(needs).err().map(Err));
+            let broken = |state: &super::State| self.check_needs_in(state, needs).err().map(Err);
+            outcome = state.mail.take(from).map(Ok).or_else(|| broken(state));
             outcome.is_some()
         });
         match outcome {
             Some(outcome) if in_time => outcome,
             _ => {
-                let message = format!("rank {} did not call {}() before the deadline", from.peer, needs.op);
+                let message = format!(
+                    "nothing came from rank {} before the deadline: it did not call {}(), or waits for a rank that did not",
+                    from.peer, needs.op
+                );
                 Err(Error::timeout(needs.op, message).with_peer(from.peer))
             }
         }
@@ -130,7 +143,15 @@ impl Control {
 
     /// `Ok` while a group can be made.
     pub(crate) fn check_needs(&self, needs: &Needs) -> Result<()> {
-        lock(&self.state).check_needs(needs)
+        self.check_needs_in(&lock(&self.state), needs)
+    }
+
+    fn check_needs_in(&self, state: &super::State, needs: &Needs) -> Result<()> {
+        // The members of an agreed generation go on for all that has failed.
+        if needs.generation.is_none() {
+            self.abort.check(needs.op)?;
+        }
+        state.check_needs(needs)
     }
 
     /// A message has come.
