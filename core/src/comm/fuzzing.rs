@@ -55,6 +55,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         host: "h/1".into(),
         process: 7,
         pid: 100,
+        birth: Default::default(),
         device: DeviceIdentity {
             uuid: [3; 16],
             pci_bus_id: "0000:03:00.0".into(),

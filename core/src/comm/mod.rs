@@ -16,6 +16,7 @@ mod register;
 mod report;
 pub(crate) mod semaphore;
 mod shrink;
+mod split;
 pub(crate) mod tokens;
 mod topology;
 

@@ -4,6 +4,8 @@ mod abort;
 mod captures;
 mod departure;
 mod items;
+mod membership;
 mod memory;
 mod processes;
+mod split;
 mod support;
