@@ -7,6 +7,7 @@ use super::collective::Met;
 use super::fault::{FaultKind, Trouble};
 use super::grid::Grid;
 use super::memory::{self, Access, Range};
+use super::rare::Harmless;
 use super::regs::lanes;
 use super::spin::Loop;
 use super::warp::{Frame, Group, Warp};
@@ -25,6 +26,7 @@ pub(super) struct Context<'a, 'v> {
     pub(super) place: &'a Place,
     pub(super) barriers: &'a mut Barriers,
     pub(super) access: &'a mut Access<'v>,
+    pub(super) harmless: &'a Harmless,
 }
 
 /// How a turn ended.
@@ -133,10 +135,13 @@ impl Warp {
                 continue;
             }
             if let Op::Bra { target } = *op {
-                let waits = match target <= pc {
+                let mut waits = match target <= pc {
                     true => self.spin.backward(pc, active),
                     false => Loop::Working,
                 };
+                if waits != Loop::Working && self.hurries(cx, frame, (pc, target), active) {
+                    waits = Loop::Working;
+                }
                 if active != mask || waits != Loop::Working {
                     self.place(mask & !active, pc + 1);
                     self.place(active, target);
@@ -157,6 +162,7 @@ impl Warp {
                 pc += 1;
                 continue;
             }
+            self.notice(cx, frame, pc, active);
             let here = Group { mask: active, pc, frame: number };
             let flow = match self.execute(cx, here, frame, op) {
                 Ok(flow) => flow,
