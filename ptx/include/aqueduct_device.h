@@ -472,6 +472,63 @@ static __device__ __forceinline__ void aqueduct_block_copy(uint64_t dst, uint64_
         : "memory");
 }
 
+static __device__ __forceinline__ void aqueduct_block_copy_aligned(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%ca_from;\n\t"
+        ".reg .u64  %%ca_to;\n\t"
+        ".reg .u64  %%ca_end;\n\t"
+        ".reg .u64  %%ca_step;\n\t"
+        ".reg .u64  %%ca_span;\n\t"
+        ".reg .u64  %%ca_last;\n\t"
+        ".reg .u64  %%ca_at<4>;\n\t"
+        ".reg .u64  %%ca_lo<4>;\n\t"
+        ".reg .u64  %%ca_hi<4>;\n\t"
+        ".reg .pred %%ca_p;\n\t"
+        "shl.b64 %%ca_step, %3, 4;\n\t"
+        "add.u64 %%ca_from, %1, %%ca_step;\n\t"
+        "add.u64 %%ca_to, %0, %%ca_step;\n\t"
+        "shl.b64 %%ca_step, %4, 4;\n\t"
+        "add.u64 %%ca_end, %0, %2;\n\t"
+        "mul.lo.u64 %%ca_span, %%ca_step, 3;\n\t"
+        "TURN:\n\t"
+        "add.u64 %%ca_last, %%ca_to, %%ca_span;\n\t"
+        "setp.ge.u64 %%ca_p, %%ca_last, %%ca_end;\n\t"
+        "@%%ca_p bra WORD;\n\t"
+        "mov.u64 %%ca_at0, %%ca_from;\n\t"
+        "add.u64 %%ca_at1, %%ca_at0, %%ca_step;\n\t"
+        "add.u64 %%ca_at2, %%ca_at1, %%ca_step;\n\t"
+        "add.u64 %%ca_at3, %%ca_at2, %%ca_step;\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo0, %%ca_hi0}, [%%ca_at0];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo1, %%ca_hi1}, [%%ca_at1];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo2, %%ca_hi2}, [%%ca_at2];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo3, %%ca_hi3}, [%%ca_at3];\n\t"
+        "add.u64 %%ca_from, %%ca_at3, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo0, %%ca_hi0};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo1, %%ca_hi1};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo2, %%ca_hi2};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo3, %%ca_hi3};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "bra TURN;\n\t"
+        "WORD:\n\t"
+        "setp.ge.u64 %%ca_p, %%ca_to, %%ca_end;\n\t"
+        "@%%ca_p bra DONE;\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo0, %%ca_hi0}, [%%ca_from];\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo0, %%ca_hi0};\n\t"
+        "add.u64 %%ca_from, %%ca_from, %%ca_step;\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "bra WORD;\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        : 
+        : "l"(dst), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads)
+        : "memory");
+}
+
 static __device__ __forceinline__ void aqueduct_block_put_packets_ll16(uint64_t packets, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag)
 {
     asm volatile(
@@ -2792,6 +2849,34 @@ static __device__ __forceinline__ void aqueduct_memory_channel_get(const Aqueduc
     aqueduct_block_copy(channel.src + local_offset, channel.dst + remote_offset, bytes, thread, threads);
 }
 
+/* Copies bytes from my src to the peer's dst, as memory_channel_put does, where channel.dst, channel.src, both
+ * offsets and bytes are multiples of 16. Nothing checks this.
+ * channel: the channel
+ * dst_offset: where to, in bytes from channel.dst
+ * src_offset: where from, in bytes from channel.src
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_memory_channel_put_aligned(const AqueductMemoryChannelHandle &channel, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned(channel.dst + dst_offset, channel.src + src_offset, bytes, thread, threads);
+}
+
+/* Copies bytes from the peer's dst to my src, as memory_channel_get does, where channel.dst, channel.src, both
+ * offsets and bytes are multiples of 16. Nothing checks this.
+ * channel: the channel
+ * remote_offset: where from, in bytes from channel.dst
+ * local_offset: where to, in bytes from channel.src
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_memory_channel_get_aligned(const AqueductMemoryChannelHandle &channel, uint64_t remote_offset, uint64_t local_offset, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned(channel.src + local_offset, channel.dst + remote_offset, bytes, thread, threads);
+}
+
 /* Sends bytes from my src as packets to the peer's dst, which is its packet buffer. Each packet carries its
  * own flag: no signal is needed.
  * channel: the channel
@@ -2825,7 +2910,8 @@ static __device__ __forceinline__ void aqueduct_memory_channel_put_packets_ll8(c
 }
 
 /* Sends bytes from my src as LL128 lines to the peer's dst, which is its packet buffer; bytes of data take
- * 1024 * ceil(bytes / 960) bytes there. Only between GPUs joined by NVLink, or on one.
+ * 1024 * ceil(bytes / 960) bytes there. Only where a line of 128 bytes stays whole, over NVLink or within one
+ * GPU: MemoryChannel::carries says so on the host. Over PCIe stale data can pass for new.
  * channel: the channel
  * dst_offset: where to, in bytes from channel.dst; a multiple of 8 (LL8), 16 (LL16) or 128 (LL128)
  * src_offset: where from, in bytes from channel.src
@@ -3414,6 +3500,19 @@ static __device__ __forceinline__ void aqueduct_copy(const volatile void *dst, c
     aqueduct_block_copy((uint64_t)__cvta_generic_to_global((const void *)dst), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads);
 }
 
+/* Copies bytes where both addresses and bytes are multiples of 16, which nothing checks; the ranges must not
+ * overlap.
+ * dst: where to
+ * src: where from
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_copy_aligned(const volatile void *dst, const volatile void *src, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned((uint64_t)__cvta_generic_to_global((const void *)dst), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads);
+}
+
 /* Writes bytes of data as packets.
  * packets: the packets, aligned to 8 (LL8), 16 (LL16) or 128 (LL128)
  * src: where from
@@ -3442,7 +3541,7 @@ static __device__ __forceinline__ void aqueduct_put_packets_ll8(const volatile v
     aqueduct_block_put_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads, flag);
 }
 
-/* Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU.
+/* Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU: over PCIe a line may split.
  * packets: the packets, aligned to 8 (LL8), 16 (LL16) or 128 (LL128)
  * src: where from
  * bytes: bytes of data, a multiple of 4

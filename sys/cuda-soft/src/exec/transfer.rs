@@ -15,7 +15,13 @@ use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 impl Warp {
     /// The real address of each lane.
     #[inline(always)]
-    pub(super) fn addresses(&self, cx: &Context<'_, '_>, frame: Frame, addr: Addr, space: Space) -> Lanes<u64> {
+    pub(super) fn addresses(
+        &self,
+        cx: &Context<'_, '_>,
+        frame: Frame,
+        addr: Addr,
+        space: Space,
+    ) -> Lanes<u64> {
         let window = matches!(space, Space::Shared | Space::Local);
         let mut at = match addr.base {
             Base::Reg(reg) => {
