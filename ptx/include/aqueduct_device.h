@@ -3445,7 +3445,7 @@ static __device__ __forceinline__ uint32_t aqueduct_semaphore_poll(const Aqueduc
  * of them wrote before, all see after.
  * status: what this thread's operations gave: LEFT_NOT, or anything else to make all leave
  * barrier: barrier resource, 0 to 15, that no other group uses
- * threads: threads in the group, a multiple of 32
+ * threads: threads in the group, whole warps: a multiple of 32
  * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them
  * called by: the whole group */
 static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t status, uint32_t barrier, uint32_t threads)
@@ -3461,7 +3461,7 @@ static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t statu
  * state: a GridBarrier in device memory, zeroed once
  * groups: groups that take part, below 2^31
  * thread: index of this thread in its group
- * threads: threads in the group, a multiple of 32
+ * threads: threads in the group, whole warps: a multiple of 32
  * barrier: barrier resource, 0 to 15, that no other group uses
  * abort: how the wait learns that it must be given up
  * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them

@@ -454,5 +454,6 @@ fn identify(device: &Device) -> Result<DeviceIdentity> {
         name: device.name()?,
         kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
         driver_version: driver.version(),
+        multiprocessors: device.sm_count()?,
     })
 }

@@ -61,6 +61,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
             name: "device".into(),
             kind: DriverKind::Software,
             driver_version: (12, 4),
+            multiprocessors: 16,
         },
         library: "0.1.0".into(),
         abi: 1,

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of [`PeerInfo`] on the wire.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const MAX_TEXT: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
@@ -36,6 +36,8 @@ pub struct DeviceIdentity {
     pub kind: DriverKind,
     /// CUDA version of the driver, (major, minor).
     pub driver_version: (i32, i32),
+    /// How many multiprocessors it has. Ranks agree on grids by the least of all.
+    pub multiprocessors: u32,
 }
 
 /// One rank of a communicator, as the others know it.
@@ -69,6 +71,7 @@ impl PeerInfo {
         w.raw(&self.device.uuid).str(&self.device.pci_bus_id).str(&self.device.name);
         w.u8(u8::from(self.device.kind == DriverKind::Software));
         w.u32(self.device.driver_version.0.cast_unsigned()).u32(self.device.driver_version.1.cast_unsigned());
+        w.u32(self.device.multiprocessors);
         w.count(self.tcp.len());
         for address in &self.tcp {
             match address.ip() {
@@ -93,6 +96,7 @@ impl PeerInfo {
             name: r.str(MAX_TEXT)?.to_owned(),
             kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
             driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
+            multiprocessors: r.u32()?,
         };
         let mut tcp = Vec::new();
         for _ in 0..r.count(MAX_ADDRESSES, 7)? {
@@ -196,6 +200,7 @@ pub(super) mod tests {
                 name: "device".into(),
                 kind: DriverKind::Software,
                 driver_version: (12, 4),
+                multiprocessors: 16 + rank,
             },
             library: "0.1.0".into(),
             abi: 1,

@@ -33,6 +33,8 @@ pub struct Lacks {
     pub vmm: bool,
     /// No device can access another (`p2p`).
     pub p2p: bool,
+    /// Links between devices carry no native atomics, as PCIe: attribute 0 (`native_atomics`).
+    pub native_atomics: bool,
     /// Memory cannot be exported as a POSIX file descriptor (`posix_fd`).
     pub posix_fd: bool,
     /// No legacy IPC (`ipc`).
@@ -121,6 +123,7 @@ impl Lacks {
         Some(match name {
             "vmm" => &mut self.vmm,
             "p2p" => &mut self.p2p,
+            "native_atomics" => &mut self.native_atomics,
             "posix_fd" => &mut self.posix_fd,
             "ipc" => &mut self.ipc,
             "stream_mem_ops" => &mut self.stream_mem_ops,

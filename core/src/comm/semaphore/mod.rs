@@ -26,6 +26,7 @@ use super::core::Core;
 use super::holds::HoldId;
 use super::memory::RegisteredMemory;
 use super::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot};
+use super::topology::PeerTopology;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive};
@@ -72,6 +73,11 @@ impl Device2DeviceSemaphore {
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
         self.ends.core.context()
+    }
+
+    /// Where the peer is, seen from this rank.
+    pub(crate) fn topology(&self) -> &PeerTopology {
+        &self.ends.core.topology().peers()[self.peer() as usize]
     }
 
     /// `Ok` while signals can still come: the peer is there and the communicator has not failed.
