@@ -109,6 +109,47 @@ fn ranges_that_do_not_fit_a_channel() {
     });
 }
 
+#[test]
+fn a_broken_promise_of_alignment() {
+    threads(Machine::Software, 2, "bad_input::a_broken_promise_of_alignment", |rank| {
+        let (comm, peer) = (&rank.comm, 1 - rank.me());
+        let (buffer, usage) = (rank.buffer(4096), ErrorKind::InvalidUsage);
+        let register = |at| comm.register_range(&buffer, at, 1024, Transport::CudaIpc).unwrap();
+        let (straight, odd) = (register(0), register(1032));
+        comm.send_memory(&straight, peer, 0).unwrap();
+        comm.send_memory(&odd, peer, 1).unwrap();
+        let theirs = [0, 1].map(|tag| comm.recv_memory(peer, tag).unwrap());
+        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.map(|memory| memory.get().unwrap()));
+        let stream = Stream::new(comm.context()).unwrap();
+        let channel = |dst, src| MemoryChannel::new(&semaphore, dst, src, None).unwrap();
+        let good = channel(&theirs[0], &straight);
+        for (dst, src, bytes) in [(8, 0, 16), (0, 1, 16), (0, 0, 17)] {
+            let words =
+                ["multiples of 16", &format!("offset {dst} of dst, offset {src} of src, size {bytes}")];
+            refused(good.put_aligned(&stream, dst, src, bytes), usage, &words);
+            refused(good.put_aligned_with_signal(&stream, dst, src, bytes), usage, &words);
+            refused(good.get_aligned(&stream, dst, src, bytes), usage, &words);
+        }
+        refused(good.put_aligned(&stream, 1024, 0, 16), usage, &["do not fit"]);
+        for bad in [channel(&theirs[1], &straight), channel(&theirs[0], &odd)] {
+            refused(
+                bad.put_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`put` takes any"],
+            );
+            refused(
+                bad.get_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`get` takes any"],
+            );
+        }
+        rank.barrier();
+    });
+}
+
 /// Over PCIe a line of 128 bytes may arrive in parts, and stale data pass for new.
 #[test]
 fn lines_of_128_bytes_over_a_link_that_may_split_them() {

@@ -52,7 +52,7 @@ struct Inner {
     _arrived: GpuBuffer,
 }
 
-/// What the packet form needs besides.
+/// Memory that only the packet form uses.
 #[derive(Clone, Debug)]
 struct Packets {
     data: RegisteredMemory,
@@ -372,7 +372,7 @@ impl PortChannel {
     }
 }
 
-/// Kernels need not say with what they left: the service does.
+/// Tells kernels not to report why they left early: the service knows the reason.
 const NO_STATUS: u64 = 0;
 
 impl Functions {
@@ -404,7 +404,7 @@ fn check_sides(port: &Port) -> Result<()> {
     port.src.check_transport(OP, transport)
 }
 
-/// That `memory` is this rank's.
+/// Returns an error unless `memory` is this rank's own, in the semaphore's context.
 fn own(op: &'static str, memory: &RegisteredMemory, port: &Port) -> Result<()> {
     match memory.received_from() {
         Some(rank) if rank != port.service().communicator().rank() => Err(Error::usage(

@@ -59,3 +59,24 @@ impl AbortRecordMemory {
         self.record.read(ABORT_RECORD_COMPLETE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Device, Driver, MemoryKind, PointerInfo};
+
+    #[test]
+    fn the_claim_lies_in_device_memory_and_leads_to_the_record_in_host_memory() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let pinned = Arc::new(PinnedBuffer::new(&context, 256 + AbortRecordMemory::BYTES).unwrap());
+        let memory = AbortRecordMemory::new(&context, &pinned, 256).unwrap();
+        let kind = |address| PointerInfo::of(&context, address).unwrap().kind;
+        assert_eq!(kind(memory.claim_ptr()), MemoryKind::Device);
+        let mut claim = [0_u64; 2];
+        memory.claim.download(0, &mut claim, WRITING).unwrap();
+        assert_eq!(claim, [0, pinned.device_ptr() + 256]);
+        assert_eq!(kind(claim[1]), MemoryKind::Host);
+        assert!(memory.read().is_none());
+    }
+}
