@@ -8,6 +8,7 @@ use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
 use crate::comm::Host2DeviceSemaphore;
 use crate::error::Result;
+use crate::failure::Outcome;
 use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
 
 /// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
@@ -22,6 +23,7 @@ pub struct InboundSignals {
 
 #[derive(Debug)]
 struct Inner {
+    outcome: Arc<dyn Outcome>,
     handle: abi::MemoryChannelHandle,
     semaphore: Host2DeviceSemaphore,
     wait: Function,
@@ -33,6 +35,10 @@ impl Channel for Inner {
 
     fn handle(&self) -> &Self::Handle {
         &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.outcome
     }
 
     fn check(&self) -> Result<()> {
@@ -61,7 +67,15 @@ impl InboundSignals {
             peer: semaphore.peer(),
             reserved: 0,
         };
-        Ok(Self { inner: Arc::new(Inner { handle, semaphore: semaphore.clone(), wait, poll }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                outcome: semaphore.outcome(),
+                handle,
+                semaphore: semaphore.clone(),
+                wait,
+                poll,
+            }),
+        })
     }
 
     /// Waits for one signal; later work of the stream sees what the peer wrote before it (`ld.acquire.sys`).

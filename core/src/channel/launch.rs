@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::gpu::{
     Context, DeviceSlice, Function, KeepAlive, KernelArg, KernelParam, LaunchConfig, Stream, arg,
 };
@@ -18,6 +19,9 @@ pub(super) trait Channel: Any + Send + Sync {
 
     /// `Ok` while the channel works, otherwise why it does not.
     fn check(&self) -> Result<()>;
+
+    /// Whom waits for streams ask whether kernels of the channel gave up.
+    fn outcome(&self) -> &Arc<dyn Outcome>;
 }
 
 /// For kernels of which one thread acts.
@@ -43,12 +47,14 @@ pub(super) unsafe fn launch<C: Channel>(
     channel.check()?;
     let mut all = [arg(channel.handle()); ARGUMENTS];
     all[1..=args.len()].copy_from_slice(args);
+    let keep: KeepAlive = channel.clone();
+    let keep = result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]);
     // SAFETY: the caller vouches for types and ranges. The memory is written by kernels and peers only, never through a
     // Rust reference; the channel holds it and the stream retains the channel. A kernel that waits leaves when its abort
     // word is set.
-    unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
-    let keep: KeepAlive = channel.clone();
-    stream.retain_all(result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
+    let launched = unsafe { function.launch_keeping(stream, config, &all[..=args.len()], keep) };
+    stream.depend_on(channel.outcome());
+    launched
 }
 
 /// Returns an error unless `slice` is memory of `context` with room for an aligned `T` at its beginning.

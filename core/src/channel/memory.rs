@@ -11,6 +11,7 @@ use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Outcome;
 use crate::gpu::{
     BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
     Stream, arg,
@@ -42,6 +43,7 @@ pub struct MemoryChannel {
 
 #[derive(Debug)]
 struct Inner {
+    outcome: Arc<dyn Outcome>,
     handle: abi::MemoryChannelHandle,
     semaphore: Device2DeviceSemaphore,
     dst: RegisteredMemory,
@@ -81,6 +83,10 @@ impl Channel for Inner {
 
     fn handle(&self) -> &Self::Handle {
         &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.outcome
     }
 
     fn check(&self) -> Result<()> {
@@ -130,6 +136,7 @@ impl MemoryChannel {
         };
         Ok(Self {
             inner: Arc::new(Inner {
+                outcome: semaphore.outcome(),
                 handle,
                 semaphore: semaphore.clone(),
                 dst: dst.clone(),

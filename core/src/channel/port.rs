@@ -11,6 +11,7 @@ use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
 use crate::comm::{RegisteredMemory, Transport};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Outcome;
 use crate::gpu::{
     BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
     LaunchConfig, Stream, arg,
@@ -73,6 +74,10 @@ impl Channel for Inner {
 
     fn handle(&self) -> &Self::Handle {
         &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.port.outcome
     }
 
     fn check(&self) -> Result<()> {

@@ -150,42 +150,44 @@ impl AllReduce {
             return Err(Error::usage("all-reduce", message));
         };
         let bytes = check_buffers(self.inner.comm.context(), input, output, count, ty)?;
-        match self.algorithm(bytes) {
-            Algorithm::OneShotLl16 => {
-                self.one_shot(&variant.one_shot, stream, [input.ptr(), output.ptr()], count, bytes)
-            }
-            Algorithm::TwoShotHb => {
-                self.two_shot(&variant.two_shot, stream, [input.ptr(), output.ptr()], count, bytes)
-            }
-        }?;
-        let keep: KeepAlive = self.inner.clone();
-        stream.retain_all([Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive()), keep])
+        let launched = match self.algorithm(bytes) {
+            Algorithm::OneShotLl16 => self.one_shot(&variant.one_shot, stream, [input, output], count, bytes),
+            Algorithm::TwoShotHb => self.two_shot(&variant.two_shot, stream, [input, output], count, bytes),
+        };
+        self.inner.comm.report_to(stream);
+        launched
+    }
+
+    /// Everything that the kernel of a call uses.
+    fn keep(&self, buffers: [&DeviceSlice; 2]) -> [KeepAlive; 3] {
+        let [input, output] = buffers.map(|buffer| Arc::clone(buffer.keep_alive()));
+        [input, output, self.inner.clone()]
     }
 
     fn one_shot(
         &self,
         function: &Function,
         stream: &Stream,
-        buffers: [u64; 2],
+        buffers: [&DeviceSlice; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
         let region = &self.inner.one_shot.handle;
         let shape = shape::one_shot_shape(bytes as u64, region.max_blocks);
         let config = LaunchConfig::linear(shape.grid, shape.block);
-        let ([input, output], count) = (buffers, count as u64);
+        let ([input, output], count) = (buffers.map(DeviceSlice::ptr), count as u64);
         let args = [arg(region), arg(&input), arg(&output), arg(&count)];
         // SAFETY: the arguments are those of the catalog row; buffers and region are large enough (`launch` checked the
         // buffers, `specs` sized the region), live as long as the stream retains them, and are never Rust references. A
         // kernel that waits in vain leaves when the abort word is set. No block waits for a block of its own grid.
-        unsafe { function.launch(stream, &config, &args) }
+        unsafe { function.launch_keeping(stream, &config, &args, self.keep(buffers)) }
     }
 
     fn two_shot(
         &self,
         function: &Function,
         stream: &Stream,
-        buffers: [u64; 2],
+        buffers: [&DeviceSlice; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
@@ -193,11 +195,11 @@ impl AllReduce {
         let (grid, block) = two_shot_shape(self.inner.geometry, layout, bytes);
         let config = LaunchConfig::linear(grid, block).cooperative();
         let slice = layout.slice_bytes(bytes as u64, grid);
-        let ([input, output], count) = (buffers, count as u64);
+        let ([input, output], count) = (buffers.map(DeviceSlice::ptr), count as u64);
         let args =
             [arg(region), arg(&input), arg(&output), arg(&count), arg(&layout.slot_bytes), arg(&slice)];
         // SAFETY: as for one-shot. All blocks are resident: the launch is cooperative.
-        unsafe { function.launch(stream, &config, &args) }
+        unsafe { function.launch_keeping(stream, &config, &args, self.keep(buffers)) }
     }
 }
 

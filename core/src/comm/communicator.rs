@@ -20,7 +20,7 @@ use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, Device, KeepAlive};
+use crate::gpu::{Context, Device, KeepAlive, Stream};
 use crate::group::control::Member;
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
@@ -345,6 +345,12 @@ impl Communicator {
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
     pub fn abort_switch(&self) -> &Abort {
         self.group().abort()
+    }
+
+    /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives do this by
+    /// themselves; call it after launching a kernel of your own that waits by [`abort_handle`](Self::abort_handle).
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.group().outcome());
     }
 
     /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a

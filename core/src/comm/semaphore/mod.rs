@@ -27,6 +27,7 @@ use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side,
 use crate::comm::topology::{PeerTopology, Topology};
 use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
 use crate::memory::ledger::Receipt;
 use crate::memory::{Exchange, RegisteredMemory};
@@ -85,6 +86,11 @@ impl Device2DeviceSemaphore {
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
         &self.ends.site.exchange.context
+    }
+
+    /// Whom waits for streams ask whether kernels that wait for it gave up.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.ends.site.exchange.group.outcome()
     }
 
     /// Where the peer is, seen from this rank.
