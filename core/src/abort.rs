@@ -194,7 +194,7 @@ impl fmt::Debug for AbortWord {
 /// A record `R` in pinned host memory that a leaving kernel fills once, announced by its leading state word.
 ///
 /// `R` is the device ABI's abort record: `repr(C)`, its first field the `u32` state, 0 while nothing is written.
-/// The kernel claims the state by compare-and-swap, fills the rest and publishes the final state with release.
+/// The one kernel thread that may write it fills the rest and publishes the final state with release.
 pub struct AbortRecordCell<R: Copy> {
     record: NonNull<R>,
     _memory: Arc<dyn Any + Send + Sync>,

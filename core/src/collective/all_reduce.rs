@@ -9,7 +9,7 @@ use aqueduct_ptx::collective::{self as shape, ElementType, HbLayout, ReduceOp};
 use super::algorithm::{Algorithm, one_shot_limit};
 use super::region::{PendingRegion, Region, RegionSpec};
 use crate::channel::{Geometry, load_kernels};
-use crate::comm::Communicator;
+use crate::comm::{Communicator, DriverKind};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
@@ -60,6 +60,7 @@ struct Inner {
     two_shot: Region,
     layout: HbLayout,
     fixed: Option<Algorithm>,
+    /// The same on every rank.
     geometry: Geometry,
 }
 
@@ -83,7 +84,7 @@ impl AllReduce {
     ) -> Result<Self> {
         // First, so that ranks agree about tags also after a call that failed on some of them.
         let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
-        let (ranks, context) = (comm.size(), comm.context());
+        let ranks = comm.size();
         if let Some(far) = comm.topology().peers().iter().find(|peer| !peer.is_reachable()) {
             let message = format!(
                 "rank {} cannot load from and store to the memory of rank {}; all-reduce needs peer access between all ranks",
@@ -92,7 +93,7 @@ impl AllReduce {
             );
             return Err(Error::new(ErrorKind::Unsupported, "prepare all-reduce", message).with_peer(far.rank));
         }
-        let geometry = Geometry::of(context)?;
+        let geometry = agreed_geometry(comm);
         let functions = load_variants(comm, &config)?;
         let blocks = max_blocks(geometry);
         let limit = one_shot_limit(ranks, geometry.software);
@@ -198,6 +199,14 @@ impl AllReduce {
         // SAFETY: as for one-shot. All blocks are resident: the launch is cooperative.
         unsafe { function.launch(stream, &config, &args) }
     }
+}
+
+/// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
+/// launch the same grid; this is computed only from what the ranks told each other when they met.
+fn agreed_geometry(comm: &Communicator) -> Geometry {
+    let devices = comm.peers().iter().map(|peer| &peer.device);
+    let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
+    Geometry { sms, software: devices.clone().any(|device| device.kind == DriverKind::Software) }
 }
 
 /// Blocks of the largest launch.

@@ -27,16 +27,13 @@ use crate::group::wire_up::{self, Introduction};
 use crate::group::{Group, frames};
 use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
 use crate::memory::{Exchange, Ledger};
-use crate::setup::key::{Key, Kind};
-use crate::setup::mailbox::SetupMail;
+use crate::setup::key::{Key, Kind, Namespace};
+use crate::setup::mailbox::{Post, SetupMail};
 use crate::setup::pending::{Dependency, Pending};
 use crate::setup::run::{self, Item};
 use crate::sync::{Mutex, lock, lock_until};
 use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, Transport};
-
-/// Tags from here on belong to the library's own objects.
-pub const RESERVED_TAGS: u64 = 1 << 63;
 
 /// A group of ranks with one device each, their control links, and what they set up together.
 ///
@@ -59,7 +56,7 @@ pub struct Communicator {
 #[derive(Debug)]
 struct Shared {
     config: CommunicatorConfig,
-    topology: Topology,
+    topology: Arc<Topology>,
     mail: Arc<SetupMail>,
     exchange: Arc<Exchange>,
     resources: Arc<Resources>,
@@ -118,13 +115,13 @@ impl Communicator {
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
         let device = identify(context.device())?;
-        let (mail, ledger) = (Arc::new(SetupMail::default()), Arc::new(Ledger::new(rank)));
+        let (mail, ledger) = (Arc::new(SetupMail::new(rank, size)), Arc::new(Ledger::new(rank)));
         let subscribers =
             Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
         let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
         let met = Introduction::with(bootstrap, device, &config.of_group(), member, deadline)?;
         let group = Group::new(met.open(deadline)?);
-        let topology = Topology::discover(context.device(), group.me(), group.peers());
+        let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
         let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
         let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
@@ -133,6 +130,7 @@ impl Communicator {
             resources: resources.clone(),
             tokens: Tokens::new(context.clone(), config.semaphores),
             abort: abort_memory.clone(),
+            topology: topology.clone(),
         });
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
         let (abort, context) = (abort_memory, context.clone());
@@ -174,7 +172,7 @@ impl Communicator {
     /// be several to one peer, by tag. One to oneself copies within the device.
     ///
     /// # Errors
-    /// `InvalidUsage` for a rank that does not exist, a tag of the library's own, the same connection asked for twice
+    /// `InvalidUsage` for a rank that does not exist, the same connection asked for twice
     /// before `setup()`; `Unsupported` if the transport does not lead there.
     pub fn connect(
         &self,
@@ -182,26 +180,7 @@ impl Communicator {
         tag: u64,
         endpoint: impl Into<EndpointConfig>,
     ) -> Result<Pending<Connection>> {
-        let (key, endpoint) = (self.user_key(Kind::Connection, peer, tag)?, endpoint.into());
-        match endpoint.transport {
-            Transport::CudaIpc => self.check_reach(key)?,
-            Transport::Ethernet | Transport::Ib(_) if peer == self.rank() => {
-                let message = format!(
-                    "a connection over {} leads to another rank; to oneself use CudaIpc",
-                    endpoint.transport
-                );
-                return Err(Error::usage("connect", message));
-            }
-            Transport::Ethernet | Transport::Ib(_) => {}
-        }
-        let pending = Pending::new(key);
-        self.enqueue(Box::new(ConnectItem::new(
-            self.shared.resources.clone(),
-            key,
-            endpoint,
-            pending.clone(),
-        )))?;
-        Ok(pending)
+        self.enqueue_connection(self.user_key(Kind::Connection, peer, tag)?, endpoint.into())
     }
 
     /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.
@@ -232,7 +211,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Device2DeviceSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Asks for a semaphore that hosts signal through `connection` and devices wait for; otherwise as
@@ -245,7 +226,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Host2DeviceSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Asks for a semaphore that hosts signal through `connection` and hosts wait for; otherwise as
@@ -258,7 +241,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Host2HostSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Makes everything that was asked for since the last call, together with the peers, which call this too.
@@ -280,7 +265,7 @@ impl Communicator {
             std::mem::take(&mut queue.items)
         };
         let checked = self.group().check("setup");
-        let made = run::run(self.group(), &self.shared.mail, items, deadline);
+        let made = run::run(&self.post(), items, deadline);
         checked.and(made)
     }
 
@@ -313,6 +298,14 @@ impl Communicator {
 
     pub(crate) fn group(&self) -> &Group {
         &self.shared.exchange.group
+    }
+
+    pub(crate) fn exchange(&self) -> &Arc<Exchange> {
+        &self.shared.exchange
+    }
+
+    fn post(&self) -> Post<'_> {
+        Post { group: self.group(), mail: &self.shared.mail, ledger: &self.exchange().ledger }
     }
 
     pub(crate) fn resources(&self) -> &Resources {
@@ -365,15 +358,16 @@ impl Communicator {
     pub(crate) fn next_internal_tag(&self) -> u64 {
         let mut queue = lock(&self.setup.queue);
         queue.internal_tags += 1;
-        RESERVED_TAGS | queue.internal_tags
+        queue.internal_tags
     }
 
     /// Takes back what was asked for under `tags` and not set up yet: the next `setup()` must not wait for it.
     pub(crate) fn withdraw(&self, tags: &[u64]) {
         let withdrawn: Vec<_> = {
             let mut queue = lock(&self.setup.queue);
-            queue.keys.retain(|key| !tags.contains(&key.tag));
-            queue.items.extract_if(.., |item| tags.contains(&item.key().tag)).collect()
+            let named = |key: &Key| key.space == Namespace::Library && tags.contains(&key.tag);
+            queue.keys.retain(|key| !named(key));
+            queue.items.extract_if(.., |item| named(&item.key())).collect()
         };
         drop(withdrawn);
     }
@@ -385,12 +379,34 @@ impl Communicator {
         peer: u32,
         tag: u64,
     ) -> Result<Pending<()>> {
-        self.enqueue_send(memory, self.key(Kind::MemorySend, peer, tag)?)
+        self.enqueue_send(memory, self.library_key(Kind::MemorySend, peer, tag)?)
     }
 
     /// [`recv_memory`](Self::recv_memory) with a tag of the library's own.
     pub(crate) fn recv_memory_internal(&self, peer: u32, tag: u64) -> Result<Pending<RegisteredMemory>> {
-        self.enqueue_recv(self.key(Kind::MemoryRecv, peer, tag)?)
+        self.enqueue_recv(self.library_key(Kind::MemoryRecv, peer, tag)?)
+    }
+
+    fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {
+        match endpoint.transport {
+            Transport::CudaIpc => self.check_reach(key)?,
+            Transport::Ethernet | Transport::Ib(_) if key.peer == self.rank() => {
+                let message = format!(
+                    "a connection over {} leads to another rank; to oneself use CudaIpc",
+                    endpoint.transport
+                );
+                return Err(Error::usage("connect", message));
+            }
+            Transport::Ethernet | Transport::Ib(_) => {}
+        }
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(ConnectItem::new(
+            self.shared.resources.clone(),
+            key,
+            endpoint,
+            pending.clone(),
+        )))?;
+        Ok(pending)
     }
 
     fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
@@ -398,7 +414,7 @@ impl Communicator {
             let message = "the memory is registered for no transport; name those that the peer is to use when registering";
             return Err(Error::usage(key.kind.op(), message));
         }
-        let export = memory::export(&self.shared.exchange, memory, key.peer)?;
+        let export = memory::export(self.exchange(), memory, key.peer)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SendItem::new(self.shared.exchange.clone(), key, export, pending.clone())))?;
         Ok(pending)
@@ -413,9 +429,8 @@ impl Communicator {
     fn enqueue_semaphore<S: Flavour>(
         &self,
         connection: Dependency<Connection>,
-        tag: u64,
+        key: Key,
     ) -> Result<Pending<S>> {
-        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SemaphoreItem::new(
             self.shared.semaphores.clone(),
@@ -439,22 +454,20 @@ impl Communicator {
     }
 
     fn user_key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
-        if tag >= RESERVED_TAGS {
-            return Err(Error::usage(
-                kind.op(),
-                format!("tag {tag} is the library's own; use tags below 2^63"),
-            ));
-        }
-        self.key(kind, peer, tag)
+        self.check_key(Key::user(kind, peer, tag))
     }
 
-    fn key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
-        self.group().check(kind.op())?;
-        if peer >= self.size() {
-            let message = format!("there is no rank {peer}; ranks are 0 to {}", self.size() - 1);
-            return Err(Error::usage(kind.op(), message));
+    fn library_key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
+        self.check_key(Key::library(kind, peer, tag))
+    }
+
+    fn check_key(&self, key: Key) -> Result<Key> {
+        self.group().check(key.kind.op())?;
+        if key.peer >= self.size() {
+            let message = format!("there is no rank {}; ranks are 0 to {}", key.peer, self.size() - 1);
+            return Err(Error::usage(key.kind.op(), message));
         }
-        Ok(Key { kind, peer, tag })
+        Ok(key)
     }
 
     /// That this rank's device can reach the peer's, as far as is known.
@@ -490,5 +503,6 @@ fn identify(device: &Device) -> Result<DeviceIdentity> {
         name: device.name()?,
         kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
         driver_version: driver.version(),
+        multiprocessors: device.sm_count()?,
     })
 }

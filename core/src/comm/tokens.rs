@@ -123,7 +123,7 @@ impl TokenPool {
                 "all {} semaphores of this communicator are in use; drop some, or raise CommunicatorConfig::semaphores",
                 self.count
             );
-            return Err(Error::new(ErrorKind::InvalidUsage, "build_semaphore", message));
+            return Err(Error::new(ErrorKind::Exhausted, "build_semaphore", message));
         };
         let slot = Arc::new(TokenSlot { pool: self.clone(), slot });
         let memory = self.memory.range(slot.slot as usize * SLOT_BYTES, SLOT_BYTES)?;

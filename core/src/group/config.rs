@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::net::Layer;
-use crate::net::pulse::SHORTEST;
+use crate::net::heartbeat::SHORTEST;
 
 /// Settings of a group, with or without devices; each as the setting of the same name of a communicator.
 #[derive(Clone, Debug)]

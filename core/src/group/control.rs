@@ -7,7 +7,7 @@
 //! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
-//! ([`pulse`](crate::net::pulse)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`heartbeat`](crate::net::heartbeat)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
 //! ([`failure`]). Who goes on after that is agreed over the same links ([`membership`](crate::group::membership)).
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
@@ -42,8 +42,8 @@ use crate::group::frames;
 use crate::group::membership::{Membership, Ranks};
 use crate::group::peer::PeerInfo;
 use crate::group::standing::{Standing, Waiters};
-use crate::group::subscriber::{Deferred, Subscribers};
-use crate::net::pulse::{Line, Watch};
+use crate::group::subscriber::{Deferred, Reaction, Subscribers};
+use crate::net::heartbeat::{Monitor, MonitoredLink};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
@@ -81,10 +81,10 @@ pub(crate) struct Control {
 
 struct State {
     standing: Vec<Standing>,
-    lines: Vec<Vec<Line>>,
-    watch: Watch,
+    lines: Vec<Vec<MonitoredLink>>,
+    watch: Monitor,
     /// Tells whether a path is silent enough to believe another rank that has lost its peer.
-    doubt: Watch,
+    doubt: Monitor,
     mail: Mail,
     membership: Membership,
     /// What every rank said about itself, once that is known.
@@ -111,8 +111,8 @@ impl Control {
         let state = State {
             standing: vec![Standing::Present; size as usize],
             lines: vec![Vec::new(); size as usize],
-            watch: Watch::new(peer_timeout),
-            doubt: Watch::new(peer_timeout.map(|timeout| timeout / 2)),
+            watch: Monitor::new(peer_timeout),
+            doubt: Monitor::new(peer_timeout.map(|timeout| timeout / 2)),
             mail: Mail::default(),
             membership: Membership::new(rank, (0..size).collect(), succeeds),
             peers: Arc::default(),
@@ -223,7 +223,7 @@ impl Control {
         if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
             return false;
         }
-        state.lines[peer as usize].push(Line::new(link.clone()));
+        state.lines[peer as usize].push(MonitoredLink::new(link.clone()));
         state.membership.linked(peer);
         self.wake(&mut state);
         drop(state);
@@ -381,9 +381,14 @@ impl Control {
             frames::MEMBERSHIP => self.hear_membership(peer, &frame.payload)?,
             other => {
                 if let Some(subscriber) = self.subscribers.of(other) {
-                    let mut later = Vec::new();
-                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut later);
-                    later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    let mut reaction = Reaction::default();
+                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut reaction);
+                    reaction.later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    for (kind, payload) in reaction.answers {
+                        if let Err(error) = self.post(peer, kind, &payload, Vec::new()) {
+                            log::debug!("cannot answer rank {peer}: {error}");
+                        }
+                    }
                     return taken;
                 }
                 let message =
@@ -392,6 +397,13 @@ impl Control {
             }
         }
         Ok(())
+    }
+}
+
+/// Kernels that wait for a peer give up when the communicator aborts.
+impl crate::failure::Outcome for Control {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        if self.forked() { Ok(()) } else { self.check(op) }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::abort::AbortCause;
 use crate::error::ErrorKind;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
-/// A message about a setup item, see [`wire`](crate::setup::wire).
+/// A message about a setup item, see [`message`](crate::setup::message).
 pub(crate) const SETUP: u16 = 1;
 /// Something that was received is no longer used, see [`ledger`](crate::memory::ledger).
 pub(crate) const RELEASE: u16 = 2;
@@ -49,7 +49,7 @@ pub(crate) fn decode_failure(payload: &[u8], size: u32) -> WireResult<AbortCause
 
 /// The kinds that one rank may report to another; anything else is only "remote".
 pub(crate) fn kind_from_code(code: u32) -> ErrorKind {
-    const KNOWN: [ErrorKind; 9] = [
+    const KNOWN: [ErrorKind; 11] = [
         ErrorKind::InvalidUsage,
         ErrorKind::Cuda,
         ErrorKind::Verbs,
@@ -59,6 +59,8 @@ pub(crate) fn kind_from_code(code: u32) -> ErrorKind {
         ErrorKind::Aborted,
         ErrorKind::Unsupported,
         ErrorKind::Internal,
+        ErrorKind::Stopped,
+        ErrorKind::Exhausted,
     ];
     KNOWN.into_iter().find(|kind| *kind as u32 == code).unwrap_or(ErrorKind::Remote)
 }

@@ -37,6 +37,8 @@ pub struct DeviceIdentity {
     pub kind: DriverKind,
     /// CUDA version of the driver, (major, minor).
     pub driver_version: (i32, i32),
+    /// How many multiprocessors it has. Ranks agree on grids by the least of all.
+    pub multiprocessors: u32,
 }
 
 /// One rank of a communicator, as the others know it.
@@ -72,6 +74,7 @@ impl PeerInfo {
         w.raw(&self.device.uuid).str(&self.device.pci_bus_id).str(&self.device.name);
         w.u8(u8::from(self.device.kind == DriverKind::Software));
         w.u32(self.device.driver_version.0.cast_unsigned()).u32(self.device.driver_version.1.cast_unsigned());
+        w.u32(self.device.multiprocessors);
         w.count(self.tcp.len());
         for address in &self.tcp {
             match address.ip() {
@@ -97,6 +100,7 @@ impl PeerInfo {
             name: r.str(MAX_TEXT)?.to_owned(),
             kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
             driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
+            multiprocessors: r.u32()?,
         };
         let mut tcp = Vec::new();
         for _ in 0..r.count(MAX_ADDRESSES, 7)? {
@@ -211,6 +215,7 @@ pub(crate) mod tests {
                 name: "device".into(),
                 kind: DriverKind::Software,
                 driver_version: (12, 4),
+                multiprocessors: 16 + rank,
             },
             library: "0.1.0".into(),
             abi: 1,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::{Exchange, Export, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::ledger::HoldId;
+use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 
@@ -16,13 +16,12 @@ pub(crate) struct SendItem {
     key: Key,
     /// Keeps the memory until the peer has it, whatever the user drops meanwhile.
     export: Export,
-    held: Vec<HoldId>,
     pending: Pending<()>,
 }
 
 impl SendItem {
     pub(crate) fn new(exchange: Arc<Exchange>, key: Key, export: Export, pending: Pending<()>) -> Self {
-        Self { exchange, key, export, held: Vec::new(), pending }
+        Self { exchange, key, export, pending }
     }
 }
 
@@ -31,20 +30,13 @@ impl Item for SendItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        self.held = self.export.hold_ids();
-        Some(Ok(self.export.offer(&self.exchange)))
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        self.export.offer(&self.exchange)
     }
 
     /// The peer's offer to receive has nothing in it.
-    fn build(&mut self, _: Offer) -> Result<()> {
+    fn build(&mut self, _: Offer<Receipt>) -> Result<()> {
         Ok(())
-    }
-
-    fn refused(&mut self) {
-        for id in self.held.drain(..) {
-            self.exchange.ledger.unhold(id, self.key.peer);
-        }
     }
 
     fn finish(self: Box<Self>, result: Result<()>) {
@@ -70,11 +62,11 @@ impl Item for RecvItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        Some(Ok(Offer::default()))
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        Ok(Offer::default())
     }
 
-    fn build(&mut self, offer: Offer) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
         self.made = Some(super::import(&self.exchange, self.key.peer, offer)?);
         Ok(())
     }

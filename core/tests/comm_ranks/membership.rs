@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aqueduct::bootstrap::{self, Bootstrap as _};
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::net::{Claims, Layer, RawStream};
+use aqueduct::internals::net::{Claims, Layer, RawStream};
 use aqueduct::{Deadline, ErrorKind, Result};
 
 use crate::support::{Expected, Rank, config, context, driver, processes, soon};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::{Connection, Counters, Inner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -65,15 +66,14 @@ impl Item for ConnectItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        let transport = self.config.transport;
-        Some(self.draft().map(|(draft, detail)| {
-            self.draft = Some(draft);
-            Offer { body: EndpointWire { transport, detail }.encode(), fds: Vec::new() }
-        }))
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        let (draft, detail) = self.draft()?;
+        self.draft = Some(draft);
+        let body = EndpointWire { transport: self.config.transport, detail }.encode();
+        Ok(Offer { body, ..Offer::default() })
     }
 
-    fn build(&mut self, offer: Offer) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
         let peer = self.key.peer;
         let theirs = EndpointWire::decode(&offer.body).map_err(|error| {
             let message = format!("rank {peer} asked for a transport that this version does not have");

@@ -24,10 +24,11 @@ pub(crate) use item::{Flavour, SemaphoreItem};
 use crate::comm::abort_memory::AbortMemory;
 use crate::comm::connection::Connection;
 use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot, Tokens};
+use crate::comm::topology::{PeerTopology, Topology};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive};
-use crate::memory::ledger::HoldId;
+use crate::memory::ledger::Receipt;
 use crate::memory::{Exchange, RegisteredMemory};
 use crate::transport::Resources;
 
@@ -45,6 +46,7 @@ pub(crate) struct Site {
     pub(crate) resources: Arc<Resources>,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) abort: Arc<AbortMemory>,
+    pub(crate) topology: Arc<Topology>,
 }
 
 /// What both ends of a semaphore are made of.
@@ -54,7 +56,8 @@ pub(crate) struct Ends {
     mine: RegisteredMemory,
     theirs: RegisteredMemory,
     slot: Arc<TokenSlot>,
-    their_slot: u64,
+    /// Dropped last: this rank does not signal any more, and the peer may use its words for another semaphore.
+    _their_words: Receipt,
 }
 
 /// The counters of one end at one moment, for debugging: kernels may be changing them.
@@ -82,6 +85,11 @@ impl Device2DeviceSemaphore {
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
         &self.ends.site.exchange.context
+    }
+
+    /// Where the peer is, seen from this rank.
+    pub(crate) fn topology(&self) -> &PeerTopology {
+        &self.ends.site.topology.peers()[self.peer() as usize]
     }
 
     /// `Ok` while signals can still come: the peer is there and the communicator has not failed.
@@ -174,13 +182,5 @@ impl Ends {
 impl fmt::Debug for Device2DeviceSemaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ends.describe("Device2DeviceSemaphore", f)
-    }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // Nobody here signals any more: the peer may use its words for another semaphore.
-        let exchange = &self.site.exchange;
-        exchange.ledger.give_back(&exchange.group, self.connection.peer(), HoldId::Token(self.their_slot), 1);
     }
 }

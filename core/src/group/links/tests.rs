@@ -8,7 +8,7 @@ use super::*;
 use crate::abort::Abort;
 use crate::group::control::Member;
 use crate::group::peer::tests::info;
-use crate::group::subscriber::{Deferred, Subscriber, Subscribers};
+use crate::group::subscriber::{Deferred, Reaction, Subscriber, Subscribers};
 use crate::net::{Layer, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -46,7 +46,7 @@ impl Recorder {
 }
 
 impl Subscriber for Recorder {
-    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Vec<Deferred>) -> Result<()> {
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Reaction) -> Result<()> {
         lock(&self.frames).push((peer, payload.to_vec(), fds.len()));
         Ok(())
     }

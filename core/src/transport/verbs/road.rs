@@ -150,7 +150,7 @@ impl Road {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
@@ -358,8 +358,7 @@ impl Road {
             if failure.is_none() {
                 let message = format!("the verbs connection to rank {} has failed", self.peer);
                 let error = Error::new(why.kind(), "connection", message);
-                *failure =
-                    Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.duplicate()));
+                *failure = Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.clone()));
             }
         }
         if !self.failed.swap(true, Ordering::AcqRel) {
