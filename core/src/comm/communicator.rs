@@ -15,7 +15,6 @@ use crate::comm::semaphore::Site;
 use crate::comm::semaphore::{
     Device2DeviceSemaphore, Flavour, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreItem,
 };
-use crate::comm::shrink;
 use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
@@ -111,7 +110,7 @@ impl Communicator {
         deadline: Deadline,
     ) -> Result<Self> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
-        wire_up::check(bootstrap, &config)?;
+        wire_up::check(bootstrap, &config.of_group())?;
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
@@ -120,7 +119,7 @@ impl Communicator {
         let subscribers =
             Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
         let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
-        let met = Introduction::with(bootstrap, device, &config, member, deadline)?;
+        let met = Introduction::with(bootstrap, device, &config.of_group(), member, deadline)?;
         let group = Group::new(met.open(deadline)?);
         let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
@@ -295,35 +294,6 @@ impl Communicator {
     /// The ranks that this one knows to be lost, in order; not those that left in good order.
     pub fn lost(&self) -> Vec<u32> {
         self.group().control().lost()
-    }
-
-    /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
-    /// `without`. Collective among them: each calls it, with the same `without`. They keep their order and are numbered from
-    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and what was made
-    /// by this communicator goes on working. It belongs to this one: make it anew, and drop the old.
-    ///
-    /// Of the ranks of one job at most one group goes on, whatever breaks (`docs/membership.md`): more than half of this
-    /// communicator, or half of it with its lowest rank. Ranks that left in good order, processes that a rank of their host has
-    /// seen end, and the ranks `without`, if they can be reached, count neither way; silent ones do. A communicator can be
-    /// shrunk once; to go on after another loss, shrink the one that was made.
-    ///
-    /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
-    /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
-    /// for legacy handles the driver does not promise that.
-    ///
-    /// A loss during the call begins it anew with those who are left. If it comes last of all, some ranks may end with a
-    /// communicator that tells of the loss at once, and others with an error; the former can shrink that one again.
-    ///
-    /// # Errors
-    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
-    /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
-    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before; as for
-    /// [`new`](Self::new).
-    pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
-        if self.group().forked() {
-            return Err(Error::usage("shrink", "a communicator does not survive fork"));
-        }
-        shrink::shrink(self, without, deadline.into())
     }
 
     pub(crate) fn group(&self) -> &Group {

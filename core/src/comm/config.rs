@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::group::config::GroupConfig;
 use crate::net::Layer;
-use crate::net::heartbeat::SHORTEST;
 use crate::rdma::Verbs;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
@@ -119,17 +119,13 @@ impl CommunicatorConfig {
         self
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.peer_timeout {
-            Some(timeout) if timeout < SHORTEST => Err(Error::usage(
-                "Communicator::new",
-                format!(
-                    "a peer timeout of {timeout:?} is shorter than signs of life are apart; set AQUEDUCT_PEER_TIMEOUT to \
-                     {} seconds or more, or 0 for none",
-                    SHORTEST.as_secs_f64()
-                ),
-            )),
-            _ => Ok(()),
+    /// What concerns the group of the ranks, whatever devices they have.
+    pub(crate) fn of_group(&self) -> GroupConfig {
+        GroupConfig {
+            interface: self.interface,
+            host_id: self.host_id.clone(),
+            peer_timeout: self.peer_timeout,
+            layer: self.layer.as_ref().map(|NetLayer(layer)| layer.clone()),
         }
     }
 }

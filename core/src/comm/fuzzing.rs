@@ -3,12 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
-pub use crate::group::control::fuzzing::letters;
+pub use crate::group::control::fuzzing::mail;
 pub use crate::memory::fuzzing::memory;
 
 use crate::abort::AbortCause;
 use crate::error::Error;
 use crate::group::frames::{decode_failure, encode_failure};
+use crate::group::membership::{self, Envelope, Membership, Ranks};
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::memory::holds::{HoldId, Release};
 use crate::setup::key::{Key, Kind};
@@ -41,6 +42,17 @@ pub fn failure(bytes: &[u8]) -> Option<Vec<u8>> {
     let cause = decode_failure(bytes, 4).ok()?;
     assert!(cause.rank.is_none_or(|rank| rank < 4));
     Some(encode_failure(&cause))
+}
+
+/// A message about membership, in a communicator of four ranks. Rank 1 takes it, if it comes from rank 2.
+pub fn membership(bytes: &[u8]) -> Option<Vec<u8>> {
+    let envelope = Envelope::decode(bytes, 4).ok()?;
+    let mut membership = Membership::new(1, vec![0; 4], false);
+    membership.call(Ranks::new());
+    membership.receive(2, envelope.clone());
+    membership.tick();
+    assert!(membership.take_outbox().len() < 64);
+    Some(envelope.encode())
 }
 
 /// One end of a connection.
@@ -94,5 +106,6 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
     }
     all.extend(crate::memory::fuzzing::wire_forms());
     all.extend(crate::group::control::fuzzing::sent());
+    all.extend(membership::examples().iter().map(|envelope| ("membership", envelope.encode())));
     all
 }

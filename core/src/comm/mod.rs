@@ -12,6 +12,7 @@ pub(crate) mod config;
 pub(crate) mod connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod introduction;
 mod register;
 mod report;
 pub(crate) mod semaphore;

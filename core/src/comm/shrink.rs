@@ -19,8 +19,39 @@ const OP: &str = "shrink";
 /// How long the news of a loss may take on another way.
 const NEWS: Duration = Duration::from_millis(500);
 
+impl Communicator {
+    /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
+    /// `without`. Collective among them: each calls it, with the same `without`. They keep their order and are numbered from
+    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and what was made
+    /// by this communicator goes on working. It belongs to this one: make it anew, and drop the old.
+    ///
+    /// Of the ranks of one job at most one group goes on, whatever breaks (`docs/membership.md`): more than half of this
+    /// communicator, or half of it with its lowest rank. Ranks that left in good order, processes that a rank of their host has
+    /// seen end, and the ranks `without`, if they can be reached, count neither way; silent ones do. A communicator can be
+    /// shrunk once; to go on after another loss, shrink the one that was made.
+    ///
+    /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
+    /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
+    /// for legacy handles the driver does not promise that.
+    ///
+    /// A loss during the call begins it anew with those who are left. If it comes last of all, some ranks may end with a
+    /// communicator that tells of the loss at once, and others with an error; the former can shrink that one again.
+    ///
+    /// # Errors
+    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
+    /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
+    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before; as for
+    /// [`new`](Self::new).
+    pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
+        if self.group().forked() {
+            return Err(Error::usage("shrink", "a communicator does not survive fork"));
+        }
+        shrink(self, without, deadline.into())
+    }
+}
+
 /// Makes the communicator of all ranks of `old` that go on, without the ranks `without`.
-pub(super) fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Communicator> {
+fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Communicator> {
     let without = check(old, without)?;
     let links = old.group().links();
     let control = links.control();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::abort::AbortCause;
-use crate::comm::config::{CommunicatorConfig, NetLayer};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::config::GroupConfig;
 use crate::group::control::{Control, Outcome, Service};
 use crate::group::membership::Ranks;
 use crate::group::neighbours::{eager_openers, eager_peers};
@@ -47,8 +47,8 @@ impl Identity {
     }
 
     /// The same with what `config` puts between the links and their sockets.
-    pub(crate) fn through(mut self, config: &CommunicatorConfig) -> Self {
-        if let Some(NetLayer(layer)) = &config.layer {
+    pub(crate) fn through(mut self, config: &GroupConfig) -> Self {
+        if let Some(layer) = &config.layer {
             self.network = self.network.with_layer(layer.clone());
         }
         self
@@ -73,7 +73,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn bind(identity: &Identity, config: &CommunicatorConfig) -> Result<Self> {
+    pub(crate) fn bind(identity: &Identity, config: &GroupConfig) -> Result<Self> {
         if identity.size == 1 {
             return Ok(Self::default());
         }

@@ -1,6 +1,7 @@
 //! The group: who belongs to it, how its ranks speak while they run, and how they notice that one has gone.
 
 mod birth;
+pub(crate) mod config;
 pub(crate) mod control;
 pub(crate) mod frames;
 pub(crate) mod group;

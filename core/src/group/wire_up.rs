@@ -9,17 +9,15 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::ABI_VERSION;
 
 use super::birth::Birth;
-use crate::abort::Abort;
 use crate::bootstrap::{Bootstrap, broadcast};
-use crate::comm::config::CommunicatorConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::config::GroupConfig;
 use crate::group::control::{Control, Member};
 use crate::group::frames;
 use crate::group::links::{Identity, Links, Listeners};
 use crate::group::peer::{self, DeviceIdentity, PeerInfo};
 use crate::group::standing::Waiters;
-use crate::group::subscriber::Subscribers;
 use crate::memory::registry;
 
 const OP: &str = "Communicator::new";
@@ -36,23 +34,11 @@ impl Introduction {
     /// and an all-gather, about ceil(log2(size)) messages per rank.
     ///
     /// # Errors
-    /// As for [`Communicator::new`](super::Communicator::new).
-    pub fn new(
-        bootstrap: &dyn Bootstrap,
-        device: DeviceIdentity,
-        config: &CommunicatorConfig,
-        deadline: Deadline,
-    ) -> Result<Self> {
-        let (abort, subscribers) = (Abort::new(), Subscribers::default());
-        let member = Member { abort, waiters: Arc::new(NoKernels), subscribers, succeeds: false };
-        Self::with(bootstrap, device, config, member, deadline)
-    }
-
-    /// The same for a rank with more to it.
+    /// As for [`Communicator::new`](crate::comm::Communicator::new).
     pub(crate) fn with(
         bootstrap: &dyn Bootstrap,
         device: DeviceIdentity,
-        config: &CommunicatorConfig,
+        config: &GroupConfig,
         member: Member,
         deadline: Deadline,
     ) -> Result<Self> {
@@ -107,7 +93,7 @@ impl Introduction {
 }
 
 /// That `bootstrap` and `config` make sense by themselves.
-pub(crate) fn check(bootstrap: &dyn Bootstrap, config: &CommunicatorConfig) -> Result<()> {
+pub(crate) fn check(bootstrap: &dyn Bootstrap, config: &GroupConfig) -> Result<()> {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
     if rank >= size {
         return Err(Error::usage(OP, format!("rank {rank} is not below the world size of {size}")));
@@ -135,7 +121,7 @@ impl ControlLinks {
 }
 
 /// The waiters of a rank that launches no kernels.
-struct NoKernels;
+pub(crate) struct NoKernels;
 
 impl Waiters for NoKernels {
     fn dismiss(&self, _: u32) {}

@@ -58,37 +58,35 @@ impl Subscriber for Recorder {
     fn changed(&self) {}
 }
 
+fn config(peer_timeout: Option<Duration>) -> GroupConfig {
+    GroupConfig { interface: Some(Ipv4Addr::LOCALHOST.into()), host_id: None, peer_timeout, layer: None }
+}
+
 /// A group in one process; `hosts` of them.
 fn group(size: u32, hosts: u32) -> Vec<Links> {
-    group_with(size, hosts, CommunicatorConfig::default(), |network| network)
+    group_with(size, hosts, config(Some(Duration::from_secs(3))), |network| network)
 }
 
 /// The same, and what each rank's subscriber heard.
 fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
     let recorders: Vec<Arc<Recorder>> = (0..size).map(|_| Arc::default()).collect();
     let subscribe = |rank: u32| Subscribers::default().with(KIND, recorders[rank as usize].clone());
-    let links = group_of(size, 1, CommunicatorConfig::default(), |network| network, subscribe);
+    let links = group_of(size, 1, config(Some(Duration::from_secs(3))), |network| network, subscribe);
     (links, recorders)
 }
 
 /// The same with other settings, and `wrap` applied to everyone's network.
-fn group_with(
-    size: u32,
-    hosts: u32,
-    config: CommunicatorConfig,
-    wrap: impl Fn(Network) -> Network,
-) -> Vec<Links> {
+fn group_with(size: u32, hosts: u32, config: GroupConfig, wrap: impl Fn(Network) -> Network) -> Vec<Links> {
     group_of(size, hosts, config, wrap, |_| Subscribers::default())
 }
 
 fn group_of(
     size: u32,
     hosts: u32,
-    config: CommunicatorConfig,
+    config: GroupConfig,
     wrap: impl Fn(Network) -> Network,
     subscribe: impl Fn(u32) -> Subscribers,
 ) -> Vec<Links> {
-    let config = config.with_interface(Ipv4Addr::LOCALHOST.into());
     let identities: Vec<Identity> = (0..size)
         .map(|rank| Identity::new(rank, size, [7; 32], None))
         .map(|identity| Identity { network: wrap(identity.network.clone()), ..identity })
@@ -292,7 +290,7 @@ fn who_falls_silent_is_lost_to_all_and_hears_of_it_and_who_has_nothing_to_say_is
     for hosts in [1, 4] {
         let mute = Arc::new(AtomicBool::new(false));
         let layer = Arc::new(Mute { rank: 2, on: mute.clone() });
-        let config = CommunicatorConfig::default().with_peer_timeout(Some(TIMEOUT));
+        let config = config(Some(TIMEOUT));
         let links = group_with(4, hosts, config, |network| network.with_layer(layer.clone()));
         std::thread::sleep(TIMEOUT * 2);
         for one in &links {

@@ -8,5 +8,7 @@ mod quorum;
 mod simulation;
 
 pub(crate) use agreement::{Membership, Verdict};
+#[cfg(feature = "fuzzing")]
+pub(crate) use message::examples;
 pub(crate) use message::{Envelope, Message};
 pub(crate) use quorum::Ranks;

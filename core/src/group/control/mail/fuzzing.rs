@@ -7,7 +7,7 @@ use crate::wire::{Reader, Writer};
 
 /// Parts of messages from one peer, each behind its length. The messages taken out are those that were sent, and what lies
 /// unread is what is counted.
-pub fn letters(bytes: &[u8]) -> Option<Vec<u8>> {
+pub fn mail(bytes: &[u8]) -> Option<Vec<u8>> {
     let (mut r, mut again) = (Reader::new(bytes), Writer::new());
     let mut mail = Mail::default();
     // By group and tag: whole messages, and the beginning of the next one.
@@ -53,5 +53,5 @@ pub(crate) fn sent() -> Vec<(&'static str, Vec<u8>)> {
         }
         w.finish()
     };
-    vec![("letters", stream(&parts[1..2])), ("letters", stream(&parts))]
+    vec![("mail", stream(&parts[1..2])), ("mail", stream(&parts))]
 }

@@ -1,0 +1,35 @@
+//! What a group needs to be told.
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::net::Layer;
+use crate::net::heartbeat::SHORTEST;
+
+/// Settings of a group, with or without devices; each as the setting of the same name of a communicator.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupConfig {
+    pub(crate) interface: Option<IpAddr>,
+    pub(crate) host_id: Option<String>,
+    pub(crate) peer_timeout: Option<Duration>,
+    pub(crate) layer: Option<Arc<dyn Layer>>,
+}
+
+impl GroupConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.peer_timeout {
+            Some(timeout) if timeout < SHORTEST => Err(Error::usage(
+                "Communicator::new",
+                format!(
+                    "a peer timeout of {timeout:?} is shorter than signs of life are apart; set AQUEDUCT_PEER_TIMEOUT to \
+                     {} seconds or more, or 0 for none",
+                    SHORTEST.as_secs_f64()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
