@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Imports, Ledger, Regions};
+use super::imports::Imports;
+use super::ledger::Ledger;
+use super::regions::Regions;
 use crate::gpu::Context;
 use crate::group::Group;
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, HostRegistration, KeepAlive};
 use crate::shm::Segment;
+use crate::sync::{Mutex, lock};
 use crate::volatile::VolatileSlice;
 
 /// Zeroed host memory in a sealed memfd, which peers on the same host can map.
@@ -19,7 +20,8 @@ use crate::volatile::VolatileSlice;
 pub struct HostBuffer {
     segment: Arc<Segment>,
     context: Context,
-    registration: OnceLock<Arc<HostRegistration>>,
+    /// Locked while the driver registers: a range can be registered only once, and whoever comes second gets the first's.
+    registration: Mutex<Option<Arc<HostRegistration>>>,
 }
 
 impl HostBuffer {
@@ -37,7 +39,7 @@ impl HostBuffer {
     }
 
     fn over(context: &Context, segment: Segment) -> Self {
-        Self { segment: Arc::new(segment), context: context.clone(), registration: OnceLock::new() }
+        Self { segment: Arc::new(segment), context: context.clone(), registration: Mutex::default() }
     }
 
     /// Bytes.
@@ -67,19 +69,17 @@ impl HostBuffer {
     }
 
     /// Opens it to devices, once.
-    pub(super) fn pin(&self) -> Result<&Arc<HostRegistration>> {
-        if let Some(registration) = self.registration.get() {
-            return Ok(registration);
+    pub(super) fn pin(&self) -> Result<()> {
+        let mut registration = lock(&self.registration);
+        if registration.is_some() {
+            return Ok(());
         }
         let (at, keep) = (self.memory().as_ptr(), self.segment.clone() as KeepAlive);
         // SAFETY: the mapping lives as long as the segment, which the registration keeps; this process reaches it
         // through volatile slices only.
-        let made = unsafe { HostRegistration::new(&self.context, at, self.len(), keep) };
-        match made {
-            Ok(made) => Ok(self.registration.get_or_init(|| Arc::new(made))),
-            // Another thread may have been faster: a range can be registered only once.
-            Err(error) => self.registration.get().ok_or(error),
-        }
+        let made = unsafe { HostRegistration::new(&self.context, at, self.len(), keep) }?;
+        *registration = Some(Arc::new(made));
+        Ok(())
     }
 
     /// All of it, as seen by this process.
@@ -91,7 +91,7 @@ impl HostBuffer {
 
     /// All of it, as seen by devices, if it has been opened to them.
     pub(super) fn device_slice(&self) -> Result<Option<DeviceSlice>> {
-        self.registration.get().map(|registration| registration.slice(..)).transpose()
+        lock(&self.registration).as_ref().map(|registration| registration.slice(..)).transpose()
     }
 }
 

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::{Place, RegisteredMemory};
+use super::place::Place;
+use super::rights::Rights;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, lock};
 
@@ -25,6 +26,7 @@ struct Region {
     peer: u32,
     place: Place,
     len: usize,
+    rights: Rights,
 }
 
 /// One grant: it ends when this is dropped.
@@ -35,12 +37,12 @@ pub(crate) struct Grant {
 }
 
 impl Regions {
-    /// Lets `peer` write `memory`.
-    pub(crate) fn grant(self: &Arc<Self>, memory: &RegisteredMemory, peer: u32) -> Grant {
+    /// Lets `peer` do what `rights` say with the `len` bytes at `place`.
+    pub(crate) fn grant(self: &Arc<Self>, peer: u32, place: Place, len: usize, rights: Rights) -> Grant {
         let mut table = lock(&self.table);
         table.last += 1;
         let number = table.last;
-        table.regions.insert(number, Region { peer, place: memory.place().clone(), len: memory.len() });
+        table.regions.insert(number, Region { peer, place, len, rights });
         Grant { regions: Arc::downgrade(self), number }
     }
 
@@ -66,6 +68,12 @@ impl Regions {
                 "rank {peer} wrote to region {number}, which it has not been given or has given back"
             ));
         };
+        if !region.rights.contains(Rights::REMOTE_WRITE) {
+            return refuse(format!(
+                "rank {peer} wrote to region {number}, which is registered with Rights {:?}",
+                region.rights
+            ));
+        }
         match offset.checked_add(len) {
             Some(end) if end <= region.len as u64 => Ok(f(&region.place, offset as usize)),
             _ => refuse(format!(

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 
+use super::allocation::Allocation;
 use crate::error::Result;
-use crate::memory::Allocation;
 use crate::sync::{Mutex, lock};
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{MemoryWire, Way};
-use super::{HostBuffer, import};
+use super::{HostBuffer, Rights, import};
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transports};
 use crate::deadline::Deadline;
@@ -38,6 +38,7 @@ fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
         buffer.memory().fill(byte);
         let wire = MemoryWire {
             transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
             process: 77,
             allocation: 1,
             total: 4096,
