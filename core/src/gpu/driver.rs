@@ -1,18 +1,16 @@
 //! The driver as a value: the function table, the hooks around each call, and where it came from.
 
-use std::collections::HashMap;
-use std::ffi::c_int;
+use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
-use super::context::ContextInner;
+use super::slots::Slots;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::DriverFaults;
 use crate::fork::Creator;
-use crate::sync::Mutex;
 
 /// Watches the driver calls of one [`Driver`], and may answer in the driver's place.
 ///
@@ -83,13 +81,14 @@ struct Inner {
     version: i32,
     reason: String,
     creator: Creator,
-    contexts: Mutex<HashMap<c_int, Weak<ContextInner>>>,
+    slots: Slots,
 }
 
 /// Calls one function of a driver's table by its ABI name, inside the caller's `unsafe`.
 ///
 /// `call!(driver, cuX(a, b))` gives `Result<()>`; with `optional` before the name a missing function is an error that
-/// names it; `allocate N` tells the hooks that N bytes are asked for; with `raw` the result is `Result<CUresult>`, for functions whose codes are answers.
+/// names it; `allocate N` tells the hooks that N bytes are asked for; with `raw` the result is `Result<CUresult>`, for
+/// functions whose codes are answers.
 macro_rules! call {
     ($driver:expr, allocate $bytes:expr, optional $function:ident($($arg:expr),* $(,)?)) => {{
         let driver: &$crate::gpu::Driver = $driver;
@@ -161,7 +160,7 @@ impl Driver {
                 version: *version,
                 reason: reason.clone(),
                 creator: *creator,
-                contexts: Mutex::default(),
+                slots: Slots::default(),
             }),
         }
     }
@@ -203,8 +202,8 @@ impl Driver {
 
     fn initialise(table: DriverTable, provenance: Provenance, reason: String) -> Result<Self> {
         let creator = Creator::current();
-        let contexts = Mutex::default();
-        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, creator, contexts };
+        let slots = Slots::default();
+        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, creator, slots };
         let checked = |function, result: CUresult| match result {
             CUresult::CUDA_SUCCESS => Ok(()),
             other => Err(status::error(&table, function, other)),
@@ -224,8 +223,9 @@ impl Driver {
         self
     }
 
-    pub(super) fn contexts(&self) -> &Mutex<HashMap<c_int, Weak<ContextInner>>> {
-        &self.inner.contexts
+    /// The one value of type `T` that belongs to this driver.
+    pub(super) fn slot<T: Any + Send + Sync + Default>(&self) -> &T {
+        self.inner.slots.get()
     }
 
     /// Whether this process is a forked child of the one that initialised the driver.

@@ -12,8 +12,8 @@ use cuda_driver_sys::{
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
-use super::jit::JitLog;
-use crate::error::{Error, ErrorKind, Result};
+use super::jit::{JitLog, explain};
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
 /// Loaded PTX. Cheap to clone; unloaded when the last clone and the last [`Function`] are gone.
@@ -23,7 +23,7 @@ pub struct Module {
 }
 
 #[derive(Debug)]
-pub(super) struct ModuleInner {
+struct ModuleInner {
     raw: CUmodule,
     context: Context,
 }
@@ -35,7 +35,7 @@ unsafe impl Sync for ModuleInner {}
 
 /// The modules of one context that can be found again.
 #[derive(Default)]
-pub(super) struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
+struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
 
 impl Module {
     /// Compiles and loads `ptx`.
@@ -75,7 +75,7 @@ impl Module {
     /// What `text` says; as for [`Module::load_ptx`].
     pub fn load_cached(context: &Context, key: &str, text: impl FnOnce() -> Result<String>) -> Result<Self> {
         // Held while loading, so that nobody else loads the same.
-        let mut modules = lock(&context.inner.modules.0);
+        let mut modules = lock(&context.slot::<ModuleCache>().0);
         if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
             return Ok(Self { inner });
         }
@@ -295,52 +295,5 @@ impl Function {
         let blocks = u32::try_from(per_sm).unwrap_or(0).saturating_mul(self.inner.device.sm_count);
         *lock(&self.inner.resident) = Some((threads, shared_bytes, blocks));
         Ok(blocks)
-    }
-}
-
-/// `error`, with the compiler's log and the first line of `ptx` it names.
-pub(super) fn explain(error: &Error, ptx: &str, log: &str) -> Error {
-    let mut message = error.message().to_owned();
-    if !log.is_empty() {
-        message.push_str("\n  the PTX compiler says: ");
-        message.push_str(&log.replace('\n', "\n  "));
-    }
-    if let Some((number, line)) = line_named(log).and_then(|n| Some((n, ptx.lines().nth(n.checked_sub(1)?)?)))
-    {
-        message.push_str(&format!("\n  line {number} is: {}", line.trim()));
-    }
-    Error::new(ErrorKind::Cuda, error.op(), message).with_code(error.code())
-}
-
-/// The number behind the first "line" in `log`.
-fn line_named(log: &str) -> Option<usize> {
-    log.match_indices("line ").find_map(|(at, word)| {
-        let rest = &log[at + word.len()..];
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..end].parse().ok()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_jit_failure_shows_log_and_line() {
-        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX").with_code(218);
-        let log = "ptxas application ptx input, line 2; error : unknown opcode 'addd'";
-        let shown = explain(&error, ".version 7.0\n  addd.u32 %r1;\n", log);
-        assert_eq!(shown.code(), 218);
-        assert!(shown.message().contains("unknown opcode 'addd'"), "{shown}");
-        assert!(shown.message().ends_with("line 2 is: addd.u32 %r1;"), "{shown}");
-    }
-
-    #[test]
-    fn a_log_without_a_line_or_beyond_the_text_is_shown_alone() {
-        assert_eq!(line_named("no number on this line "), None);
-        assert_eq!(line_named("outline of line 17"), Some(17));
-        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX");
-        assert!(!explain(&error, "one\n", "line 9").message().contains(" is: "));
-        assert!(!explain(&error, "one\n", "line 0").message().contains(" is: "));
     }
 }

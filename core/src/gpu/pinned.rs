@@ -12,8 +12,8 @@ use cuda_driver_sys::{
 
 use super::context::Context;
 use super::driver::call;
+use super::keep::KeepAlive;
 use super::slice::{DeviceSlice, resolve};
-use super::stream::KeepAlive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
 

@@ -6,7 +6,7 @@ use cuda_driver_sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult};
 
 use super::context::Context;
 use super::driver::call;
-use super::vmm::HandleTypes;
+use super::handle::HandleTypes;
 use crate::error::Result;
 
 /// Where memory is.

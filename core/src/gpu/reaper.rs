@@ -9,19 +9,22 @@
 use std::ptr;
 use std::sync::Weak;
 
-use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
+use cuda_driver_sys::{CUevent, CUstream};
 
 use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
-use super::stream::{KeepAlive, StreamInner};
+use super::keep::KeepAlive;
+use super::query::{answer, is_idle};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The unfinished business of one context.
 #[derive(Default)]
-pub(super) struct Reaper {
+struct Reaper {
     state: Mutex<State>,
-    /// Entries in `retired` and `disposals`, so that looking costs one load.
+    /// Let go of by the driver, which may be on a thread of its own: the driver is not called under this lock.
+    released: Mutex<Vec<Released>>,
+    /// Entries in `retired`, `disposals` and `released`, so that looking costs one load.
     waiting: AtomicUsize,
 }
 
@@ -34,10 +37,16 @@ struct State {
     disposals: Vec<Disposal>,
 }
 
+/// The owner of a stream.
+pub(super) trait Sweep: Send + Sync {
+    /// Drops what the stream retains, if it is idle. The context is current.
+    fn sweep(&self);
+}
+
 /// A stream in use.
 struct Watched {
     raw: CUstream,
-    stream: Weak<StreamInner>,
+    stream: Weak<dyn Sweep>,
 }
 
 // SAFETY: `raw` is an opaque handle that the driver accepts on any thread; the rest is Send.
@@ -58,6 +67,27 @@ pub(super) struct Retired {
 // SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
 unsafe impl Send for Retired {}
 
+/// Something that a graph held, with the context it belongs to, which it therefore does not outlive.
+pub(super) struct Released {
+    context: Context,
+    #[expect(dead_code, reason = "held, not read: until the graph and its launches are gone")]
+    what: KeepAlive,
+}
+
+impl Released {
+    pub(super) fn new(context: &Context, what: KeepAlive) -> Self {
+        Self { context: context.clone(), what }
+    }
+
+    /// Leaves it to the next call that reaps. Neither calls the driver nor drops anything.
+    pub(super) fn note(self: Box<Self>) {
+        let context = self.context.clone();
+        let reaper = context.slot::<Reaper>();
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        lock(&reaper.released).push(*self);
+    }
+}
+
 struct Disposal {
     context: Context,
     /// Any device may be using it: all contexts must be quiet.
@@ -75,7 +105,7 @@ impl Context {
     pub fn reap(&self) {
         if let Ok(_entered) = self.enter() {
             // Upgraded under the lock, swept and dropped outside: both may take it.
-            let state = lock(&self.inner.reaper.state);
+            let state = lock(&self.slot::<Reaper>().state);
             let streams: Vec<_> =
                 state.streams.iter().filter_map(|watched| watched.stream.upgrade()).collect();
             drop(state);
@@ -86,8 +116,14 @@ impl Context {
 
     /// The second half of [`Context::reap`], which costs one load if there is nothing.
     pub(super) fn reap_waiting(&self) {
-        let reaper = &self.inner.reaper;
-        if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() || self.is_lost() {
+        let reaper = self.slot::<Reaper>();
+        if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() {
+            return;
+        }
+        let released = std::mem::take(&mut *lock(&reaper.released));
+        reaper.waiting.fetch_sub(released.len(), Ordering::Relaxed);
+        drop(released);
+        if self.is_lost() {
             return;
         }
         let Ok(_entered) = self.enter() else { return };
@@ -108,7 +144,7 @@ impl Context {
 
     /// How many things wait for their work to finish before they can be freed.
     pub fn unreaped(&self) -> usize {
-        self.inner.reaper.waiting.load(Ordering::Relaxed)
+        self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }
 
     /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
@@ -139,48 +175,51 @@ impl Context {
         }
         let everywhere = !disposal.portable || self.others_are_quiet();
         let entered = self.enter();
-        let mut state = lock(&self.inner.reaper.state);
+        let reaper = self.slot::<Reaper>();
+        let mut state = lock(&reaper.state);
         if everywhere && entered.is_ok() && state.is_quiet(self) {
             drop(state);
             self.run(disposal.action, disposal.then);
         } else {
-            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.disposals.push(disposal);
         }
     }
 
     /// Whether every other context that this library knows is quiet. One after the other: no two are locked at a time.
     fn others_are_quiet(&self) -> bool {
-        let known: Vec<_> = lock(self.driver().contexts()).values().filter_map(Weak::upgrade).collect();
-        let mut others = known.into_iter().map(|inner| Self { inner }).filter(|other| other != self);
+        let mut others = Self::all(self.driver()).into_iter().filter(|other| other != self);
         others.all(|other| {
             let Ok(_entered) = other.enter() else { return false };
-            let quiet = lock(&other.inner.reaper.state).is_quiet(&other);
+            let quiet = lock(&other.slot::<Reaper>().state).is_quiet(&other);
             quiet || other.is_lost()
         })
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
-    pub(super) fn watch(&self, raw: CUstream, stream: Weak<StreamInner>) {
-        lock(&self.inner.reaper.state).streams.push(Watched { raw, stream });
+    pub(super) fn watch(&self, raw: CUstream, stream: Weak<dyn Sweep>) {
+        lock(&self.slot::<Reaper>().state).streams.push(Watched { raw, stream });
     }
 
     /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
-    pub(super) fn unwatch(&self, stream: &StreamInner, retired: Option<Retired>) {
-        let mut state = lock(&self.inner.reaper.state);
-        if let Some(at) = state.streams.iter().position(|watched| ptr::eq(watched.stream.as_ptr(), stream)) {
+    pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<Retired>) {
+        let reaper = self.slot::<Reaper>();
+        let mut state = lock(&reaper.state);
+        let known = |watched: &Watched| ptr::addr_eq(watched.stream.as_ptr(), stream);
+        if let Some(at) = state.streams.iter().position(known) {
             state.streams.swap_remove(at);
         }
         if let Some(retired) = retired {
-            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.retired.push(retired);
         }
     }
 
     /// Has a stream that was never watched cleaned up later.
     pub(super) fn retire(&self, retired: Retired) {
-        self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
-        lock(&self.inner.reaper.state).retired.push(retired);
+        let reaper = self.slot::<Reaper>();
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        lock(&reaper.state).retired.push(retired);
     }
 
     fn run(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
@@ -212,7 +251,7 @@ impl State {
                 Err(error) => {
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(self.retired.swap_remove(at));
-                    context.inner.reaper.waiting.fetch_sub(1, Ordering::Relaxed);
+                    context.slot::<Reaper>().waiting.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
@@ -244,36 +283,5 @@ impl Retired {
             // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
             driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
         }
-    }
-}
-
-/// Whether a live stream is idle; its context is current. During a capture it is not, and is not asked: a query would
-/// invalidate the capture.
-pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
-    if is_capturing(driver, stream)? {
-        return Ok(false);
-    }
-    // SAFETY: the caller vouches for the stream.
-    answer(driver, "cuStreamQuery", unsafe { call!(driver, raw cuStreamQuery(stream)) }?)
-}
-
-/// Whether a live stream is being captured; its context is current.
-pub(super) fn is_capturing(driver: &Driver, stream: CUstream) -> Result<bool> {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the caller vouches for the stream, and `status` is a live output.
-    match unsafe { call!(driver, raw cuStreamIsCapturing(stream, &raw mut status)) }? {
-        CUresult::CUDA_SUCCESS => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
-        // The legacy default stream while another stream is captured: not to be touched either.
-        CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
-        other => Err(driver.error("cuStreamIsCapturing", other)),
-    }
-}
-
-/// What a query's result means.
-pub(super) fn answer(driver: &Driver, function: &'static str, result: CUresult) -> Result<bool> {
-    match result {
-        CUresult::CUDA_SUCCESS => Ok(true),
-        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        other => Err(driver.error(function, other)),
     }
 }

@@ -6,8 +6,8 @@ use std::ops::{Bound, RangeBounds};
 use cuda_driver_sys::CUdeviceptr;
 
 use super::context::Context;
+use super::keep::KeepAlive;
 use super::pod::{Pod, bytes_of, bytes_of_mut};
-use super::stream::KeepAlive;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -52,7 +52,7 @@ impl DeviceSlice {
         &self.context
     }
 
-    /// That kernels of `context` can be given it, for `op`.
+    /// Checks, for `op`, that it can be given to kernels of `context`.
     pub(crate) fn check_context(&self, op: &'static str, context: &Context) -> Result<()> {
         if self.context == *context {
             return Ok(());
@@ -85,7 +85,7 @@ impl DeviceSlice {
     pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
         let data = bytes_of(data);
         check(self.len, offset, data.len())?;
-        self.context.upload(self.ptr + offset as u64, data, deadline.into())
+        self.context.upload(self.ptr + offset as u64, data, &self.keep, deadline.into())
     }
 
     /// Copies what is at byte `offset` into `data`.
@@ -100,7 +100,7 @@ impl DeviceSlice {
     ) -> Result<()> {
         let data = bytes_of_mut(data);
         check(self.len, offset, data.len())?;
-        self.context.download(data, self.ptr + offset as u64, deadline.into())
+        self.context.download(data, self.ptr + offset as u64, &self.keep, deadline.into())
     }
 
     /// Sets every byte to `value` and waits until that is done.
@@ -108,7 +108,7 @@ impl DeviceSlice {
     /// # Errors
     /// Timeout, or what the driver says.
     pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
-        self.context.fill(self.ptr, self.len, value, deadline.into())
+        self.context.fill(self.ptr, self.len, value, &self.keep, deadline.into())
     }
 }
 
@@ -124,7 +124,7 @@ impl fmt::Debug for DeviceSlice {
     }
 }
 
-/// That `offset .. offset + len` lies within `size` bytes.
+/// Checks that `offset .. offset + len` lies within `size` bytes.
 pub(super) fn check(size: usize, offset: usize, len: usize) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),

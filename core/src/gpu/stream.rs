@@ -1,22 +1,23 @@
 //! Streams: order of work, waiting for it, and keeping alive what it uses.
 
-use std::any::Any;
 use std::fmt;
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
 
+use super::capture::{self, Fate};
 use super::context::Context;
 use super::driver::call;
 use super::event::Event;
-use super::reaper::{Retired, is_capturing, is_idle};
-use crate::deadline::{Backoff, Deadline};
+use super::keep::KeepAlive;
+use super::outcomes::Outcomes;
+use super::query::{is_capturing, is_idle, poll_until};
+use super::reaper::{Retired, Sweep};
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::sync::{Mutex, lock};
-
-/// Something that unfinished work uses and that therefore must not be dropped yet.
-pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// A queue of device work. Cheap to clone; clones are the same queue.
 ///
@@ -27,10 +28,14 @@ pub struct Stream {
     inner: Arc<StreamInner>,
 }
 
-pub(super) struct StreamInner {
+struct StreamInner {
     raw: CUstream,
     owned: bool,
+    /// Held from enqueuing work until what it uses is kept, so that whoever records an event behind the work, joins the
+    /// stream to a capture or ends its capture finds both done.
+    order: Mutex<()>,
     kept: Mutex<Kept>,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -44,8 +49,6 @@ unsafe impl Sync for StreamInner {}
 struct Kept {
     open: Vec<KeepAlive>,
     closed: Option<(Event, Vec<KeepAlive>)>,
-    /// While a capture is on: what the graph will own instead.
-    captured: Option<Vec<KeepAlive>>,
 }
 
 /// How many retained things make it worth asking whether the earlier ones are free.
@@ -76,8 +79,11 @@ impl Stream {
     }
 
     fn make(context: &Context, raw: CUstream, owned: bool) -> Self {
-        let inner = Arc::new(StreamInner { raw, owned, kept: Mutex::default(), context: context.clone() });
-        context.watch(raw, Arc::downgrade(&inner));
+        let (order, kept, outcomes) = (Mutex::default(), Mutex::default(), Outcomes::default());
+        let context = context.clone();
+        let inner = Arc::new(StreamInner { raw, owned, order, kept, outcomes, context });
+        let sweep: Weak<dyn Sweep> = Arc::<StreamInner>::downgrade(&inner);
+        inner.context.watch(raw, sweep);
         Self { inner }
     }
 
@@ -91,26 +97,16 @@ impl Stream {
         &self.inner.context
     }
 
-    /// Keeps `what` alive until all work enqueued so far is done. Under [`GraphExec::capture`](super::GraphExec::capture)
-    /// that is as long as the graph lives; under a capture that somebody else began on a wrapped stream, for ever.
+    /// Keeps `what` alive until all work enqueued so far is done. While the stream is being captured, whoever began the
+    /// capture, the graph holds `what`: until the graph, what was instantiated from it and all their launches are gone.
     ///
-    /// Call it after enqueuing the work. It never waits. Do not retain the stream itself: it would never be dropped.
+    /// Call it after enqueuing the work. It never waits for work. Do not retain the stream itself: it would never be
+    /// dropped.
     ///
     /// # Errors
     /// What the driver says; `what` is kept in any case.
     pub fn retain(&self, what: KeepAlive) -> Result<()> {
-        if !self.inner.owned && !self.is_recording() && self.is_capturing()? {
-            // The owner of the stream captures it: their graph may run this work at any later time, and it cannot be
-            // told to hold anything.
-            log::debug!("kept for ever, because the stream is being captured by its owner");
-            std::mem::forget(what);
-            return Ok(());
-        }
-        let mut done = Vec::new();
-        let result = lock(&self.inner.kept).retain(self, what, &mut done);
-        // Dropped outside the lock: a buffer's Drop looks at every stream.
-        drop(done);
-        result
+        self.retain_all([what])
     }
 
     /// [`retain`](Self::retain) for each of `what`, also if one of them is an error: the first one is returned.
@@ -118,32 +114,77 @@ impl Stream {
     /// # Errors
     /// As for [`retain`](Self::retain).
     pub fn retain_all(&self, what: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
-        what.into_iter().map(|one| self.retain(one)).fold(Ok(()), Result::and)
+        self.enqueue(what, || Ok(()))
+    }
+
+    /// Calls `work`, which enqueues something on this stream with the context current, and keeps `what` alive for it.
+    /// Events recorded on the stream by other threads, and the end of a capture, come before both or after both.
+    pub(super) fn enqueue(
+        &self,
+        what: impl IntoIterator<Item = KeepAlive>,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        // Dropped last, outside the locks: a buffer's Drop looks at every stream.
+        let mut done = Vec::new();
+        let _order = lock(&self.inner.order);
+        self.inner.outcomes.begin_work();
+        context.noted(work())?;
+        context.noted(self.inner.keep(what.into_iter(), &mut done))
+    }
+
+    /// Calls `change`, which begins or ends a capture of this stream with the context current, while no other thread
+    /// is between enqueuing work on it and keeping what that work uses.
+    pub(super) fn exclusively<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _order = lock(&self.inner.order);
+        change()
+    }
+
+    /// Has waits for this stream ask `outcome`, once its work is done, whether that work gave up a wait. Call it after
+    /// enqueuing work that waits for a peer. Work captured into a graph takes it along.
+    pub(crate) fn depend_on(&self, outcome: &Arc<dyn Outcome>) {
+        self.inner.outcomes.add(outcome);
+    }
+
+    pub(super) fn outcomes(&self) -> &Outcomes {
+        &self.inner.outcomes
     }
 
     /// Whether all work enqueued so far is done. During a capture it is not.
     ///
     /// # Errors
-    /// A failure of the work itself, or what the driver says.
+    /// A failure of the work itself, which kernels that gave up a wait are, too; what the driver says.
     pub fn is_idle(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
-        context.noted(is_idle(context.driver(), self.raw()))
+        let idle = context.noted(is_idle(context.driver(), self.raw()))?;
+        if idle {
+            self.inner.outcomes.settle("is_idle")?;
+        }
+        Ok(idle)
     }
 
     /// Waits until all work enqueued so far is done.
     ///
+    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a port
+    /// fails. The driver calls that done; here it is an error, returned until new work is enqueued, and the data that the
+    /// kernels were to move may not be there.
+    ///
     /// # Errors
-    /// Timeout, leaving the work running; a failure of the work itself; invalid usage during a capture.
+    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage during a
+    /// capture.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.is_capturing()? {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
         }
-        poll_until("synchronize", "a stream", deadline.into(), || self.is_idle())?;
-        let _entered = self.context().enter()?;
+        let context = self.context();
+        let _entered = context.enter()?;
+        let idle = || context.noted(is_idle(context.driver(), self.raw()));
+        poll_until("synchronize", "a stream", deadline.into(), idle)?;
         self.inner.sweep();
-        self.context().reap_waiting();
-        Ok(())
+        context.reap_waiting();
+        self.inner.outcomes.settle("synchronize")
     }
 
     /// Whether a capture into a graph is on, here or started by the stream's owner.
@@ -155,50 +196,28 @@ impl Stream {
         let _entered = context.enter()?;
         context.noted(is_capturing(context.driver(), self.raw()))
     }
-
-    /// Lets later work of this stream begin only after the work `event` was recorded behind.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn wait_event(&self, event: &Event) -> Result<()> {
-        let context = self.context();
-        let _entered = context.enter()?;
-        // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
-        context.noted(unsafe { call!(context.driver(), cuStreamWaitEvent(self.raw(), event.raw(), 0)) })
-    }
-
-    fn is_recording(&self) -> bool {
-        lock(&self.inner.kept).captured.is_some()
-    }
-
-    /// From now on retained things belong to the capture.
-    pub(super) fn begin_keeping(&self) {
-        lock(&self.inner.kept).captured = Some(Vec::new());
-    }
-
-    /// What was retained since [`Stream::begin_keeping`].
-    pub(super) fn end_keeping(&self) -> Vec<KeepAlive> {
-        lock(&self.inner.kept).captured.take().unwrap_or_default()
-    }
 }
 
 impl Kept {
-    fn retain(&mut self, stream: &Stream, what: KeepAlive, done: &mut Vec<KeepAlive>) -> Result<()> {
-        if let Some(captured) = &mut self.captured {
-            captured.push(what);
-            return Ok(());
-        }
+    /// Adds `what`. `done` gets what need not be kept any longer. With `closing`, events may be recorded on the stream.
+    fn add(
+        &mut self,
+        stream: &StreamInner,
+        what: KeepAlive,
+        closing: bool,
+        done: &mut Vec<KeepAlive>,
+    ) -> Result<()> {
         // An event that releases `open` will be recorded later than this: being on it once is enough.
         let recent = self.open.len().saturating_sub(BATCH);
         if self.open[recent..].iter().any(|kept| Arc::ptr_eq(kept, &what)) {
             return Ok(());
         }
         self.open.push(what);
-        if self.open.len() < BATCH || stream.is_capturing()? {
+        if self.open.len() < BATCH || !closing {
             return Ok(());
         }
         let event = match self.closed.take() {
-            None => Event::new(stream.context())?,
+            None => Event::new(&stream.context)?,
             Some((event, batch)) => match event.is_done() {
                 Ok(true) => {
                     done.extend(batch);
@@ -210,7 +229,8 @@ impl Kept {
                 }
             },
         };
-        event.record(stream)?;
+        // SAFETY: the stream is alive.
+        unsafe { event.record_raw(stream.raw) }?;
         self.closed = Some((event, std::mem::take(&mut self.open)));
         Ok(())
     }
@@ -221,15 +241,41 @@ impl Kept {
 
     fn into_all(self) -> Vec<KeepAlive> {
         let mut all = self.open;
-        all.extend(self.captured.into_iter().flatten());
         all.extend(self.closed.into_iter().flat_map(|(_, batch)| batch));
         all
     }
 }
 
 impl StreamInner {
-    /// Drops what was retained, if the stream is idle; the context is current.
-    pub(super) fn sweep(&self) {
+    /// Keeps `what` for the work just enqueued, with `order` held and the context current.
+    fn keep(&self, what: impl Iterator<Item = KeepAlive>, done: &mut Vec<KeepAlive>) -> Result<()> {
+        let mut what = what.peekable();
+        if what.peek().is_none() {
+            return Ok(());
+        }
+        let fate = capture::fate(self.context.driver(), self.raw);
+        if let Ok(Fate::Captured) = fate
+            && capture::hold(&self.context, self.raw, &mut what)?
+        {
+            return Ok(());
+        }
+        let closing = matches!(fate, Ok(Fate::Runs));
+        let mut kept = lock(&self.kept);
+        let added = what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and);
+        fate.map(drop).and(added)
+    }
+
+    /// An event behind everything enqueued, for a stream that may vanish.
+    fn mark(&self) -> Result<CUevent> {
+        let event = Event::new(&self.context)?;
+        // SAFETY: the stream is alive.
+        unsafe { event.record_raw(self.raw) }?;
+        Ok(event.into_raw())
+    }
+}
+
+impl Sweep for StreamInner {
+    fn sweep(&self) {
         let mut kept = lock(&self.kept);
         // Asked under the lock: what is on the list was retained after its work, which is therefore done.
         if kept.is_empty() || !is_idle(self.context.driver(), self.raw).unwrap_or(false) {
@@ -239,14 +285,6 @@ impl StreamInner {
         // A buffer's Drop looks at every stream: not under the lock.
         drop(kept);
         drop(done);
-    }
-
-    /// An event behind everything enqueued, for a stream that may vanish.
-    fn mark(&self) -> Result<CUevent> {
-        let event = Event::new(&self.context)?;
-        // SAFETY: both are alive.
-        unsafe { call!(self.context.driver(), cuEventRecord(event.raw(), self.raw)) }?;
-        Ok(event.into_raw())
     }
 }
 
@@ -304,19 +342,4 @@ impl fmt::Debug for Stream {
             .field("context", context)
             .finish_non_exhaustive()
     }
-}
-
-/// Asks `done` until it says so.
-pub(super) fn poll_until(
-    op: &'static str,
-    what: &str,
-    deadline: Deadline,
-    mut done: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let mut backoff = Backoff::new();
-    while !done()? {
-        deadline.check(op, what)?;
-        backoff.pause(deadline);
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 //! each; the memory lives until the last holder in any process is gone, so a mapping survives its exporter.
 
 use std::ffi::{c_int, c_void};
-use std::ops::{BitOr, RangeBounds};
+use std::ops::RangeBounds;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -18,41 +18,13 @@ use cuda_driver_sys::{
 use super::context::Context;
 use super::device::Device;
 use super::driver::call;
-use super::ipc::FabricHandle;
+use super::handle::FabricHandle;
+pub use super::handle::HandleTypes;
+use super::keep::KeepAlive;
+use super::pointer::address_range;
 use super::slice::{DeviceSlice, resolve};
-use super::stream::KeepAlive;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
-
-/// The kinds of handle an allocation can be exported as: a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HandleTypes(u32);
-
-impl HandleTypes {
-    /// None: memory of this process only.
-    pub const NONE: Self = Self(0);
-    /// A file descriptor, for processes of this host.
-    pub const FD: Self = Self(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0);
-    /// 64 bytes, for processes of the NVLink domain.
-    pub const FABRIC: Self = Self(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0);
-
-    /// Whether all of `other` are in it.
-    pub fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    pub(super) fn from_bits(bits: u64) -> Self {
-        Self(u32::try_from(bits).unwrap_or(0))
-    }
-}
-
-impl BitOr for HandleTypes {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
 
 /// Physical device memory, without an address: a reference to it, given back when dropped.
 #[derive(Debug)]
@@ -186,7 +158,7 @@ impl PhysicalAllocation {
         let _entered = self.context.enter()?;
         // SAFETY: `prop` is a live output; the handle is held by `self`.
         unsafe { call!(driver, optional cuMemGetAllocationPropertiesFromHandle(&raw mut prop, self.raw)) }?;
-        Ok(HandleTypes(prop.requestedHandleTypes.0))
+        Ok(HandleTypes::of(prop.requestedHandleTypes))
     }
 
     /// The context it was made or imported in.
@@ -364,7 +336,7 @@ pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chu
     let mut chunks = Vec::new();
     let mut at = ptr;
     while at < end {
-        let (base, size) = super::pointer::address_range(context, at)?;
+        let (base, size) = address_range(context, at)?;
         chunks.push(Chunk { base, size, allocation: PhysicalAllocation::of_address(context, at, size)? });
         let next = base + size as u64;
         if next <= at {
@@ -378,7 +350,7 @@ pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chu
 fn properties(device: &Device, types: HandleTypes) -> Result<CUmemAllocationProp> {
     let mut prop = CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType(types.0),
+        requestedHandleTypes: types.raw(),
         location: location(device),
         ..CUmemAllocationProp::default()
     };

@@ -7,7 +7,7 @@
 //! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
-//! ([`pulse`](crate::net::pulse)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`heartbeat`](crate::net::heartbeat)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
 //! ([`failure`]).
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
@@ -35,11 +35,12 @@ use self::letters::Letters;
 use crate::abort::{Abort, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::fork::Creator;
 use crate::group::frames;
 use crate::group::standing::{Standing, Waiters};
 use crate::group::subscriber::{Deferred, Reaction, Subscribers};
-use crate::net::pulse::{Line, Watch};
+use crate::net::heartbeat::{Monitor, MonitoredLink};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
@@ -66,8 +67,8 @@ pub(crate) struct Control {
 
 struct State {
     standing: Vec<Standing>,
-    lines: Vec<Vec<Line>>,
-    watch: Watch,
+    lines: Vec<Vec<MonitoredLink>>,
+    watch: Monitor,
     letters: Letters,
     /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
     /// the service thread is who ends those.
@@ -91,7 +92,7 @@ impl Control {
         let state = State {
             standing: vec![Standing::Present; size as usize],
             lines: vec![Vec::new(); size as usize],
-            watch: Watch::new(peer_timeout),
+            watch: Monitor::new(peer_timeout),
             letters: Letters::default(),
             released: Vec::new(),
             leaving: false,
@@ -188,7 +189,7 @@ impl Control {
         if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
             return false;
         }
-        state.lines[peer as usize].push(Line::new(link.clone()));
+        state.lines[peer as usize].push(MonitoredLink::new(link.clone()));
         self.wake(&mut state);
         drop(state);
         // After the link is in the list: either the abort finds it there, or it is found here.
@@ -348,6 +349,13 @@ impl Control {
             }
         }
         Ok(())
+    }
+}
+
+/// Kernels that wait for a peer give up when the communicator aborts.
+impl Outcome for Control {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        if self.forked() { Ok(()) } else { self.check(op) }
     }
 }
 

@@ -13,8 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::group::control::{Control, Service};
 use crate::group::neighbours::{eager_openers, eager_peers};
 use crate::group::peer::PeerInfo;
-use crate::net::pulse::TICK;
-use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
+use crate::net::heartbeat::TICK;
+use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret, tells_of_loss};
 
 /// The purpose of control links in [`Claims`].
 const PURPOSE: u16 = crate::net::purpose::CONTROL;
@@ -40,7 +40,8 @@ impl Identity {
         let mut scope = [0; 8];
         scope.copy_from_slice(&named.expose()[..8]);
         let secret = secret.unwrap_or(seed);
-        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10);
+        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10).with_ranks(size);
+        let network = network.with_faults(crate::env::Env::get().ok().and_then(|env| env.faults.as_ref()));
         Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
     }
 
@@ -266,17 +267,6 @@ impl Links {
             Err(error) if error.kind() == ErrorKind::PeerLost => Ok(()),
             flushed => flushed,
         })
-    }
-}
-
-/// Whether a failure to connect says that the peer is not there, rather than that this process cannot connect.
-fn tells_of_loss(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::PeerLost | ErrorKind::Timeout => true,
-        ErrorKind::System => {
-            !matches!(error.code(), libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EACCES)
-        }
-        _ => false,
     }
 }
 

@@ -1,12 +1,8 @@
 //! Things with a socket of their own that a [`Reactor`](super::Reactor) serves beside its links.
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::bell::Bell;
-use super::stream::Stream;
 use super::sys;
 use crate::error::Error;
 
@@ -53,51 +49,5 @@ pub struct Interest {
 impl Interest {
     pub(super) fn bits(self) -> u32 {
         (if self.read { sys::READ } else { 0 }) | (if self.write { sys::WRITE } else { 0 })
-    }
-}
-
-/// Takes the connections of a listener; false once it wants no more.
-pub type Acceptor = Box<dyn FnMut(Stream) -> bool + Send>;
-
-/// What a reactor serves, seen from another thread. Dropping it does not end the service.
-#[derive(Clone)]
-pub struct Registration {
-    bell: Arc<Bell>,
-    id: u64,
-}
-
-impl Registration {
-    pub(super) fn new(bell: Arc<Bell>, id: u64) -> Self {
-        Self { bell, id }
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Serves `thing` here from now on.
-    pub fn serve(&self, thing: Arc<dyn Pollable>) {
-        self.bell.serve(self.id, thing);
-    }
-
-    /// Has [`Pollable::progress`] called soon.
-    pub fn nudge(&self) {
-        self.bell.nudge(self.id);
-    }
-
-    /// Changes what the service thread waits for on `fd`, the descriptor of this, until the next progress.
-    pub fn watch(&self, fd: BorrowedFd<'_>, interest: Interest) {
-        self.bell.watch(fd, interest.bits(), self.id);
-    }
-
-    /// Ends the service.
-    pub fn forget(&self) {
-        self.bell.forget(self.id);
-    }
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Registration({})", self.id)
     }
 }

@@ -1,4 +1,4 @@
-//! What every port channel does.
+//! Cases that every port channel must pass, over any transport.
 
 use aqueduct::channel::PacketFormat;
 use aqueduct::gpu::{CaptureMode, GraphExec};
@@ -9,7 +9,7 @@ use crate::group::soon;
 
 const CANARY: u8 = 0xA5;
 
-/// A canvas of canaries with `data` at `start`.
+/// A buffer of canaries with `data` at `start`.
 fn framed(start: usize, data: &[u8]) -> Vec<u8> {
     let mut canvas = vec![CANARY; LEN];
     canvas[start..start + data.len()].copy_from_slice(data);
@@ -42,7 +42,7 @@ pub(super) fn puts(end: &End<'_>) {
     }
 }
 
-/// Signals run ahead of waits, and each wait takes one.
+/// Several signals arrive before the waits, and each wait consumes one.
 pub(super) fn signals(end: &End<'_>) {
     let before = end.channel.counters().unwrap();
     for ahead in [1, 2, 7, 20] {
@@ -59,7 +59,7 @@ pub(super) fn signals(end: &End<'_>) {
     assert_eq!(taken(end), 0, "a signal too many");
 }
 
-/// Whether a poll takes a signal.
+/// Whether a poll consumes a signal: 1 or 0.
 fn taken(end: &End<'_>) -> u32 {
     let result = end.rank.buffer(4);
     end.channel.poll(&end.stream, &result.slice(..).unwrap()).unwrap();
@@ -81,7 +81,7 @@ pub(super) fn polls(end: &End<'_>) {
     assert_eq!(taken(end), 0);
 }
 
-/// What is overwritten right after the flush does not arrive.
+/// Data written to the source right after the flush does not arrive.
 pub(super) fn flush(end: &End<'_>) {
     for iteration in 0..5 {
         end.load(&end.local, &bytes(end.me(), iteration, LEN));
@@ -97,7 +97,7 @@ pub(super) fn flush(end: &End<'_>) {
     }
 }
 
-/// Many puts to one place: the last one stays.
+/// After many puts to one place, the data of the last one is there.
 pub(super) fn order(end: &End<'_>) {
     let data = bytes(end.me(), 3, LEN);
     end.load(&end.local, &data);
@@ -134,7 +134,7 @@ pub(super) fn packets(end: &End<'_>) {
     assert!(error.message().contains("with_packets"), "{error}");
 }
 
-/// A captured exchange, replayed: each replay moves what is there then.
+/// A captured exchange is replayed; each replay moves the data that is in the source at that time.
 pub(super) fn graph(end: &End<'_>) {
     let size = 10_000;
     let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {

@@ -17,12 +17,12 @@ pub(super) struct End<'a> {
     pub(super) peer: u32,
     pub(super) stream: Stream,
     pub(super) service: ProxyService,
-    /// What puts read.
+    /// Source of this rank's puts.
     pub(super) local: Arc<GpuBuffer>,
-    /// What the peer's puts write.
+    /// Target of the peer's puts.
     pub(super) inbox: Arc<GpuBuffer>,
     pub(super) channel: PortChannel,
-    /// For the packet form: `data` becomes packets and comes out of them.
+    /// Source and target of the data that is sent as packets.
     pub(super) data: Arc<GpuBuffer>,
     pub(super) packets: PortChannel,
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 
-use super::port::Ports;
-use super::registry::{MemoryId, SemaphoreId, unknown_memory};
+use super::ids::{MemoryId, SemaphoreId, unknown_memory};
+use super::state::Ports;
 use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 

@@ -3,17 +3,10 @@
 
 use std::collections::VecDeque;
 
-use super::port::Ports;
+use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
+use super::state::Ports;
 use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Number of a semaphore in a [`ProxyService`](super::ProxyService).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SemaphoreId(pub u16);
-
-/// Number of a memory in a [`ProxyService`](super::ProxyService).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemoryId(pub u16);
 
 /// Allocates numbers: unused ones first, then freed ones, oldest first, so that a number is reused as late as possible.
 #[derive(Debug)]
@@ -180,15 +173,6 @@ fn put<T>(table: &mut Vec<Option<T>>, number: u16, value: T) {
         table.resize_with(number + 1, || None);
     }
     table[number] = Some(value);
-}
-
-pub(super) fn unknown_semaphore(id: SemaphoreId) -> Error {
-    let message = format!("there is no semaphore {}: it was removed or never added", id.0);
-    Error::usage("ProxyService", message)
-}
-
-pub(super) fn unknown_memory(id: MemoryId) -> Error {
-    Error::usage("ProxyService", format!("there is no memory {}: it was removed or never added", id.0))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use aqueduct_ptx::abi::ProxyTrigger;
 
-use super::port::Ports;
+use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
 use super::queue::{ConnectionQueue, Request, Route, Tables};
-use super::registry::{MemoryId, SemaphoreId, unknown_semaphore};
+use super::state::Ports;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::thread::{ProxyHandler, ProxyHandlerResult};
