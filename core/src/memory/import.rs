@@ -69,8 +69,8 @@ fn host(buffer: &Arc<HostBuffer>, wire: &MemoryWire, keep: KeepAlive) -> Result<
 }
 
 fn of_this_process(exchange: &Arc<Exchange>, from: u32, wire: &MemoryWire) -> Result<Place> {
-    let (mine, theirs) = (exchange.group.me(), exchange.group.peer(from));
-    if !theirs.same_process(mine) || wire.process != registry::process_number()? {
+    let is_here = registry::is_member(exchange.group.scope(), from);
+    if !is_here || wire.process != registry::process_number()? {
         let message = format!("rank {from} sent memory as if it were of this process, and it is not");
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }

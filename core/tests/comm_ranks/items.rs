@@ -73,7 +73,7 @@ fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
             drop((semaphores, made));
             rank.barrier();
             // The peer's release message may still be on its way: a barrier over the bootstrap does not order it.
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(200));
         }
     });
 }

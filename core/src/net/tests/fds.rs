@@ -158,7 +158,12 @@ fn descriptors_before_the_proof_are_refused() {
 #[test]
 fn a_peer_is_kept_while_descriptors_have_run_out() {
     let here = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "internals::net::tests::fds::process_without_descriptors", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "internals::net::tests::fds::process_without_descriptors",
+            "--ignored",
+            "--nocapture",
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&here.stdout) + String::from_utf8_lossy(&here.stderr);
