@@ -98,3 +98,25 @@ impl Drop for Grant {
         drop(region);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_peer_writes_inside_its_grant_while_it_lasts_and_may() {
+        let regions = Arc::new(Regions::default());
+        let grant = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_WRITE);
+        let write = |number, peer, offset, len| regions.visit(number, peer, offset, len, |_, at| at);
+        assert_eq!(write(grant.number(), 1, 8, 56).unwrap(), 8);
+        assert!(write(grant.number(), 2, 0, 8).is_err() && write(grant.number() + 1, 1, 0, 8).is_err());
+        assert!(write(grant.number(), 1, 8, 57).is_err() && write(grant.number(), 1, u64::MAX, 2).is_err());
+        let readable = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_READ);
+        let error = write(readable.number(), 1, 0, 8).unwrap_err();
+        assert_eq!(error.peer(), Some(1));
+        assert!(error.message().contains("REMOTE_READ"), "{error}");
+        let number = grant.number();
+        drop(grant);
+        assert!(write(number, 1, 0, 8).is_err());
+    }
+}
