@@ -114,7 +114,11 @@ if [ "${1:-}" = --sass ]; then
     expect packet.ll8 'STG\.E\.64\.STRONG\.SYS' 5
     expect packet.ll8 'LDG\.E\.64\.STRONG\.SYS' 5
     # HB: four independent 128-bit loads, then four stores, twice (put and get).
-    expect channel.4 'LDG\.E\.128 ' 8
-    expect channel.4 'STG\.E\.128 ' 8
+    expect channel.4.bytes 'LDG\.E\.128 ' 8
+    expect channel.4.bytes 'STG\.E\.128 ' 8
+    expect channel.4.words 'LDG\.E\.128 ' 8
+    expect channel.4.words 'STG\.E\.128 ' 8
+    # A push writes its slot under a predicate, inside the loop that waits for room.
+    expect fifo '@!?P[0-9] STG\.E\.128\.STRONG\.SYS' 2
 fi
 echo "ptx: $(wc -l <"$work/summary") variants assembled"

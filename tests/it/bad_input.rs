@@ -18,7 +18,7 @@ use aqueduct::gpu::{
 use aqueduct::{Error, ErrorKind, Result};
 
 use crate::data::{assert_same, bytes};
-use crate::group::{Machine, Rank, context, join_as, processes, soon, threads};
+use crate::group::{Machine, Rank, config, context, join_as, processes, soon, threads, threads_with};
 
 /// Asserts that `result` is an error of `kind` whose text has all of `words`.
 #[track_caller]
@@ -105,6 +105,94 @@ fn ranges_that_do_not_fit_a_channel() {
         data.put_with_signal(s, 0, 0, 0).unwrap();
         data.wait(s).unwrap();
         s.synchronize(soon()).unwrap();
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_broken_promise_of_alignment() {
+    threads(Machine::Software, 2, "bad_input::a_broken_promise_of_alignment", |rank| {
+        let (comm, peer) = (&rank.comm, 1 - rank.me());
+        let (buffer, usage) = (rank.buffer(4096), ErrorKind::InvalidUsage);
+        let register = |at| comm.register_range(&buffer, at, 1024, Transport::CudaIpc).unwrap();
+        let (straight, odd) = (register(0), register(1032));
+        comm.send_memory(&straight, peer, 0).unwrap();
+        comm.send_memory(&odd, peer, 1).unwrap();
+        let theirs = [0, 1].map(|tag| comm.recv_memory(peer, tag).unwrap());
+        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.map(|memory| memory.get().unwrap()));
+        let stream = Stream::new(comm.context()).unwrap();
+        let channel = |dst, src| MemoryChannel::new(&semaphore, dst, src, None).unwrap();
+        let good = channel(&theirs[0], &straight);
+        for (dst, src, bytes) in [(8, 0, 16), (0, 1, 16), (0, 0, 17)] {
+            let words =
+                ["multiples of 16", &format!("offset {dst} of dst, offset {src} of src, size {bytes}")];
+            refused(good.put_aligned(&stream, dst, src, bytes), usage, &words);
+            refused(good.put_aligned_with_signal(&stream, dst, src, bytes), usage, &words);
+            refused(good.get_aligned(&stream, dst, src, bytes), usage, &words);
+        }
+        refused(good.put_aligned(&stream, 1024, 0, 16), usage, &["do not fit"]);
+        for bad in [channel(&theirs[1], &straight), channel(&theirs[0], &odd)] {
+            refused(
+                bad.put_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`put` takes any"],
+            );
+            refused(
+                bad.get_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`get` takes any"],
+            );
+        }
+        rank.barrier();
+    });
+}
+
+/// Over PCIe a line of 128 bytes may arrive in parts, and stale data pass for new.
+#[test]
+fn lines_of_128_bytes_over_a_link_that_may_split_them() {
+    let test = "bad_input::lines_of_128_bytes_over_a_link_that_may_split_them";
+    let pcie = [("AQUEDUCT_SOFT_LACKS", "native_atomics")];
+    threads_with(Machine::Software, 2, test, &config(), &pcie, |rank| {
+        let (_, packets, stream) = channel(&rank, 1 - rank.me());
+        rank.barrier();
+        let words = ["LL128", "NVLink", &format!("rank {}", 1 - rank.me()), "use LL16"];
+        let flag = |format| format as u32 + 1;
+        let put = |format, size| packets.put_packets(&stream, format, 0, 0, size, flag(format));
+        let unpack = |format, size| packets.unpack_packets(&stream, format, 0, 0, size, flag(format));
+        for size in [0, 960] {
+            refused(put(PacketFormat::Ll128, size), ErrorKind::Unsupported, &words);
+            refused(unpack(PacketFormat::Ll128, size), ErrorKind::Unsupported, &words);
+        }
+        for format in [PacketFormat::Ll8, PacketFormat::Ll16] {
+            put(format, 8).unwrap();
+            unpack(format, 8).unwrap();
+            stream.synchronize(soon()).unwrap();
+            rank.barrier();
+        }
+    });
+}
+
+#[test]
+fn queued_waits_leave_soon_after_an_abort() {
+    threads(Machine::Software, 2, "bad_input::queued_waits_leave_soon_after_an_abort", |rank| {
+        let (data, packets, stream) = channel(&rank, 1 - rank.me());
+        rank.barrier();
+        if rank.me() == 0 {
+            for _ in 0..10 {
+                data.wait(&stream).unwrap();
+                packets.unpack_packets(&stream, PacketFormat::Ll16, 0, 0, 256, 7).unwrap();
+            }
+            refused(stream.synchronize(Duration::from_millis(300)), ErrorKind::Timeout, &["synchronize"]);
+            let begun = Instant::now();
+            rank.comm.abort("the test gives up");
+            while !stream.is_idle().unwrap() {
+                assert!(begun.elapsed() < Duration::from_secs(2), "20 queued waits have not left yet");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         rank.barrier();
     });
 }

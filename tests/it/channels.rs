@@ -125,6 +125,40 @@ fn puts(end: &End<'_>) {
     }
 }
 
+/// Sizes of whole vectors around a warp and a block's turn; target and source at multiples of 16.
+fn aligned(end: &End<'_>) {
+    let starts = [(0, 0), (16, 0), (0, 48), (256, 4096)];
+    for (iteration, size) in (0..).zip([0, 16, 32, 496, 512, 2048, 2064, 8192, 8208, 65_536]) {
+        let (to, from) = starts[iteration as usize % starts.len()];
+        end.load(&end.local, &bytes(end.me(), iteration, LEN));
+        end.inbox.fill(CANARY, soon()).unwrap();
+        end.rank.barrier();
+        if iteration % 2 == 0 {
+            end.data.put_aligned_with_signal(&end.stream, to, from, size).unwrap();
+        } else {
+            end.data.put_aligned(&end.stream, to, from, size).unwrap();
+            end.data.signal(&end.stream).unwrap();
+        }
+        end.data.wait(&end.stream).unwrap();
+        end.done();
+        let sent = bytes(end.peer, iteration, LEN);
+        let what = format_args!("aligned put of {size} bytes from {from} to {to}");
+        assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        end.rank.barrier();
+        // What the peer's inbox got is this rank's own data.
+        end.local.fill(CANARY, soon()).unwrap();
+        end.data.get_aligned(&end.stream, to, from, size).unwrap();
+        end.done();
+        let mine = &bytes(end.me(), iteration, LEN)[from..from + size];
+        assert_same(
+            &end.contents(&end.local),
+            &framed(from, mine),
+            format_args!("aligned get of {size} bytes"),
+        );
+        end.rank.barrier();
+    }
+}
+
 fn gets(end: &End<'_>) {
     for (iteration, (size, remote, local)) in (0..).zip(ranges()) {
         end.load(&end.inbox, &bytes(end.me(), iteration, LEN));
@@ -334,6 +368,7 @@ macro_rules! between_two_processes {
 between_two_processes! {
     put_at_any_place_and_size: puts;
     get_at_any_place_and_size: gets;
+    whole_vectors: aligned;
     packets_of_every_format: packets, packets_chase_each_other;
     elements_and_counts: single_elements, counting;
     order_on_streams: waiting_first, ping_pong;

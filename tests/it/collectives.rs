@@ -1,11 +1,13 @@
 //! All-reduce between threads with a device each, and between processes.
 
+use std::time::Duration;
+
 use aqueduct::ErrorKind;
 use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::gpu::{CaptureMode, DeviceSlice, GraphExec, Stream};
 
 use crate::data::{assert_same, elements, reduced};
-use crate::group::{Machine, Rank, processes, soon, threads};
+use crate::group::{Machine, Rank, config, processes, processes_each, soon, threads};
 
 const CANARY: u8 = 0xA5;
 const F32_SUM: (ElementType, ReduceOp) = (ElementType::F32, ReduceOp::Sum);
@@ -237,6 +239,33 @@ fn in_processes(machine: Machine, ranks: u32, test: &str) {
             sizes(&rank, algorithm);
             graph_replay(&rank, algorithm);
         }
+    });
+}
+
+/// The grid of the two-shot algorithm is computed from what all ranks know, here the smallest device: rank 1 has one
+/// multiprocessor and would launch one block, where the others launch two that wait for their like.
+#[test]
+fn devices_of_different_sizes() {
+    let sizes = |rank| vec![("AQUEDUCT_SOFT_SMS", if rank == 1 { "1" } else { "16" }.to_owned())];
+    let test = "collectives::devices_of_different_sizes";
+    processes_each(Machine::Software, 3, test, config(), sizes, |rank| {
+        const COUNT: usize = 20_000;
+        let multiprocessors = rank.comm.context().device().sm_count().unwrap();
+        assert_eq!(multiprocessors, if rank.me() == 1 { 1 } else { 16 });
+        let all: Vec<_> = rank.comm.peers().iter().map(|peer| peer.device.multiprocessors).collect();
+        assert_eq!(all, [16, 1, 16], "every rank knows every device");
+        let config = AllReduceConfig::default().with_variants([F32_SUM]).with_algorithm(Algorithm::TwoShotHb);
+        let reduce = AllReduce::prepare(&rank.comm, config, soon()).unwrap();
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        let buffer = rank.buffer(4 * COUNT);
+        buffer.upload(0, &elements(F32_SUM.0, rank.me(), 1, COUNT), soon()).unwrap();
+        let whole = buffer.slice(..).unwrap();
+        reduce.launch(&stream, &whole, &whole, COUNT, F32_SUM.0, F32_SUM.1).unwrap();
+        stream.synchronize(Duration::from_secs(20)).expect("no block waits for one that does not exist");
+        let mut seen = vec![0; 4 * COUNT];
+        buffer.download(0, &mut seen, soon()).unwrap();
+        assert_same(&seen, &reduced(F32_SUM.0, F32_SUM.1, 3, 1, COUNT), format_args!("two-shot"));
+        rank.barrier();
     });
 }
 

@@ -132,8 +132,21 @@ pub(crate) fn processes_with(
     config: CommunicatorConfig,
     run: impl FnOnce(Rank),
 ) {
+    processes_each(machine, size, test, config, |_| Vec::new(), run);
+}
+
+/// [`processes_with`], each rank in an environment of its own.
+pub(crate) fn processes_each(
+    machine: Machine,
+    size: u32,
+    test: &str,
+    config: CommunicatorConfig,
+    environment: impl Fn(u32) -> Vec<(&'static str, String)>,
+    run: impl FnOnce(Rank),
+) {
     let rendezvous = OnceCell::new();
     let started = ranks::start_with(size, test, |rank, command| {
+        command.envs(environment(rank));
         let rendezvous = rendezvous.get_or_init(|| start_rendezvous(Some(size)));
         command
             .env("AQUEDUCT_RANK", rank.to_string())

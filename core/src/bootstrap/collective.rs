@@ -6,8 +6,8 @@
 //! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose
 //! edges are among those of the rounds. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
 //!
-//! A rank that cannot go on says why to those it would have sent to later, and they do the same: so each hears of the
-//! rank that was lost, and not only that the one it waits for has given up.
+//! A rank that fails sends the reason to the ranks it would have sent to in later rounds, and they do the same. So each rank
+//! learns which rank was lost, and not only that the rank it waits for has given up.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     Ok(blocks)
 }
 
-/// Runs `round` for every round; an error goes to those who wait for this rank in later ones.
+/// Runs `round` for every round. After an error, tells the ranks that wait for this one in later rounds why.
 fn in_rounds<B: Bootstrap + ?Sized>(
     b: &B,
     base: u64,
@@ -88,7 +88,7 @@ fn in_rounds<B: Bootstrap + ?Sized>(
         let Err(error) = round(to, from, step) else { continue };
         let deadline = deadline.min(Deadline::after(FAREWELL));
         for (to, _, step) in rounds.filter(|(to, ..)| Some(*to) != error.peer()) {
-            // Who cannot be told is lost itself, or will find out.
+            // A rank that cannot be told is lost itself, or notices the loss by itself.
             let _ = send_long(b, to, base | u64::from(step), &failure(&error), deadline);
         }
         return Err(error);

@@ -1,4 +1,4 @@
-//! What a bootstrap may be told, and what it assumes otherwise.
+//! The settings of a bootstrap, and their defaults.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -20,9 +20,9 @@ pub struct BootstrapConfig {
     /// How long a rank may be silent before it counts as lost; 3 s. `None`, on all ranks: a closed connection is the only
     /// sign of a loss.
     pub peer_timeout: Option<Duration>,
-    /// What is to fail on purpose; nothing if `None`.
+    /// Faults to inject; `None` injects none.
     pub faults: Option<Plan>,
-    /// What is put between connections and their sockets, instead of `faults`; nothing if `None`.
+    /// A layer between connections and their sockets, which replaces `faults`.
     pub layer: Option<Arc<dyn Layer>>,
 }
 

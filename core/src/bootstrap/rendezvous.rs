@@ -28,14 +28,14 @@ const VERSION: u16 = 1;
 const MAX_TEXT: usize = 4096;
 /// How many missing ranks an error names.
 const MAX_NAMED: usize = 16;
-/// After an error, for how long ranks that come late are told about it.
+/// How long after an error ranks that come late are told about it.
 const AFTERWORD: Duration = Duration::from_secs(5);
-/// For how long a rendezvous waits for the first rank: a batch system may hold a job back that was given its id already.
+/// How long a rendezvous waits for the first rank: a batch system may hold back a job that has its id already.
 const LONELY: Duration = Duration::from_secs(24 * 3600);
-/// How often the deadline is looked at.
+/// How often the deadlines are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a rank says when it arrives.
+/// The message of a rank that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
@@ -148,8 +148,8 @@ impl Rendezvous {
         &self.id
     }
 
-    /// Leaves the service to itself: it ends once all ranks have met or been told why they cannot, or a day after nobody
-    /// came.
+    /// Lets the service run on without an owner. It ends once all ranks have met or been told why they cannot, or after a
+    /// day in which no rank came.
     pub fn detach(self) -> UniqueId {
         self.reactor.detach();
         self.id
@@ -159,7 +159,7 @@ impl Rendezvous {
 /// The state of one rendezvous.
 struct Meeting {
     size: Option<u32>,
-    /// When nobody is expected any more, if nobody has come.
+    /// When to end if no rank has come.
     lonely: Deadline,
     arrived: BTreeMap<u32, (Hello, Link)>,
     /// Hellos so far, refused ones included.
@@ -265,7 +265,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Everybody is here: tells each rank where to find those it sends to first.
+    /// All ranks are here: tells each the addresses of the ranks it sends to first.
     fn introduce(&mut self) {
         let size = self.arrived.len() as u32;
         for (rank, (_, link)) in &self.arrived {

@@ -23,7 +23,7 @@ use crate::sync::{Mutex, lock, lock_until};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 pub(super) const MESSAGE: u16 = 1;
-/// Nothing but a sign of life.
+/// A frame without content: a sign of life.
 const ALIVE: u16 = 2;
 
 /// A rank's bootstrap over TCP.
@@ -244,7 +244,7 @@ impl Bootstrap for TcpBootstrap {
         w.u64(tag).raw(bytes);
         let link = self.link_to(peer, deadline)?;
         link.post(MESSAGE, w.as_bytes())?;
-        // With the kernel, so that dropping the bootstrap right after this loses nothing.
+        // Wait until the kernel has it, so that dropping the bootstrap right after this loses nothing.
         link.flush(deadline)
     }
 
@@ -297,7 +297,7 @@ impl Peers {
         }
     }
 
-    /// Gives signs of life, and gives up those who have given none for too long.
+    /// Sends signs of life where one is due, and gives up peers that have been silent for too long.
     fn keep_watch(&self) {
         let (now, mut quiet, mut silent) = (Instant::now(), Vec::new(), Vec::new());
         {

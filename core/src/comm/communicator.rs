@@ -20,7 +20,8 @@ use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, Device, KeepAlive};
+use crate::gpu::{Context, Device, KeepAlive, Stream};
+use crate::group::control::Member;
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
 use crate::group::wire_up::{self, Introduction};
@@ -56,7 +57,7 @@ pub struct Communicator {
 #[derive(Debug)]
 struct Shared {
     config: CommunicatorConfig,
-    topology: Topology,
+    topology: Arc<Topology>,
     mail: Arc<SetupMail>,
     exchange: Arc<Exchange>,
     resources: Arc<Resources>,
@@ -98,7 +99,17 @@ impl Communicator {
         config: CommunicatorConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        let deadline = deadline.into();
+        Self::make(bootstrap, context, config, false, deadline.into())
+    }
+
+    /// [`new`](Self::new); `succeeds`: as the next generation of another communicator, from which ranks go on to this one.
+    pub(super) fn make(
+        bootstrap: &dyn Bootstrap,
+        context: &Context,
+        config: CommunicatorConfig,
+        succeeds: bool,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         wire_up::check(bootstrap, &config)?;
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
@@ -108,10 +119,10 @@ impl Communicator {
         let (mail, ledger) = (Arc::new(SetupMail::new(rank, size)), Arc::new(Ledger::new(rank)));
         let subscribers =
             Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
-        let waiters = abort_memory.clone();
-        let met = Introduction::with(bootstrap, device, &config, abort, waiters, subscribers, deadline)?;
+        let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
+        let met = Introduction::with(bootstrap, device, &config, member, deadline)?;
         let group = Group::new(met.open(deadline)?);
-        let topology = Topology::discover(context.device(), group.me(), group.peers());
+        let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
         let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
         let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
@@ -120,6 +131,7 @@ impl Communicator {
             resources: resources.clone(),
             tokens: Tokens::new(context.clone(), config.semaphores),
             abort: abort_memory.clone(),
+            topology: topology.clone(),
         });
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
         let (abort, context) = (abort_memory, context.clone());
@@ -287,19 +299,26 @@ impl Communicator {
 
     /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
     /// `without`. Collective among them: each calls it, with the same `without`. They keep their order and are numbered from
-    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and leaves this
-    /// communicator as it is. What was made by this one belongs to this one: make it anew, and drop the old.
+    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and what was made
+    /// by this communicator goes on working. It belongs to this one: make it anew, and drop the old.
+    ///
+    /// Of the ranks of one job at most one group goes on, whatever breaks (`docs/membership.md`): more than half of this
+    /// communicator, or half of it with its lowest rank. Ranks that left in good order, processes that a rank of their host has
+    /// seen end, and the ranks `without`, if they can be reached, count neither way; silent ones do. A communicator can be
+    /// shrunk once; to go on after another loss, shrink the one that was made.
     ///
     /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
     /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
     /// for legacy handles the driver does not promise that.
     ///
-    /// A loss during the call is dealt with where all hear of it in time. Otherwise some ranks may end with a communicator
-    /// that tells of the loss at once, and others with an error; all of the former can shrink that one again.
+    /// A loss during the call begins it anew with those who are left. If it comes last of all, some ranks may end with a
+    /// communicator that tells of the loss at once, and others with an error; the former can shrink that one again.
     ///
     /// # Errors
-    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if this rank itself was given up by the
-    /// others; `InvalidUsage` for a `without` with ranks that do not exist, or this one; as for [`new`](Self::new).
+    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
+    /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
+    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before; as for
+    /// [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
         if self.group().forked() {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
@@ -326,6 +345,12 @@ impl Communicator {
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
     pub fn abort_switch(&self) -> &Abort {
         self.group().abort()
+    }
+
+    /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives do this by
+    /// themselves; call it after launching a kernel of your own that waits by [`abort_handle`](Self::abort_handle).
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.group().outcome());
     }
 
     /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
@@ -518,5 +543,6 @@ fn identify(device: &Device) -> Result<DeviceIdentity> {
         name: device.name()?,
         kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
         driver_version: driver.version(),
+        multiprocessors: device.sm_count()?,
     })
 }

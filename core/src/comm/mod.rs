@@ -6,6 +6,7 @@
 //! communicator's own authenticated links; the bootstrap is only needed to make it.
 
 pub(crate) mod abort_memory;
+mod abort_record;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod connection;
@@ -16,6 +17,7 @@ mod register;
 mod report;
 pub(crate) mod semaphore;
 mod shrink;
+mod split;
 pub(crate) mod tokens;
 mod topology;
 
@@ -25,6 +27,7 @@ pub use crate::memory::{HostBuffer, RegisteredMemory, Registration, Rights};
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
+pub(crate) use abort_record::AbortRecordMemory;
 pub use communicator::Communicator;
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;

@@ -22,7 +22,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// How to make a [`GpuBuffer`].
 #[derive(Clone, Copy, Debug)]
 pub struct BufferOptions {
-    /// Whether its bytes begin as zero. Otherwise they are whatever was there.
+    /// Whether its bytes start as zero. Otherwise they are undefined.
     pub zeroed: bool,
     /// How it can be shared.
     pub handles: HandlePolicy,
@@ -31,15 +31,15 @@ pub struct BufferOptions {
 /// Device memory of this process, freed when dropped.
 ///
 /// Where the device supports virtual memory management it is one physical allocation of its own, rounded up to the
-/// granularity (commonly 2 MiB), and mapped; otherwise a plain allocation. Its bytes are never a Rust reference: kernels
-/// and peers write them.
+/// granularity (commonly 2 MiB), and mapped; otherwise a plain allocation. Its bytes are never a Rust reference:
+/// kernels and peers write them.
 #[derive(Debug)]
 pub struct GpuBuffer {
     len: usize,
     memory: Arc<Memory>,
 }
 
-/// The bytes of a buffer, which unfinished copies keep.
+/// The memory of a buffer. Unfinished copies keep it alive.
 #[derive(Debug)]
 struct Memory {
     ptr: CUdeviceptr,
@@ -54,7 +54,7 @@ enum Backing {
     Plain,
 }
 
-/// Whether the driver has refused this device a fabric handle: it is asked once.
+/// Whether the driver has refused a fabric handle on this device. Remembered, so that it is asked only once.
 #[derive(Default)]
 struct FabricRefused(AtomicBool);
 
@@ -65,7 +65,7 @@ impl GpuBuffer {
     /// A zeroed buffer of `len` bytes, shareable as `AQUEDUCT_HANDLE` says.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and whatever else the driver says.
+    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and any other driver error.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
         Self::with_options(context, len, BufferOptions { zeroed: true, handles: Env::get()?.handle })
     }
@@ -73,8 +73,8 @@ impl GpuBuffer {
     /// A buffer of `len` bytes.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes; unsupported if the device has no such handles; out of memory and whatever else
-    /// the driver says.
+    /// Invalid usage for zero bytes; unsupported if the device has no such handles; out of memory and any
+    /// other driver error.
     pub fn with_options(context: &Context, len: usize, options: BufferOptions) -> Result<Self> {
         if len == 0 {
             return Err(Error::usage("GpuBuffer", "a buffer of zero bytes cannot be allocated"));
@@ -108,7 +108,7 @@ impl GpuBuffer {
         let mut refusal = None;
         if !refused.load(Ordering::Relaxed) && device.supports_fabric_handles()? {
             match Self::mapped(context, len, fd | HandleTypes::FABRIC) {
-                // The hardware could, but there is no IMEX channel or daemon, or not for us.
+                // The hardware supports it, but this process has no access to an IMEX channel.
                 Err(error) if is_refusal(&error) => refusal = Some(error),
                 other => return other,
             }
@@ -116,7 +116,7 @@ impl GpuBuffer {
         // Mapped memory without a handle could never be shared; a plain allocation can, by its legacy handle.
         let buffer =
             if fd == HandleTypes::NONE { Self::plain(context, len) } else { Self::mapped(context, len, fd) }?;
-        // The same allocation works without the handle, so the handle it was that the driver refused.
+        // The same allocation works without the handle, so the driver refused the handle, not the allocation.
         if let Some(error) = refusal
             && !refused.swap(true, Ordering::Relaxed)
         {
@@ -194,7 +194,7 @@ impl GpuBuffer {
     /// Lets `device`, another device of the same process, read and write it at the same address.
     ///
     /// # Errors
-    /// What the driver says, for example that the GPUs cannot reach each other.
+    /// A driver error, for example that the GPUs cannot reach each other.
     pub fn allow(&self, device: &Device) -> Result<()> {
         match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.allow(device),
@@ -216,7 +216,7 @@ impl GpuBuffer {
     /// Copies `data` to byte `offset` and waits until it is there.
     ///
     /// # Errors
-    /// Invalid usage if it does not fit; timeout; what the driver says.
+    /// Invalid usage if it does not fit; timeout; a driver error.
     pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
         super::slice::check(self.len, offset, size_of_val(data))?;
         let (to, data) = (self.ptr() + offset as u64, super::pod::bytes_of(data));
@@ -226,7 +226,7 @@ impl GpuBuffer {
     /// Copies what is at byte `offset` into `data`.
     ///
     /// # Errors
-    /// Invalid usage if there is not as much; timeout; what the driver says.
+    /// Invalid usage if there is not as much; timeout; a driver error.
     pub fn download<T: Pod>(
         &self,
         offset: usize,
@@ -241,7 +241,7 @@ impl GpuBuffer {
     /// Sets every byte to `value` and waits until that is done.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// Timeout, or a driver error.
     pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
         self.context().fill(self.ptr(), self.len, value, &self.keep(), deadline.into())
     }

@@ -19,61 +19,68 @@ use super::reaper::Released;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
-/// What becomes of work that is enqueued on a stream now.
-pub(super) enum Fate {
+/// What the driver does with work that is enqueued on a stream now.
+pub(super) enum CaptureStatus {
     /// It runs.
-    Runs,
+    None,
     /// It becomes part of a graph, if that graph's capture ends well.
-    Captured,
-    /// It is refused: a capture was invalidated, or the stream may not be used while another one is captured.
-    Refused,
+    Active,
+    /// It refuses it: the stream's capture was invalidated, or the stream may not be used while another is captured.
+    Unusable,
 }
 
-/// Held while a graph that is being captured is given something to hold, and while a capture ends: the driver's handle
-/// of the graph is good only until then.
+/// A capture ends, and a graph under capture is given something to hold, under this lock: the handle of the graph,
+/// which the driver gives out, is valid only until the capture ends.
 #[derive(Default)]
-pub(super) struct Ending(Mutex<()>);
+pub(super) struct EndLock(Mutex<()>);
 
-/// What becomes of work enqueued on `stream`, whose context is current.
+/// Asks whether work enqueued on `stream` is captured. The stream's context is current.
 ///
 /// # Errors
-/// What the driver says.
-pub(super) fn fate(driver: &Driver, stream: CUstream) -> Result<Fate> {
-    ask(driver, stream).map(|(fate, _)| fate)
+/// A driver error.
+pub(super) fn status(driver: &Driver, stream: CUstream) -> Result<CaptureStatus> {
+    ask(driver, stream).map(|(status, _)| status)
 }
 
-/// Makes the graph that `stream` is captured into hold all of `what`. Says no, and takes nothing, if the capture has
-/// ended meanwhile.
+/// Makes the graph that `stream` is captured into hold all of `what`. Returns `false`, and takes nothing, if the
+/// capture has ended in the meantime.
 ///
 /// The context is current. The caller lets no event be recorded on the stream between the work that uses `what` and
 /// the end of this call. A capture that ends in between is therefore not joined by that work, and fails.
 ///
 /// # Errors
-/// What the driver says. Whatever could not be given to the graph is never dropped.
+/// A driver error. Items that the graph could not be given are leaked, because the work that uses them is captured.
 pub(super) fn hold(
     context: &Context,
     stream: CUstream,
     what: impl Iterator<Item = KeepAlive>,
 ) -> Result<bool> {
     let driver = context.driver();
-    let _ending = lock(&driver.slot::<Ending>().0);
-    let (_, Some(graph)) = ask(driver, stream)? else { return Ok(false) };
+    let _ending = lock(&driver.slot::<EndLock>().0);
+    let graph = match ask(driver, stream) {
+        Ok((_, Some(graph))) => graph,
+        Ok((_, None)) => return Ok(false),
+        Err(error) => {
+            what.for_each(std::mem::forget);
+            return Err(error);
+        }
+    };
     what.map(|one| give(context, graph, one)).fold(Ok(()), Result::and).map(|()| true)
 }
 
-/// Ends the capture that began on `stream`, whose context is current: the graph.
+/// Ends the capture that began on `stream`, whose context is current, and returns the graph.
 ///
 /// # Errors
-/// What the driver says, for example that the capture was invalidated.
+/// A driver error, for example that the capture was invalidated.
 pub(super) fn end(driver: &Driver, stream: CUstream) -> Result<CUgraph> {
     let mut graph = ptr::null_mut();
-    let _ending = lock(&driver.slot::<Ending>().0);
+    let _ending = lock(&driver.slot::<EndLock>().0);
     // SAFETY: `graph` is a live output; the caller vouches for the stream.
     unsafe { call!(driver, cuStreamEndCapture(stream, &raw mut graph)) }?;
     Ok(graph)
 }
 
-fn ask(driver: &Driver, stream: CUstream) -> Result<(Fate, Option<CUgraph>)> {
+fn ask(driver: &Driver, stream: CUstream) -> Result<(CaptureStatus, Option<CUgraph>)> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut graph = ptr::null_mut();
     let (id, edges, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -86,13 +93,13 @@ fn ask(driver: &Driver, stream: CUstream) -> Result<(Fate, Option<CUgraph>)> {
     }?;
     match (result, status) {
         (CUresult::CUDA_SUCCESS, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => {
-            Ok((Fate::Runs, None))
+            Ok((CaptureStatus::None, None))
         }
         (CUresult::CUDA_SUCCESS, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE) => {
-            Ok((Fate::Captured, Some(graph)))
+            Ok((CaptureStatus::Active, Some(graph)))
         }
         (CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, _) => {
-            Ok((Fate::Refused, None))
+            Ok((CaptureStatus::Unusable, None))
         }
         (other, _) => Err(driver.error("cuStreamGetCaptureInfo_v2", other)),
     }
@@ -105,16 +112,17 @@ fn give(context: &Context, graph: CUgraph, what: KeepAlive) -> Result<()> {
     let alone = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC.0;
     let moved = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE.0;
     let mut object = ptr::null_mut();
-    // On an error `data` is leaked on purpose: the work is captured and may run.
+    // An error leaks `data` on purpose: the work is captured and may run.
     // SAFETY: `object` is a live output. `data` belongs to the driver until it passes it to `let_go`, once.
     unsafe { call!(driver, cuUserObjectCreate(&raw mut object, data.cast(), Some(let_go), 1, alone)) }?;
     // SAFETY: both handles are good; the one reference to the object, ours, becomes the graph's.
     unsafe { call!(driver, cuGraphRetainUserObject(graph, object, 1, moved)) }
 }
 
-/// Called by the driver, on any of its threads, when nothing can run any more that needs what `data` keeps. The driver
-/// may not be called here, so that is only noted.
+/// The driver calls this once, on any thread, when nothing that uses the item in `data` can run any more. A callback
+/// may not call the driver, and dropping the item may, so it is queued for the next [`Context::reap`].
 unsafe extern "C" fn let_go(data: *mut c_void) {
     // SAFETY: `give` made it of a box, for this one call.
-    unsafe { Box::from_raw(data.cast::<Released>()) }.note();
+    let released = unsafe { Box::from_raw(data.cast::<Released>()) };
+    released.defer();
 }

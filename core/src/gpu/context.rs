@@ -47,7 +47,7 @@ impl Context {
     /// Retains the primary context of `device`.
     ///
     /// # Errors
-    /// What the driver says: a device in exclusive mode, no memory left for a context.
+    /// A driver error: a device in exclusive mode, no memory left for a context.
     pub fn new(device: &Device) -> Result<Self> {
         let driver = device.driver();
         let mut contexts = lock(&driver.slot::<Contexts>().0);
@@ -96,7 +96,7 @@ impl Context {
     /// Makes this the calling thread's current context until the guard is dropped, which restores the caller's.
     ///
     /// # Errors
-    /// In a forked child, or what the driver says.
+    /// In a forked child, or a driver error.
     pub fn enter(&self) -> Result<Entered<'_>> {
         let driver = self.driver();
         let mut current = ptr::null_mut();
@@ -113,7 +113,7 @@ impl Context {
     /// Free and total bytes of device memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -126,7 +126,7 @@ impl Context {
     /// its own: [`Mapping::allow`](super::vmm::Mapping::allow).)
     ///
     /// # Errors
-    /// What the driver says, for example that the GPUs cannot reach each other.
+    /// A driver error, for example that the GPUs cannot reach each other.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
         if Arc::ptr_eq(&self.inner, &peer.inner) {
             return Ok(());
@@ -144,7 +144,7 @@ impl Context {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Takes note of `error` if it loses the context, and gives it back.
+    /// Returns `error`, and remembers it if it means that the context is lost.
     pub(crate) fn note(&self, error: Error) -> Error {
         if status::is_sticky(error.code()) && !self.inner.lost.swap(true, Ordering::Relaxed) {
             log::error!("device {}: context lost: {error}", self.device().ordinal());
@@ -237,8 +237,9 @@ fn pop(driver: &Driver, expected: CUcontext) {
 
 /// Lets this thread make calls that would break a stream capture elsewhere, until dropped.
 ///
-/// A capture in global mode forbids every thread in global mode to allocate, free or load. Threads of this library
-/// that do so on their own account run under this guard (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
+/// A capture in global mode forbids every thread in global mode to allocate, free, load or query an event; in
+/// thread-local mode, the capturing thread. This library does so under this guard where the capture is not concerned
+/// (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
 #[derive(Debug)]
 #[must_use = "the caller's capture mode is restored when this is dropped"]
 pub struct RelaxedCapture<'a> {
@@ -252,7 +253,7 @@ impl<'a> RelaxedCapture<'a> {
     /// Sets the calling thread's capture mode to relaxed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(driver: &'a Driver) -> Result<Self> {
         let mut previous = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `previous` is read and written by the call only.

@@ -14,7 +14,7 @@ impl Stream {
     /// retains both.
     ///
     /// # Errors
-    /// Invalid usage if the lengths differ; what the driver says.
+    /// Invalid usage if the lengths differ; a driver error.
     pub fn copy(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()> {
         if dst.len() != src.len() {
             let message = format!("the destination has {} bytes, the source {}", dst.len(), src.len());
@@ -37,7 +37,7 @@ impl Stream {
     /// Both ranges must stay accessible to this stream's device until the work is done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub unsafe fn copy_raw(&self, dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -51,7 +51,7 @@ impl Stream {
     /// Enqueues setting every byte of `dst` to `value`. The stream retains `dst`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn fill(&self, dst: &DeviceSlice, value: u8) -> Result<()> {
         if dst.is_empty() {
             return Ok(());
@@ -65,7 +65,7 @@ impl Stream {
     /// Enqueues setting every aligned 32-bit word of `dst` to `value`. The stream retains `dst`.
     ///
     /// # Errors
-    /// Invalid usage if address or length is not a multiple of 4; what the driver says.
+    /// Invalid usage if address or length is not a multiple of 4; a driver error.
     pub fn fill_u32(&self, dst: &DeviceSlice, value: u32) -> Result<()> {
         if !dst.ptr().is_multiple_of(4) || !dst.len().is_multiple_of(4) {
             return Err(Error::usage("fill_u32", "address and length must be multiples of 4"));

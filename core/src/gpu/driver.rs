@@ -22,7 +22,7 @@ pub trait Hooks: Send + Sync + 'static {
         None
     }
 
-    /// [`before`](Self::before) for a function that would allocate `bytes`. Provided: calls that.
+    /// As [`before`](Self::before), for a function that allocates `bytes`. The provided method calls `before`.
     fn before_allocation(&self, function: &'static str, bytes: usize) -> Option<CUresult> {
         let _ = bytes;
         self.before(function)
@@ -44,7 +44,7 @@ impl Hooks for DriverFaults {
     }
 }
 
-/// What a [`Driver`] was made from.
+/// The origin of a [`Driver`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Provenance {
@@ -165,7 +165,7 @@ impl Driver {
         }
     }
 
-    /// What it was made from.
+    /// Where it came from.
     pub fn provenance(&self) -> &Provenance {
         &self.inner.provenance
     }
@@ -234,7 +234,7 @@ impl Driver {
         self.inner.creator.forked()
     }
 
-    /// Runs one call between the hooks. An error only in a forked child, where the driver must not be entered.
+    /// Runs one call between the hooks. Fails only in a forked child, where the driver must not be entered.
     pub(crate) fn invoke(&self, function: &'static str, f: impl FnOnce() -> CUresult) -> Result<CUresult> {
         self.between(function, |hooks| hooks.before(function), f)
     }
@@ -271,7 +271,7 @@ impl Driver {
         }
     }
 
-    /// Runs one call and makes an error of everything but success.
+    /// Runs one call and turns every result but success into an error.
     pub(crate) fn check(&self, function: &'static str, f: impl FnOnce() -> CUresult) -> Result<()> {
         match self.invoke(function, f)? {
             CUresult::CUDA_SUCCESS => Ok(()),
@@ -309,7 +309,7 @@ impl Driver {
         )
     }
 
-    /// Takes note of a failed call in a `Drop`: logged, except at process exit, when the driver is gone by right.
+    /// Logs a call that failed in a `Drop`, except at process exit, when the driver has shut down.
     pub(crate) fn note_drop(&self, result: Result<()>) {
         if let Err(error) = result
             && error.code() != CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed()

@@ -7,7 +7,7 @@ use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 use super::context::Context;
 use super::driver::call;
 use super::outcomes::Outcomes;
-use super::query::{answer, poll_until};
+use super::query::{is_reached, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -29,7 +29,7 @@ impl Event {
     /// An event that only orders. An event never recorded counts as done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(context: &Context) -> Result<Self> {
         Self::create(context, false)
     }
@@ -37,7 +37,7 @@ impl Event {
     /// An event that also takes the time, for [`Event::elapsed_ms`].
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn timed(context: &Context) -> Result<Self> {
         Self::create(context, true)
     }
@@ -63,7 +63,7 @@ impl Event {
     /// The stream must be alive.
     ///
     /// # Errors
-    /// What the driver says, for example that the stream belongs to another context.
+    /// A driver error, for example that the stream belongs to another context.
     pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<()> {
         // SAFETY: the event is alive, and the caller vouches for the stream.
         unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream)) }
@@ -76,13 +76,10 @@ impl Event {
     /// Whether the work before it is done.
     ///
     /// # Errors
-    /// A failure of that work, which kernels that gave up a wait are, too; what the driver says.
+    /// A failure of that work, or why kernels gave up a wait; a driver error.
     pub fn is_done(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
-        let driver = self.context.driver();
-        // SAFETY: the event is alive.
-        let result = unsafe { call!(driver, raw cuEventQuery(self.raw)) }?;
-        let done = self.context.noted(answer(driver, "cuEventQuery", result))?;
+        let done = self.context.noted(is_reached(self.context.driver(), self.raw))?;
         if done {
             self.outcomes.settle("event")?;
         }
@@ -100,7 +97,7 @@ impl Event {
     /// Milliseconds between `start` and this event, both timed and done.
     ///
     /// # Errors
-    /// Invalid usage if one of them is not timed; what the driver says, for example that one is not done.
+    /// Invalid usage if one of them is not timed; a driver error, for example that one is not done.
     pub fn elapsed_ms(&self, start: &Self) -> Result<f32> {
         if !(self.timed && start.timed) {
             return Err(Error::usage("elapsed_ms", "both events must be made with Event::timed"));

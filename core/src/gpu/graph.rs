@@ -15,15 +15,15 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
-/// What a capture forbids other calls to do.
+/// Which calls fail while a capture is on, because they could disturb it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Calls that could disturb the capture fail on every thread.
+    /// Such calls on every thread.
     Global,
-    /// They fail on the capturing thread only.
+    /// Such calls on the capturing thread only.
     #[default]
     ThreadLocal,
-    /// They do not fail.
+    /// None.
     Relaxed,
 }
 
@@ -39,7 +39,7 @@ impl CaptureMode {
 
 /// Captured work, ready to be launched any number of times. Cheap to clone.
 ///
-/// It holds what every stream retained for captured work, until it and its last launch are gone.
+/// It holds everything that streams retained for captured work, until it and its last launch are gone.
 #[derive(Clone)]
 pub struct GraphExec {
     inner: Arc<ExecInner>,
@@ -63,8 +63,8 @@ impl GraphExec {
     /// Captures what `work` enqueues on `stream`, which does not run, and makes it launchable.
     ///
     /// # Errors
-    /// What `work` says; what the driver says, for example that something cannot be captured. The stream is out of
-    /// capture afterwards in any case.
+    /// An error of `work`; a driver error, for example because a call cannot be captured. In any case the stream is not
+    /// being captured afterwards.
     pub fn capture(
         stream: &Stream,
         mode: CaptureMode,
@@ -93,7 +93,7 @@ impl GraphExec {
     /// Enqueues the whole graph on `stream`, which retains it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let _turn = lock(&self.inner.turn);
         // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
@@ -108,7 +108,7 @@ impl GraphExec {
     /// retains the graph.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn upload(&self, stream: &Stream) -> Result<()> {
         let _turn = lock(&self.inner.turn);
         // SAFETY: both handles are alive, and the stream retains the graph until it has been moved.
@@ -143,7 +143,7 @@ impl Drop for ExecInner {
         // SAFETY: ours, destroyed once. A launch still running is retained by its stream, so there is none.
         let destroy = || unsafe { call!(driver, cuGraphExecDestroy(self.raw)) };
         driver.note_drop(self.context.enter().and_then(|_entered| destroy()));
-        // What the graph held and the driver has let go of already.
+        // Drops the items that the driver has already released with the graph.
         self.context.reap_waiting();
     }
 }
@@ -171,7 +171,7 @@ impl Drop for Capture<'_> {
         if self.ended {
             return;
         }
-        // An invalidated capture ends with an error by right; the error of the work is the one to tell.
+        // The error of `work` is the one to report; ending an invalidated capture fails anyway.
         if let Ok(raw) = self.finish() {
             drop(Graph { raw, context: self.stream.context() });
         }

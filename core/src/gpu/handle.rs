@@ -1,4 +1,4 @@
-//! The kinds of handle by which memory is shared, and the kind that is bytes.
+//! Handles by which memory is shared: the kinds, and fabric handles, which are bytes.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -43,8 +43,8 @@ impl BitOr for HandleTypes {
     }
 }
 
-/// What [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric) gives. A bearer token: its
-/// bytes are not shown in messages.
+/// A handle made by [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric). A bearer
+/// token: its bytes are not shown in messages.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FabricHandle(pub [u8; 64]);
 

@@ -23,7 +23,8 @@ use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
-/// What [`LegacyHandle::export`] gives, for other processes of this host. A bearer token: its bytes are not shown in messages.
+/// A handle made by [`LegacyHandle::export`] for other processes of this host. A bearer token: its bytes are not shown
+/// in messages.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LegacyHandle(pub [u8; 64]);
 
@@ -38,7 +39,7 @@ impl LegacyHandle {
     /// [`PointerInfo`](super::PointerInfo) calls its base.
     ///
     /// # Errors
-    /// What the driver says; mapped memory (VMM) has no legacy handle.
+    /// A driver error; mapped memory (VMM) has no legacy handle.
     pub fn export(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
         let (base, _) = address_range(context, ptr)?;
         let mut handle = CUipcMemHandle::default();
@@ -49,7 +50,7 @@ impl LegacyHandle {
     }
 }
 
-/// What drivers do not say: their codes for a dead exporter differ and name no cause.
+/// Adds the usual causes to the error: drivers give different codes for a dead exporter, and none names it.
 fn cannot_open(error: &Error) -> Error {
     let message = format!(
         "{}; the process that exported the handle must be another one, still run, and still have the memory allocated",
@@ -83,7 +84,7 @@ impl LegacyMapping {
     /// Opens `handle`, made by [`LegacyHandle::export`] in another process of this host.
     ///
     /// # Errors
-    /// What the driver says: a process cannot open its own handle, nor one whose process is gone.
+    /// A driver error: a process cannot open its own handle, nor one whose process is gone.
     pub fn open(context: &Context, handle: &LegacyHandle) -> Result<Self> {
         let mut open = lock(&context.slot::<LegacyCache>().0);
         if let Some(opened) = open.get(handle).and_then(Weak::upgrade) {

@@ -10,7 +10,8 @@ use crate::error::{Error, ErrorKind};
 /// Bytes of each of the compiler's logs.
 const LOG: usize = 16 << 10;
 
-/// Where the compiler writes what it has to say: texts, and in place of the sizes that it was given those of the texts.
+/// Log buffers for the compiler, which writes its texts to them and replaces the buffers' sizes with those of the
+/// texts.
 pub(super) struct JitLog {
     info: Vec<u8>,
     errors: Vec<u8>,
@@ -33,8 +34,8 @@ impl JitLog {
         Self { info, errors, options, values }
     }
 
-    /// The arrays of four options and their values, good and written by the driver as long as this lives, wherever it is
-    /// moved.
+    /// The arrays of four options and their values. They stay valid while this value lives, even if it is moved; the
+    /// driver writes to them.
     pub(super) fn options(&mut self) -> (c_uint, *mut CUjit_option, *mut *mut c_void) {
         (4, self.options.as_mut_ptr(), self.values.as_mut_ptr())
     }
@@ -43,7 +44,7 @@ impl JitLog {
         text(&self.errors)
     }
 
-    /// Logs what the compiler said besides errors.
+    /// Logs the compiler's remarks that are not errors.
     pub(super) fn tell(&self, doing: &str) {
         let info = text(&self.info);
         if !info.is_empty() {

@@ -1,7 +1,7 @@
-//! What unfinished work keeps alive.
+//! The type of everything that unfinished work keeps alive.
 
 use std::any::Any;
 use std::sync::Arc;
 
-/// Something that unfinished work uses and that therefore must not be dropped yet.
+/// An item that unfinished work uses, and that must not be dropped before the work is done.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;

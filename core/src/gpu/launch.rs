@@ -12,8 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// A value that can be a kernel parameter.
 ///
 /// # Safety
-/// The type must have the size, alignment and layout of the PTX parameter it stands for: a number, or a `repr(C)` struct
-/// of such, without padding whose content matters.
+/// The type must have the size, alignment and layout of the PTX parameter it stands for: a number, or a `repr(C)`
+/// struct of such, without padding whose content matters.
 pub unsafe trait KernelParam: Copy {}
 
 macro_rules! param {
@@ -93,11 +93,12 @@ impl Function {
     /// - Every address the kernel computes from them must be valid for what it does there until it has finished:
     ///   [`Stream::retain`] what owns the memory.
     /// - The kernel must not write what Rust code holds references to.
-    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a way
+    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a
+    /// way
     ///   to give up.
     ///
     /// # Errors
-    /// Invalid usage if the shape does not fit the kernel or the device; what the driver says, including failures of
+    /// Invalid usage if the shape does not fit the kernel or the device; a driver error, including failures of
     /// earlier work.
     pub unsafe fn launch(
         &self,

@@ -12,8 +12,8 @@ use super::module::Module;
 use crate::error::{Error, Result};
 
 impl Module {
-    /// Compiles texts that call each other's functions, each with a name for messages, links them (`cuLink*`), and loads the
-    /// result.
+    /// Compiles texts that call each other's functions, links them (`cuLink*`) and loads the result. Each part is a
+    /// name for messages, and its text.
     ///
     /// # Errors
     /// PTX that does not assemble, and functions that nobody defines, give an error with the linker's log.
@@ -61,8 +61,8 @@ impl<'a> Linker<'a> {
         let mut log = JitLog::new();
         let (count, options, values) = log.options();
         let mut state = ptr::null_mut();
-        // SAFETY: two arrays of so many entries, to whose values and to whose buffers the driver writes until the link is
-        // destroyed: they belong to the log, which outlives it.
+        // SAFETY: two arrays of so many entries, to whose values and to whose buffers the driver writes until the link
+        // is destroyed: they belong to the log, which outlives it.
         unsafe { call!(driver, cuLinkCreate_v2(count, options, values, &raw mut state)) }?;
         Ok(Self { driver, state, log })
     }

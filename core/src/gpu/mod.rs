@@ -1,9 +1,9 @@
 //! GPUs: the driver, its devices, and safe owners of everything made in them.
 //!
-//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`] what
-//! is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold data, and a
-//! [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory between devices and
-//! processes; [`Module`] and [`Function`] load and launch kernels.
+//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`]
+//! what is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold
+//! data, and a [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory
+//! between devices and processes; [`Module`] and [`Function`] load and launch kernels.
 //!
 //! - **Lifetime.** Asynchronous calls take what keeps memory alive, and the stream retains it until the work is done.
 //!   `Drop` never waits, panics or unmaps what running work uses: it leaves the rest to [`Context::reap`].

@@ -72,9 +72,9 @@ impl Module {
     /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
     ///
     /// # Errors
-    /// What `text` says; as for [`Module::load_ptx`].
+    /// An error of `text`; otherwise as for [`Module::load_ptx`].
     pub fn load_cached(context: &Context, key: &str, text: impl FnOnce() -> Result<String>) -> Result<Self> {
-        // Held while loading, so that nobody else loads the same.
+        // Held while loading, so that no other thread loads the same text.
         let mut modules = lock(&context.slot::<ModuleCache>().0);
         if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
             return Ok(Self { inner });
@@ -88,7 +88,7 @@ impl Module {
     /// The kernel `name`, ready to launch: its code is loaded now, not at the first launch.
     ///
     /// # Errors
-    /// Invalid usage if there is none of this name; what the driver says.
+    /// Invalid usage if there is none of this name; a driver error.
     pub fn function(&self, name: &str) -> Result<Function> {
         let context = &self.inner.context;
         let driver = context.driver();
@@ -112,7 +112,7 @@ impl Module {
     /// Address and bytes of the module's global variable `name`.
     ///
     /// # Errors
-    /// Invalid usage if there is none of this name; what the driver says.
+    /// Invalid usage if there is none of this name; a driver error.
     pub fn global(&self, name: &str) -> Result<(CUdeviceptr, usize)> {
         let context = &self.inner.context;
         let driver = context.driver();
@@ -150,7 +150,7 @@ impl Drop for ModuleInner {
     }
 }
 
-/// What a kernel needs, as compiled for the device.
+/// The resources that a kernel needs, as compiled for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionAttributes {
     /// The largest block it can be launched with, in threads.
@@ -185,7 +185,7 @@ unsafe impl Send for FunctionInner {}
 // SAFETY: the handle never changes; the rest is immutable or behind a mutex.
 unsafe impl Sync for FunctionInner {}
 
-/// What a launch is checked against.
+/// Limits of the device that every launch is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceLimits {
     pub(super) sm_count: u32,
@@ -205,7 +205,7 @@ impl Function {
             unsafe { call!(context.driver(), cuFuncGetAttribute(&raw mut value, attribute, raw)) }?;
             Ok::<_, Error>(u32::try_from(value).unwrap_or(0))
         };
-        // Asking for what only compiled code knows makes a lazily loading driver load it.
+        // These attributes exist only for compiled code, so asking for them makes a lazily loading driver load it.
         let attributes = FunctionAttributes {
             max_threads_per_block: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             registers: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
@@ -237,7 +237,7 @@ impl Function {
         &self.inner.name
     }
 
-    /// What it needs.
+    /// The resources it needs.
     pub fn attributes(&self) -> FunctionAttributes {
         self.inner.attributes
     }
@@ -255,7 +255,7 @@ impl Function {
     /// Lets launches ask for up to `bytes` of dynamic shared memory. Needed above 48 KiB.
     ///
     /// # Errors
-    /// Invalid usage if the device has not as much for a block; what the driver says.
+    /// Invalid usage if the device has not as much for a block; a driver error.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
         let have =
             self.inner.device.shared_per_block.saturating_sub(self.inner.attributes.static_shared_bytes);
@@ -274,7 +274,7 @@ impl Function {
     /// the largest grid that may meet at a grid barrier.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         if let Some((t, s, blocks)) = *lock(&self.inner.resident)
             && (t, s) == (threads, shared_bytes)

@@ -9,7 +9,7 @@ impl Event {
     /// Puts the event behind everything enqueued on `stream` so far.
     ///
     /// # Errors
-    /// What the driver says, for example that the stream belongs to another context.
+    /// A driver error, for example that the stream belongs to another context.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
         stream.enqueue([], || unsafe { self.record_raw(stream.raw()) })?;
@@ -22,10 +22,11 @@ impl Stream {
     /// Lets later work of this stream begin only after the work that `event` was recorded behind.
     ///
     /// If the event was recorded on a stream under capture, this stream joins that capture: what is enqueued on it from
-    /// now on becomes part of the graph, which holds what this stream [retains](Stream::retain), until the capture ends.
+    /// now on becomes part of the graph, which holds what this stream [retains](Stream::retain), until the capture
+    /// ends.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
         self.enqueue([], || unsafe {

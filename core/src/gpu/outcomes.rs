@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
+    #[derive(Debug)]
     struct Failing(AtomicBool);
 
     impl Outcome for Failing {

@@ -1,7 +1,8 @@
 //! Questions about streams and events by their raw handles, and waiting for a yes.
 
-use cuda_driver_sys::{CUresult, CUstream, CUstreamCaptureStatus};
+use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
+use super::context::RelaxedCapture;
 use super::driver::{Driver, call};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::Result;
@@ -12,8 +13,17 @@ pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
     if is_capturing(driver, stream)? {
         return Ok(false);
     }
+    let _relaxed = RelaxedCapture::new(driver)?;
     // SAFETY: the caller vouches for the stream.
     answer(driver, "cuStreamQuery", unsafe { call!(driver, raw cuStreamQuery(stream)) }?)
+}
+
+/// Whether the work is done that a live event was recorded behind. Captures of other streams go on: in the thread's
+/// usual mode the driver would end them.
+pub(super) fn is_reached(driver: &Driver, event: CUevent) -> Result<bool> {
+    let _relaxed = RelaxedCapture::new(driver)?;
+    // SAFETY: the caller vouches for the event.
+    answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
 }
 
 /// Whether a live stream is being captured; its context is current.
@@ -29,7 +39,7 @@ pub(super) fn is_capturing(driver: &Driver, stream: CUstream) -> Result<bool> {
 }
 
 /// The meaning of a query's result: done, not done, or failed.
-pub(super) fn answer(driver: &Driver, function: &'static str, result: CUresult) -> Result<bool> {
+fn answer(driver: &Driver, function: &'static str, result: CUresult) -> Result<bool> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(true),
         CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -1,10 +1,10 @@
-//! What a `Drop` could not finish: work still running on a dropped stream, and memory that such work may still use.
+//! Deferred cleanup: streams dropped with unfinished work, and memory that such work may still use.
 //!
 //! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream this library knows in it is idle; for host memory, which all devices may use, while
-//! all contexts are. Otherwise they are kept here and run at a
-//! later call: when a stream or buffer is made, a module loaded, a stream synchronised. Entries hold the context, so it
-//! outlives them; the driver finds it again when the device's context is made anew.
+//! the context is *quiet*: every stream that this library knows in it is idle. Host memory, which all devices may use,
+//! is freed only while all contexts are quiet. Otherwise the cleanup is queued here and runs in a later call: when a
+//! stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
+//! them; [`Context::new`] finds it again.
 
 use std::ptr;
 use std::sync::Weak;
@@ -14,7 +14,7 @@ use cuda_driver_sys::{CUevent, CUstream};
 use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
-use super::query::{answer, is_idle};
+use super::query::{is_idle, is_reached};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
@@ -22,14 +22,14 @@ use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 #[derive(Default)]
 struct Reaper {
     state: Mutex<State>,
-    /// Let go of by the driver, which may be on a thread of its own: the driver is not called under this lock.
+    /// Items that graphs held. The driver may add one on a thread of its own: never call the driver under this lock.
     released: Mutex<Vec<Released>>,
-    /// Entries in `retired`, `disposals` and `released`, so that looking costs one load.
+    /// Number of entries in `retired`, `disposals` and `released`: looking for work costs one load.
     waiting: AtomicUsize,
 }
 
-/// Under one lock, so that a stream is always seen in one of the lists while it may have work. Only queries are made
-/// while it is held; nothing is dropped.
+/// One lock for all lists, so that a stream that may have work is always seen in one of them. Only queries are made
+/// under it; nothing is dropped.
 #[derive(Default)]
 struct State {
     streams: Vec<Watched>,
@@ -59,7 +59,7 @@ pub(super) struct Retired {
     /// Destroyed when its work is done, if `owned`.
     pub(super) stream: CUstream,
     pub(super) owned: bool,
-    /// For a stream that is not ours and may vanish: what to query instead of the stream.
+    /// Queried instead of a stream that is not ours, which its owner may destroy.
     pub(super) event: Option<CUevent>,
     pub(super) kept: Vec<KeepAlive>,
 }
@@ -67,7 +67,7 @@ pub(super) struct Retired {
 // SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
 unsafe impl Send for Retired {}
 
-/// Something that a graph held, with the context it belongs to, which it therefore does not outlive.
+/// An item that a graph held, and the context it belongs to, which therefore outlives it.
 pub(super) struct Released {
     context: Context,
     #[expect(dead_code, reason = "held, not read: until the graph and its launches are gone")]
@@ -79,18 +79,18 @@ impl Released {
         Self { context: context.clone(), what }
     }
 
-    /// Leaves it to the next call that reaps. Neither calls the driver nor drops anything.
-    pub(super) fn note(self: Box<Self>) {
+    /// Queues the item for the next [`Context::reap`]. Neither calls the driver nor drops anything.
+    pub(super) fn defer(self) {
         let context = self.context.clone();
         let reaper = context.slot::<Reaper>();
         reaper.waiting.fetch_add(1, Ordering::Relaxed);
-        lock(&reaper.released).push(*self);
+        lock(&reaper.released).push(self);
     }
 }
 
 struct Disposal {
     context: Context,
-    /// Any device may be using it: all contexts must be quiet.
+    /// Whether any device may be using it, so that all contexts must be quiet.
     portable: bool,
     action: Action,
     then: Option<Box<dyn FnOnce() + Send>>,
@@ -100,11 +100,11 @@ struct Disposal {
 pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
 
 impl Context {
-    /// Drops what idle streams retain, and frees what earlier `Drop`s had to leave, as far as that needs no waiting.
-    /// Never fails; never waits. Allocating and loading do it first.
+    /// Drops what idle streams retain, and runs the cleanup that earlier `Drop`s deferred, as far as that needs no
+    /// waiting. Never fails and never waits. Calls that allocate or load do this first.
     pub fn reap(&self) {
         if let Ok(_entered) = self.enter() {
-            // Upgraded under the lock, swept and dropped outside: both may take it.
+            // Sweeping and dropping may take the lock, so they happen outside it.
             let state = lock(&self.slot::<Reaper>().state);
             let streams: Vec<_> =
                 state.streams.iter().filter_map(|watched| watched.stream.upgrade()).collect();
@@ -114,7 +114,7 @@ impl Context {
         self.reap_waiting();
     }
 
-    /// The second half of [`Context::reap`], which costs one load if there is nothing.
+    /// Runs deferred cleanup: the second half of [`Context::reap`]. Costs one load if there is none.
     pub(super) fn reap_waiting(&self) {
         let reaper = self.slot::<Reaper>();
         if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() {
@@ -142,7 +142,7 @@ impl Context {
         }
     }
 
-    /// How many things wait for their work to finish before they can be freed.
+    /// Number of items whose cleanup waits for work to finish.
     pub fn unreaped(&self) -> usize {
         self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }
@@ -152,7 +152,7 @@ impl Context {
         self.dispose_of(Disposal { context: self.clone(), portable: false, action, then: None });
     }
 
-    /// As [`Context::dispose`], for what every device may be using.
+    /// As [`Context::dispose`], for memory that every device may be using.
     pub(super) fn dispose_portable(&self, action: Action) {
         self.dispose_of(Disposal { context: self.clone(), portable: true, action, then: None });
     }
@@ -164,7 +164,7 @@ impl Context {
 
     fn dispose_of(&self, disposal: Disposal) {
         if self.driver().forked() {
-            // The parent owns it; the child's copy of the handle means nothing.
+            // The parent process owns it; the handle means nothing in the child.
             std::mem::forget(disposal);
             return;
         }
@@ -186,7 +186,7 @@ impl Context {
         }
     }
 
-    /// Whether every other context that this library knows is quiet. One after the other: no two are locked at a time.
+    /// Whether every other context that this library knows is quiet. Locks one context at a time.
     fn others_are_quiet(&self) -> bool {
         let mut others = Self::all(self.driver()).into_iter().filter(|other| other != self);
         others.all(|other| {
@@ -215,7 +215,7 @@ impl Context {
         }
     }
 
-    /// Has a stream that was never watched cleaned up later.
+    /// Queues a stream that was never watched for cleanup.
     pub(super) fn retire(&self, retired: Retired) {
         let reaper = self.slot::<Reaper>();
         reaper.waiting.fetch_add(1, Ordering::Relaxed);
@@ -258,7 +258,7 @@ impl State {
         done
     }
 
-    /// What can be freed now; `everywhere` says that all other contexts are quiet, too.
+    /// Takes the entries that can be freed now. Pass `everywhere` if all other contexts are quiet, too.
     fn take_ready(&mut self, context: &Context, everywhere: bool) -> Vec<Disposal> {
         if !self.is_quiet(context) {
             return Vec::new();
@@ -269,9 +269,10 @@ impl State {
 
 impl Retired {
     fn is_done(&self, driver: &Driver) -> Result<bool> {
-        let Some(event) = self.event else { return is_idle(driver, self.stream) };
-        // SAFETY: the event is ours until `release`.
-        answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
+        match self.event {
+            None => is_idle(driver, self.stream),
+            Some(event) => is_reached(driver, event),
+        }
     }
 
     fn release(self, driver: &Driver) {

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 
 /// A range of device-accessible memory: device memory, a mapping of a peer's, or pinned host memory.
 ///
-/// It holds its owner, so asynchronous work on it is safe: the stream retains the slice. What the bytes are at any
-/// moment is not this type's business; devices and peers write them at will.
+/// It holds its owner, so asynchronous work on it is safe: the stream retains the owner. It promises nothing about the
+/// bytes, which devices and peers may write at any moment.
 #[derive(Clone)]
 pub struct DeviceSlice {
     ptr: CUdeviceptr,
@@ -64,7 +64,7 @@ impl DeviceSlice {
         Err(Error::usage(op, message))
     }
 
-    /// What keeps the memory alive.
+    /// The owner that keeps the memory alive.
     pub fn keep_alive(&self) -> &KeepAlive {
         &self.keep
     }
@@ -81,7 +81,7 @@ impl DeviceSlice {
     /// Copies `data` to byte `offset` and waits until it is there.
     ///
     /// # Errors
-    /// Invalid usage if it does not fit; timeout; what the driver says.
+    /// Invalid usage if it does not fit; timeout; a driver error.
     pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
         let data = bytes_of(data);
         check(self.len, offset, data.len())?;
@@ -91,7 +91,7 @@ impl DeviceSlice {
     /// Copies what is at byte `offset` into `data`.
     ///
     /// # Errors
-    /// Invalid usage if there is not as much; timeout; what the driver says.
+    /// Invalid usage if there is not as much; timeout; a driver error.
     pub fn download<T: Pod>(
         &self,
         offset: usize,
@@ -106,7 +106,7 @@ impl DeviceSlice {
     /// Sets every byte to `value` and waits until that is done.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// Timeout, or a driver error.
     pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
         self.context.fill(self.ptr, self.len, value, &self.keep, deadline.into())
     }

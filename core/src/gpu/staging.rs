@@ -1,8 +1,8 @@
 //! Copies and fills that are done when they return, with a deadline.
 //!
-//! The driver's synchronous copies are no use here: they run on the legacy default stream, with which our streams do not
-//! synchronise, they may return before pageable data has reached the device, and they wait without bound. So data goes
-//! through a pinned block and a stream of the context's own.
+//! The driver's synchronous copies are no use here: they run on the legacy default stream, with which our streams do
+//! not synchronise, they may return before pageable data has reached the device, and they wait without bound. So data
+//! goes through a pinned block and a stream of the context's own.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};

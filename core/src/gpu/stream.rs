@@ -1,4 +1,4 @@
-//! Streams: order of work, waiting for it, and keeping alive what it uses.
+//! Streams: ordering work, waiting for it, and keeping alive everything it uses.
 
 use std::fmt;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
 
-use super::capture::{self, Fate};
+use super::capture::{self, CaptureStatus};
 use super::context::Context;
 use super::driver::call;
 use super::event::Event;
@@ -14,6 +14,7 @@ use super::keep::KeepAlive;
 use super::outcomes::Outcomes;
 use super::query::{is_capturing, is_idle, poll_until};
 use super::reaper::{Retired, Sweep};
+use super::status::is_sticky;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::failure::Outcome;
@@ -31,8 +32,8 @@ pub struct Stream {
 struct StreamInner {
     raw: CUstream,
     owned: bool,
-    /// Held from enqueuing work until what it uses is kept, so that whoever records an event behind the work, joins the
-    /// stream to a capture or ends its capture finds both done.
+    /// Held from enqueuing work until everything it uses is kept. Recording an event, joining a capture and ending one
+    /// take it too, so they never fall in between.
     order: Mutex<()>,
     kept: Mutex<Kept>,
     outcomes: Outcomes,
@@ -44,21 +45,21 @@ unsafe impl Send for StreamInner {}
 // SAFETY: the driver serialises concurrent calls on one stream; our own state is behind a mutex.
 unsafe impl Sync for StreamInner {}
 
-/// The retire list, in two halves: what was retained before the event, and since.
+/// Retained items in two halves: `closed` before its event, `open` since.
 #[derive(Default)]
 struct Kept {
     open: Vec<KeepAlive>,
     closed: Option<(Event, Vec<KeepAlive>)>,
 }
 
-/// How many retained things make it worth asking whether the earlier ones are free.
+/// Number of retained items that makes it worth asking whether earlier ones are free.
 const BATCH: usize = 32;
 
 impl Stream {
     /// A new stream that does not synchronise with the legacy default stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(context: &Context) -> Result<Self> {
         context.reap();
         let _entered = context.enter()?;
@@ -97,14 +98,15 @@ impl Stream {
         &self.inner.context
     }
 
-    /// Keeps `what` alive until all work enqueued so far is done. While the stream is being captured, whoever began the
-    /// capture, the graph holds `what`: until the graph, what was instantiated from it and all their launches are gone.
+    /// Keeps `what` alive until all work enqueued so far is done. While the stream is being captured, no matter who
+    /// began the capture, the graph holds `what` until the graph, everything instantiated from it and all launches are
+    /// gone.
     ///
     /// Call it after enqueuing the work. It never waits for work. Do not retain the stream itself: it would never be
     /// dropped.
     ///
     /// # Errors
-    /// What the driver says; `what` is kept in any case.
+    /// A driver error; `what` is kept in any case.
     pub fn retain(&self, what: KeepAlive) -> Result<()> {
         self.retain_all([what])
     }
@@ -126,7 +128,7 @@ impl Stream {
     ) -> Result<()> {
         let context = self.context();
         let _entered = context.enter()?;
-        // Dropped last, outside the locks: a buffer's Drop looks at every stream.
+        // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
         let mut done = Vec::new();
         let _order = lock(&self.inner.order);
         self.inner.outcomes.begin_work();
@@ -154,7 +156,7 @@ impl Stream {
     /// Whether all work enqueued so far is done. During a capture it is not.
     ///
     /// # Errors
-    /// A failure of the work itself, which kernels that gave up a wait are, too; what the driver says.
+    /// A failure of the work itself, or why kernels gave up a wait; a driver error.
     pub fn is_idle(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
@@ -190,7 +192,7 @@ impl Stream {
     /// Whether a capture into a graph is on, here or started by the stream's owner.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn is_capturing(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
@@ -199,7 +201,8 @@ impl Stream {
 }
 
 impl Kept {
-    /// Adds `what`. `done` gets what need not be kept any longer. With `closing`, events may be recorded on the stream.
+    /// Adds `what`, and moves items that need not be kept any longer to `done`. Pass `closing` if events may be
+    /// recorded on the stream.
     fn add(
         &mut self,
         stream: &StreamInner,
@@ -253,36 +256,44 @@ impl StreamInner {
         if what.peek().is_none() {
             return Ok(());
         }
-        let fate = capture::fate(self.context.driver(), self.raw);
-        if let Ok(Fate::Captured) = fate
-            && capture::hold(&self.context, self.raw, &mut what)?
-        {
-            return Ok(());
-        }
-        let closing = matches!(fate, Ok(Fate::Runs));
+        let closing = match capture::status(self.context.driver(), self.raw) {
+            Ok(CaptureStatus::Active) if capture::hold(&self.context, self.raw, &mut what)? => return Ok(()),
+            Ok(status) => matches!(status, CaptureStatus::None),
+            // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.
+            Err(error) if is_sticky(error.code()) => false,
+            // The work may be captured, and nobody knows into which graph.
+            Err(error) => {
+                what.for_each(std::mem::forget);
+                return Err(error);
+            }
+        };
         let mut kept = lock(&self.kept);
-        let added = what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and);
-        fate.map(drop).and(added)
+        what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and)
     }
 
-    /// An event behind everything enqueued, for a stream that may vanish.
-    fn mark(&self) -> Result<CUevent> {
+    /// Records an event behind everything enqueued, for a stream that its owner may destroy. Records none while the
+    /// stream is being captured: the event would be part of the graph.
+    fn mark(&self) -> Result<Option<CUevent>> {
+        if !matches!(capture::status(self.context.driver(), self.raw)?, CaptureStatus::None) {
+            return Ok(None);
+        }
         let event = Event::new(&self.context)?;
         // SAFETY: the stream is alive.
         unsafe { event.record_raw(self.raw) }?;
-        Ok(event.into_raw())
+        Ok(Some(event.into_raw()))
     }
 }
 
 impl Sweep for StreamInner {
     fn sweep(&self) {
         let mut kept = lock(&self.kept);
-        // Asked under the lock: what is on the list was retained after its work, which is therefore done.
+        // Every item on the list was retained after its work. So if the stream is idle now, under the lock, that work
+        // is done.
         if kept.is_empty() || !is_idle(self.context.driver(), self.raw).unwrap_or(false) {
             return;
         }
         let done = std::mem::take(&mut *kept);
-        // A buffer's Drop looks at every stream: not under the lock.
+        // Dropped outside the lock, because a buffer's Drop looks at every stream.
         drop(kept);
         drop(done);
     }
@@ -294,7 +305,7 @@ impl Drop for StreamInner {
         let context = self.context.clone();
         let driver = context.driver();
         let Ok(_entered) = context.enter() else {
-            // A forked child, or the process is exiting: nothing can be known or done.
+            // In a forked child, or at process exit, nothing can be known or done.
             std::mem::forget(kept);
             return;
         };
@@ -307,24 +318,36 @@ impl Drop for StreamInner {
                 }
                 drop(kept);
             }
-            Ok(false) => match if self.owned { Ok(None) } else { self.mark().map(Some) } {
-                Ok(event) => {
-                    let (stream, owned) = (self.raw, self.owned);
-                    let kept = kept.into_all();
-                    context.unwatch(
-                        self,
-                        Some(Retired { context: context.clone(), stream, owned, event, kept }),
-                    );
+            Ok(false) if self.owned => {
+                let (context, kept) = (context.clone(), kept.into_all());
+                let retired = Retired { context, stream: self.raw, owned: true, event: None, kept };
+                self.context.unwatch(self, Some(retired));
+            }
+            // The owner may destroy the stream from now on, so only an event can be queried.
+            Ok(false) => match self.mark() {
+                Ok(event @ Some(_)) => {
+                    let (context, kept) = (context.clone(), kept.into_all());
+                    let retired = Retired { context, stream: self.raw, owned: false, event, kept };
+                    self.context.unwatch(self, Some(retired));
+                }
+                Ok(None) => {
+                    context.unwatch(self, None);
+                    if !kept.is_empty() {
+                        log::warn!(
+                            "a wrapped stream was dropped while its owner captures it: what it used before the \
+                             capture is never freed; drop it before or after"
+                        );
+                        std::mem::forget(kept);
+                    }
                 }
                 Err(error) => {
-                    // The stream is its owner's and may vanish: it cannot be asked any more.
                     context.unwatch(self, None);
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(kept);
                 }
             },
             Err(error) => {
-                // Nothing in a lost context can be known to be done.
+                // In a lost context no work can be known to be done.
                 context.unwatch(self, None);
                 std::mem::forget(kept);
                 driver.note_drop(Err(context.note(error)));

@@ -65,11 +65,11 @@ impl PhysicalAllocation {
         Ok(Self { raw, size, context: context.clone() })
     }
 
-    /// Imports `size` bytes exported by [`PhysicalAllocation::export_fd`] in any process of this host. The descriptor is
-    /// not consumed and not needed afterwards.
+    /// Imports `size` bytes exported by [`PhysicalAllocation::export_fd`] in any process of this host. The descriptor
+    /// is not consumed and not needed afterwards.
     ///
     /// # Errors
-    /// What the driver says, for example that the descriptor is none of its own.
+    /// A driver error, for example that the descriptor is none of its own.
     pub fn import_fd(context: &Context, fd: BorrowedFd<'_>, size: usize) -> Result<Self> {
         let handle = ptr::without_provenance_mut(fd.as_raw_fd() as usize);
         Self::import(
@@ -83,7 +83,7 @@ impl PhysicalAllocation {
     /// Imports `size` bytes exported by [`PhysicalAllocation::export_fabric`] on any host of the NVLink domain.
     ///
     /// # Errors
-    /// What the driver says, for example that there is no IMEX channel.
+    /// A driver error, for example that there is no IMEX channel.
     pub fn import_fabric(context: &Context, handle: &FabricHandle, size: usize) -> Result<Self> {
         let mut raw = CUmemFabricHandle { data: handle.0 };
         let raw: *mut CUmemFabricHandle = &raw mut raw;
@@ -109,7 +109,7 @@ impl PhysicalAllocation {
     /// A descriptor that other processes of this host can import. Close-on-exec.
     ///
     /// # Errors
-    /// What the driver says, for example that the allocation was not made exportable.
+    /// A driver error, for example that the allocation was not made exportable.
     pub fn export_fd(&self) -> Result<OwnedFd> {
         let mut fd: c_int = -1;
         let out: *mut c_int = &raw mut fd;
@@ -128,7 +128,7 @@ impl PhysicalAllocation {
     /// authenticated links only.
     ///
     /// # Errors
-    /// What the driver says, for example that the allocation was not made exportable so.
+    /// A driver error, for example that the allocation was not made exportable so.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
         let mut handle = CUmemFabricHandle { data: [0; 64] };
         let out: *mut CUmemFabricHandle = &raw mut handle;
@@ -148,10 +148,10 @@ impl PhysicalAllocation {
         self.size
     }
 
-    /// What it can be exported as.
+    /// The kinds of handle it can be exported as.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn handle_types(&self) -> Result<HandleTypes> {
         let mut prop = CUmemAllocationProp::default();
         let driver = self.context.driver();
@@ -187,8 +187,8 @@ pub struct Mapping {
     size: usize,
     /// Those mapped so far; all of them once `new` has returned.
     parts: Vec<Arc<PhysicalAllocation>>,
-    /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device at
-    /// a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
+    /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
+    /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
     allowed: Mutex<Vec<CUdevice>>,
     /// What those devices may do.
     access: CUmemAccess_flags,
@@ -199,7 +199,7 @@ impl Mapping {
     /// Maps `parts`, readable and writable by `context`'s device.
     ///
     /// # Errors
-    /// Invalid usage if there are none or they are too large together; what the driver says.
+    /// Invalid usage if there are none or they are too large together; a driver error.
     pub fn new(context: &Context, parts: Vec<Arc<PhysicalAllocation>>) -> Result<Self> {
         Self::with_access(context, parts, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     }
@@ -251,7 +251,7 @@ impl Mapping {
     /// Lets `device` access it at the same address, as it was mapped. Does nothing if it may already.
     ///
     /// # Errors
-    /// What the driver says, for example that the device cannot reach the memory.
+    /// A driver error, for example that the device cannot reach the memory.
     pub fn allow(&self, device: &Device) -> Result<()> {
         let mut allowed = lock(&self.allowed);
         if allowed.contains(&device.raw()) {
@@ -278,7 +278,7 @@ impl Mapping {
         self.size
     }
 
-    /// What is mapped, in order.
+    /// The mapped allocations, in order.
     pub fn parts(&self) -> &[Arc<PhysicalAllocation>] {
         &self.parts
     }
@@ -318,7 +318,7 @@ pub struct Chunk {
     pub base: CUdeviceptr,
     /// The bytes mapped there.
     pub size: usize,
-    /// What is mapped.
+    /// The mapped allocation.
     pub allocation: PhysicalAllocation,
 }
 
@@ -328,7 +328,7 @@ pub struct Chunk {
 /// be exported to export the range.
 ///
 /// # Errors
-/// What the driver says: plain allocations have no such pieces.
+/// A driver error: plain allocations have no such pieces.
 pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chunk>> {
     let end = ptr
         .checked_add(len as u64)

@@ -16,11 +16,14 @@ pub(crate) const BYE: u16 = 4;
 /// Nothing but a sign of life, sent where nothing else was for a while.
 pub(crate) const HEARTBEAT: u16 = 5;
 
-/// A message between ranks that make another communicator, see [`letters`](crate::group::control).
-pub(crate) const LETTER: u16 = 16;
+/// A message between ranks that make another communicator, see [`mail`](crate::group::control).
+pub(crate) const MAIL: u16 = 16;
+
+/// What ranks tell each other to agree on the next group, see [`membership`](crate::group::membership).
+pub(crate) const MEMBERSHIP: u16 = 17;
 
 /// Version of every payload of this module. Ranks compare it before they open links.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes of a text in a frame.
 pub(crate) const MAX_TEXT: usize = 4 << 10;

@@ -91,21 +91,3 @@ fn a_rank_cannot_pass_as_one_of_this_process_by_saying_so() {
     assert_eq!(error.peer(), Some(2), "{error}");
     assert!(error.message().contains("as if it were of this process"), "{error}");
 }
-
-#[test]
-fn threads_that_register_host_memory_at_once_all_succeed() {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    for _ in 0..20 {
-        let buffer = HostBuffer::new(&context, 1 << 20).unwrap();
-        let start = std::sync::Barrier::new(4);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    start.wait();
-                    buffer.pin().unwrap();
-                });
-            }
-        });
-    }
-}

@@ -63,7 +63,7 @@ pub(super) enum Failure {
 pub(super) struct Handshake {
     secret: Secret,
     local: Claims,
-    /// Of the side that listens: whom it takes.
+    /// Decides which proven peers the listening side takes; `None` on the side that connects.
     admission: Option<Arc<Admission>>,
     permit: Option<Permit>,
     state: State,
@@ -96,7 +96,7 @@ impl Handshake {
         Ok(this)
     }
 
-    /// The side that listens, and takes those whom `admission` lets in.
+    /// The side that listens, and takes the peers that `admission` admits.
     pub(super) fn server(secret: Secret, local: Claims, admission: Arc<Admission>) -> Self {
         Self { admission: Some(admission), ..Self::new(secret, local, State::ServerHello) }
     }

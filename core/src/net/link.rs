@@ -15,7 +15,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 
-/// Bytes that may wait in a link. Beyond it the peer does not read, and posting is an error.
+/// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
 const MAX_QUEUED: usize = 64 << 20;
 
 /// What a link asks of the thread that serves it.
@@ -113,7 +113,7 @@ impl Link {
         self.inner.starved.load(Ordering::Relaxed)
     }
 
-    /// Sends a frame without ever waiting: what the socket does not take now is queued. An error if the link is
+    /// Sends a frame without ever waiting: bytes that the socket does not take now are queued. Fails if the link is
     /// closed or too much is queued. Frames of one link arrive in the order of the calls.
     pub fn post(&self, kind: u16, payload: &[u8]) -> Result<()> {
         self.post_fds(kind, payload, Vec::new())
@@ -145,8 +145,8 @@ impl Link {
         }
     }
 
-    /// Waits until everything posted so far is with the kernel; that is success even if the link has ended since,
-    /// because a peer that got what it wanted may close first. Not to be called from a handler.
+    /// Waits until everything posted so far is with the kernel. Succeeds then even if the link has ended since, because a
+    /// peer that has received everything may close first. Must not be called from a handler.
     pub fn flush(&self, deadline: Deadline) -> Result<()> {
         let mut out = lock(&self.inner.out);
         let all = out.posted;
@@ -166,7 +166,7 @@ impl Link {
         }
     }
 
-    /// Closes the link after what is queued has been sent. The handler is not told about it.
+    /// Closes the link once its queue has been sent. The handler is not told.
     pub fn close(&self) {
         lock(&self.inner.out).closing = true;
         self.inner.service.close(self.inner.id);
@@ -197,13 +197,13 @@ impl LinkInner {
         self.write_some(&mut lock(&self.out));
     }
 
-    /// Whether it was closed here and everything has been sent.
+    /// Whether the link was closed here and its queue has been sent.
     pub(super) fn finished(&self) -> bool {
         let out = lock(&self.out);
         out.closing && (out.queue.is_empty() || out.failed.is_some())
     }
 
-    /// Whether it was closed here.
+    /// Whether the link was closed here.
     pub(super) fn closing(&self) -> bool {
         lock(&self.out).closing
     }
@@ -212,7 +212,7 @@ impl LinkInner {
         lock(&self.out).closing = true;
     }
 
-    /// Ends it: nothing is sent any more, and whoever waits gets `error`.
+    /// Ends the link: drops its queue, and ends every wait with `error`.
     pub(super) fn fail(&self, error: Error) {
         let mut out = lock(&self.out);
         out.failed.get_or_insert(error);
@@ -347,7 +347,7 @@ mod models {
                 service.inner.writable();
             });
             link.post(1, b"x").unwrap();
-            // What is posted after the service thread looked is found by the next one who looks: here, epoll again.
+            // If the service thread looked before the post, epoll makes it look again.
             let service = link.clone();
             let again = loom::thread::spawn(move || {
                 thread.join().unwrap();

@@ -160,7 +160,7 @@ impl Listener {
         self.epoll
             .wait(0, &mut events)
             .map_err(|error| Error::system("accept", "cannot wait for connections", error))?;
-        // Those who are here already come before those who want to get in and may push them out.
+        // Drive handshakes that have begun before new connections are accepted, which may push the oldest out.
         let waiting = events.iter().any(|(token, _)| *token == LISTENING);
         events.iter().filter(|(token, _)| *token != LISTENING).for_each(|(token, _)| self.drive(*token));
         if waiting {

@@ -8,18 +8,18 @@ use crate::error::Error;
 
 /// Something that makes progress when its descriptor is ready. Called on the service thread; must not wait.
 pub trait Pollable: Send + Sync {
-    /// What to watch; the same for ever.
+    /// The descriptor to watch; always the same.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Does what can be done now, and says what to wait for.
+    /// Makes the progress that is possible now, and returns what to wait for.
     fn progress(&self) -> Next;
 
-    /// Whether it has something to send yet: a reactor that stops waits for that a little while.
+    /// Whether it still has something to send: a reactor that stops waits a little for that.
     fn lingers(&self) -> bool {
         false
     }
 
-    /// It cannot be served.
+    /// Called instead of `progress` if the descriptor cannot be watched.
     fn unserved(&self, why: &Error);
 }
 
@@ -28,12 +28,12 @@ pub trait Pollable: Send + Sync {
 pub enum Next {
     /// These events of its descriptor.
     Wait(Interest),
-    /// What it has told [`Registration::watch`] itself, under a lock of its own that orders this with other threads; and, if
-    /// a time is given, that time.
+    /// Interest was already set through [`Registration::watch`](super::Registration::watch), under the caller's own lock. If
+    /// an instant is given, also calls `progress` then.
     Told(Option<Instant>),
-    /// Something that no descriptor tells of: it is asked again at once.
+    /// Work remains of which no descriptor tells: calls `progress` again at once.
     Again,
-    /// Nothing: it is no longer served.
+    /// Nothing: ends the service.
     Done,
 }
 

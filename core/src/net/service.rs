@@ -37,7 +37,7 @@ pub(super) struct Service {
     handler: Box<dyn Handler>,
     links: HashMap<u64, LinkReader>,
     listeners: HashMap<u64, Listener>,
-    /// Who takes the connections of a listener, if not the handler.
+    /// Acceptors that take the connections of a listener instead of the handler.
     acceptors: HashMap<u64, Acceptor>,
     pollables: HashMap<u64, Arc<dyn Pollable>>,
     /// Pollables that have work of which no descriptor tells.
@@ -179,7 +179,7 @@ impl Service {
                 if let Some(reader) = self.links.get_mut(&id)
                     && let Some(why) = reader.link.inner.failure()
                 {
-                    // What the peer said before it closed counts, above all why it did.
+                    // Deliver what the peer sent before it closed, above all the reason.
                     reader.drain(self.handler.as_mut(), &mut self.buffer);
                     self.finish(id, why);
                 }

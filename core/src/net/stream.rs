@@ -126,7 +126,7 @@ pub(super) fn lost(op: &'static str, peer: Claims, reason: impl std::fmt::Displa
     }
 }
 
-/// The error for descriptors that a peer has sent and this process has no room for.
+/// The error for descriptors that a peer has sent while this process is out of descriptors.
 pub(super) fn starved(peer: Claims, error: io::Error) -> Error {
     let text = format!("out of file descriptors: what {} has sent waits until some are closed", name(peer));
     Error::system("recv", text, error)

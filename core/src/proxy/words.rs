@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord};
+use aqueduct_ptx::abi::{AbortHandle, AbortRecord};
 
-use crate::abort::AbortRecordCell;
+use crate::comm::AbortRecordMemory;
 use crate::error::Result;
 use crate::gpu::{Context, DeviceSlice, KeepAlive, PinnedBuffer};
 use crate::sync::raw::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Words {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
     slots: usize,
-    record: AbortRecordCell<AbortRecord>,
+    record: Arc<AbortRecordMemory>,
 }
 
 /// Bytes of a slot: a cache line of the host.
@@ -31,22 +31,17 @@ const ABORT: usize = 8;
 
 impl Words {
     pub(super) fn new(context: &Context, rank: u32, slots: usize) -> Result<Arc<Self>> {
-        const { assert!(SLOT.is_multiple_of(align_of::<AbortRecord>())) };
+        const { assert!(AbortRecordMemory::BYTES <= SLOT) };
         let pinned = Arc::new(PinnedBuffer::new(context, (slots + 1) * SLOT)?);
-        // SAFETY: behind the slots, inside the buffer.
-        let record = unsafe { pinned.host_ptr().add(slots * SLOT) }.cast::<AbortRecord>();
-        // SAFETY: aligned (asserted above), inside the buffer that the `Arc` keeps, beginning with the state word, all
-        // integers; written by kernels only.
-        let record = unsafe { AbortRecordCell::from_ptr(record, pinned.clone()) };
+        let record = AbortRecordMemory::new(context, &pinned, slots * SLOT)?;
         Ok(Arc::new(Self { rank, pinned, slots, record }))
     }
 
     /// The abort handle of kernels that wait for slot `slot`.
     pub(super) fn handle(&self, slot: usize) -> AbortHandle {
-        let base = self.pinned.device_ptr();
         AbortHandle {
-            word: base + (slot * SLOT + ABORT) as u64,
-            record: base + (self.slots * SLOT) as u64,
+            word: self.pinned.device_ptr() + (slot * SLOT + ABORT) as u64,
+            claim: self.record.claim_ptr(),
             rank: self.rank,
             reserved: 0,
         }
@@ -80,11 +75,12 @@ impl Words {
 
     /// The record of the first kernel that gave up its wait.
     pub(super) fn record(&self) -> Option<AbortRecord> {
-        self.record.read(ABORT_RECORD_COMPLETE)
+        self.record.read()
     }
 
     pub(super) fn keep_alive(&self) -> KeepAlive {
-        self.pinned.clone()
+        // The record keeps the pinned buffer.
+        self.record.clone()
     }
 
     pub(super) fn slots(&self) -> usize {

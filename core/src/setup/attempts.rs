@@ -415,7 +415,8 @@ mod tests {
         let mut leader = Attempts::new(1, 2);
         leader.begin(send(0));
         leader.ask(send(0));
-        for message in [Message::Accept(Offer::default()), Message::Commit, Message::Offer(Offer::default())] {
+        for message in [Message::Accept(Offer::default()), Message::Commit, Message::Offer(Offer::default())]
+        {
             assert_eq!(leader.hear(send(0), 1, message).unwrap_err().peer(), Some(0));
         }
         assert!(leader.hear(send(7), 1, Message::Accept(Offer::default())).is_err(), "nobody asked");

@@ -34,6 +34,8 @@ pub struct Lacks {
     pub vmm: bool,
     /// Access between devices (`p2p`).
     pub p2p: bool,
+    /// Native atomics over links between devices, as over NVLink; without, as over PCIe: attribute 0 (`native_atomics`).
+    pub native_atomics: bool,
     /// Export of memory as a POSIX file descriptor (`posix_fd`).
     pub posix_fd: bool,
     /// Legacy IPC (`ipc`).
@@ -122,6 +124,7 @@ impl Lacks {
         Some(match name {
             "vmm" => &mut self.vmm,
             "p2p" => &mut self.p2p,
+            "native_atomics" => &mut self.native_atomics,
             "posix_fd" => &mut self.posix_fd,
             "ipc" => &mut self.ipc,
             "stream_mem_ops" => &mut self.stream_mem_ops,

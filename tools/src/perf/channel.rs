@@ -72,6 +72,13 @@ impl<'a> Bench<'a> {
         comm.setup(rank.deadline())?;
         let channel =
             MemoryChannel::new(&semaphore.get()?, &target.get()?, &local_memory, packet_memory.as_ref())?;
+        if let Some(format) = format.filter(|&format| !channel.carries(format)) {
+            bail!(
+                "nothing says that NVLink joins the devices of ranks {} and {peer}, and {format} needs lines of 128 bytes \
+                 that stay whole: use `aqueduct perf ll16`",
+                comm.rank()
+            );
+        }
         let hop = match kernel_of(operation) {
             Some(kernel) => Some(PingPong::new(rank, kernel)?),
             None => None,

@@ -179,6 +179,11 @@ fn process_without_descriptors() {
     let (server, mut client) = unix_pair();
     let link = reactor.add(server);
     let file = null();
+    // One connection whose handshake has begun, and one that nobody has accepted yet.
+    let (mut listener, address) = listen(&network());
+    let begun = std::net::TcpStream::connect(address).unwrap();
+    assert_eq!(listener.accept(millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+    let _waits = std::net::TcpStream::connect(address).unwrap();
     // Takes every descriptor that the process may have.
     // SAFETY: the limit lives across the calls.
     unsafe {
@@ -189,6 +194,11 @@ fn process_without_descriptors() {
     }
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(taken.len() > 100);
+    // Nobody pays for it: the first is not closed, the second not refused.
+    assert_eq!(listener.accept(millis(150)).unwrap_err().kind(), ErrorKind::Timeout);
+    begun.set_nonblocking(true).unwrap();
+    assert_eq!((&begun).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(listener.rejections().count, 0);
     client.send(1, b"none", soon()).unwrap();
     let next = || frames.recv_timeout(Duration::from_secs(20)).expect("the service thread said nothing");
     assert_eq!(next(), (1, 0), "what needs no descriptor arrives");
@@ -209,6 +219,9 @@ fn process_without_descriptors() {
     drop(client);
     assert_eq!(next(), (u16::MAX, 0));
     drop(go);
+    let late = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
+    assert_eq!(listener.accept(soon()).unwrap().peer().from, 1, "the listener goes on");
+    late.join().unwrap();
 }
 
 /// A nameless file.

@@ -157,6 +157,7 @@ impl Ports {
 }
 
 /// What kernels that wait for one semaphore's port depend on.
+#[derive(Debug)]
 pub(super) struct PortOutcome {
     pub(super) ports: Arc<Ports>,
     pub(super) id: SemaphoreId,

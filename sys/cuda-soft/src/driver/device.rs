@@ -81,7 +81,9 @@ entries! {
         let can = c_int::from(can_access(machine, src, dst));
         value.set(match attribute {
             P2p::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
-            P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED | P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => can,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => can,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED if machine.config.lacks.native_atomics => 0,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => can,
             P2p::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED
             | P2p::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
             _ => return Err(INVALID_VALUE),

@@ -8,7 +8,8 @@ use super::barrier::Barriers;
 use super::fault::{Fault, FaultKind, Trouble};
 use super::grid::{Grid, Place};
 use super::memory::{Access, Range};
-use super::regs::ALL;
+use super::rare::Harmless;
+use super::regs::{ALL, LANES};
 use super::turn::{Context, Turn};
 use super::warp::{Line, Warp, lines};
 use super::watchdog::{Stall, Watchdog};
@@ -86,11 +87,11 @@ impl Block {
     }
 
     /// Runs for one quantum, or until all warps wait.
-    pub(super) fn run(&mut self, watchdog: &Watchdog) -> Outcome {
+    pub(super) fn run(&mut self, watchdog: &Watchdog, harmless: &Harmless) -> Outcome {
         if self.grid.faulted() {
             return Outcome::Done;
         }
-        let outcome = self.quantum().unwrap_or_else(|fault| {
+        let outcome = self.quantum(harmless).unwrap_or_else(|fault| {
             self.grid.fault(fault);
             Outcome::Done
         });
@@ -109,7 +110,7 @@ impl Block {
         Outcome::Waiting
     }
 
-    fn quantum(&mut self) -> Result<Outcome, Fault> {
+    fn quantum(&mut self, harmless: &Harmless) -> Result<Outcome, Fault> {
         let grid = Arc::clone(&self.grid);
         let launch = grid.launch();
         let view = launch.space.enter(launch.device);
@@ -127,7 +128,7 @@ impl Block {
                 Turn::Waiting
             } else {
                 let (place, barriers) = (&self.place, &mut self.barriers);
-                let mut cx = Context { grid: &grid, place, barriers, access: &mut access };
+                let mut cx = Context { grid: &grid, place, barriers, access: &mut access, harmless };
                 let turn = warp.turn(&mut cx);
                 access.ring();
                 turn.map_err(|trouble| self.describe(trouble, self.turn))?

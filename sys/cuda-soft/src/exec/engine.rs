@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::block::{Block, Outcome};
 use super::fault::FaultKind;
 use super::grid::{Done, Grid, Pending, WHOLE};
+use super::rare::Harmless;
 use super::watchdog::Watchdog;
 use super::{Launch, Step, Watch};
 use crate::mem::{Bell, Doorbell, sleep_any};
@@ -31,8 +32,8 @@ impl Engine {
     /// Creates an engine of at most `cores` threads, which it starts when there is work for them.
     #[must_use]
     pub fn new(cores: usize, watchdog: Watchdog) -> Self {
-        let shared =
-            Shared { queues: Mutex::default(), bell: Doorbell::new(), cores: cores.max(1), watchdog };
+        let (queues, bell, harmless) = (Mutex::default(), Doorbell::new(), Harmless::default());
+        let shared = Shared { queues, bell, cores: cores.max(1), watchdog, harmless };
         Engine { shared: Arc::new(shared) }
     }
 
@@ -85,6 +86,7 @@ struct Shared {
     bell: Doorbell,
     cores: usize,
     watchdog: Watchdog,
+    harmless: Harmless,
 }
 
 #[derive(Default)]
@@ -281,7 +283,7 @@ impl Shared {
     fn run(&self, unit: Unit) -> Option<(Unit, bool)> {
         match unit {
             Unit::Block(mut block, cost) => {
-                let outcome = catch_unwind(AssertUnwindSafe(|| block.run(&self.watchdog)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| block.run(&self.watchdog, &self.harmless)));
                 let outcome = outcome.unwrap_or_else(|_| {
                     // A panic is a defect of the engine. It fails the kernel, and the process continues.
                     block.grid().fault(block.internal_fault(FaultKind::IllegalInstruction));

@@ -23,6 +23,7 @@ mod engine;
 mod fault;
 mod grid;
 mod memory;
+mod rare;
 mod regs;
 mod residency;
 mod spin;

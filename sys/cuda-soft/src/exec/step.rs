@@ -3,6 +3,7 @@
 use super::alu;
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Range};
+use super::rare::Harmless;
 use super::regs::lanes;
 use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};
@@ -98,10 +99,13 @@ impl Warp {
                 continue;
             }
             if let Op::Bra { target } = *op {
-                let waits = match target <= pc {
+                let mut waits = match target <= pc {
                     true => self.spin.backward(pc, active),
                     false => Loop::Working,
                 };
+                if waits != Loop::Working && self.hurries(cx, frame, (pc, target), active) {
+                    waits = Loop::Working;
+                }
                 if active != mask || waits != Loop::Working {
                     self.place(mask & !active, pc + 1);
                     self.place(active, target);
@@ -122,6 +126,7 @@ impl Warp {
                 pc += 1;
                 continue;
             }
+            self.notice(cx, frame, pc, active);
             let here = Group { mask: active, pc, frame: number };
             let flow = match self.execute(cx, here, frame, op) {
                 Ok(flow) => flow,

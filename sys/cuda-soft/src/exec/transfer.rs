@@ -15,7 +15,13 @@ use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 impl Warp {
     /// Computes the host address of each lane.
     #[inline(always)]
-    fn addresses(&self, cx: &Context<'_, '_>, frame: Frame, addr: Addr, space: Space) -> Lanes<u64> {
+    pub(super) fn addresses(
+        &self,
+        cx: &Context<'_, '_>,
+        frame: Frame,
+        addr: Addr,
+        space: Space,
+    ) -> Lanes<u64> {
         let window = matches!(space, Space::Shared | Space::Local);
         let mut at = match addr.base {
             Base::Reg(reg) => {
@@ -54,7 +60,7 @@ impl Warp {
         at
     }
 
-    fn request(&self, mem: &Mem, write: bool) -> Request {
+    pub(super) fn request(&self, mem: &Mem, write: bool) -> Request {
         let size = u64::from(mem.ty.size()) * u64::from(mem.count);
         Request { space: mem.space, size, write, stacks: self.stacks() }
     }

@@ -3,6 +3,7 @@
 use super::barrier::Barriers;
 use super::grid::{Grid, Place};
 use super::memory::Access;
+use super::rare::Harmless;
 
 /// What a warp needs of its block during a turn.
 #[derive(Debug)]
@@ -11,6 +12,7 @@ pub(super) struct Context<'a, 'v> {
     pub(super) place: &'a Place,
     pub(super) barriers: &'a mut Barriers,
     pub(super) access: &'a mut Access<'v>,
+    pub(super) harmless: &'a Harmless,
 }
 
 /// How a turn ended.

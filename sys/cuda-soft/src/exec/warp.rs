@@ -2,6 +2,7 @@
 
 use super::fault::{FaultKind, Trouble};
 use super::memory::Stacks;
+use super::rare::Rare;
 use super::regs::{ALL, LANES, Lanes, Regs, Window, lanes};
 use super::spin::Spin;
 use crate::code::{Function, Module};
@@ -32,6 +33,7 @@ pub(super) struct Warp {
     stamp: Lanes<u32>,
     clock: u32,
     pub(super) spin: Spin,
+    pub(super) rare: Rare,
     /// Lanes found waiting in a loop during this turn.
     pub(super) spinning: u32,
     /// The addresses that they poll.
@@ -103,6 +105,7 @@ impl Warp {
             stamp: [0; LANES],
             clock: 0,
             spin: Spin::default(),
+            rare: Rare::default(),
             spinning: 0,
             watches: Vec::new(),
             stacks: lines(u64::from(stack_size) * LANES as u64),

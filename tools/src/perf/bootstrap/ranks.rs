@@ -158,6 +158,7 @@ fn no_device() -> DeviceIdentity {
         name: "no device: a measurement of the start".to_owned(),
         kind: DriverKind::Software,
         driver_version: (0, 0),
+        multiprocessors: 1,
     }
 }
 

@@ -1,5 +1,7 @@
-//! What a graph holds, whichever stream enqueued it and whoever began the capture.
+//! Graphs hold everything that captured work uses, on whichever stream it was enqueued and whoever began the capture.
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Condvar, Weak};
 use std::time::Duration;
@@ -83,7 +85,7 @@ fn a_graph_holds_what_a_stream_retains_that_joined_its_capture() {
 
 #[test]
 fn a_launch_under_way_keeps_what_a_dropped_graph_held() {
-    let context = context(7);
+    let context = context(4);
     let pair = Pair::new(&context);
     let (buffer, weak, address) = buffer(&context);
     let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |_| {
@@ -294,4 +296,208 @@ fn work_of_another_thread_is_held_by_the_capture_that_it_went_into() {
     drop(graph);
     pair.settle();
     is_gone(&context, &weak, &address);
+}
+
+#[test]
+fn keeping_account_of_other_streams_leaves_a_capture_alone() {
+    let context = context(4);
+    let pair = Pair::new(&context);
+    // SAFETY: `pair.joined` outlives the wrapper.
+    let wrapped = unsafe { Stream::from_raw(&context, pair.joined.raw()) };
+    let gate = Gate::close(&pair.joined);
+    wrapped.retain(Arc::new(())).unwrap();
+    // Leaves an event to ask for.
+    drop(wrapped);
+    let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |_| {
+        let other = Stream::new(&context)?;
+        for _ in 0..100 {
+            other.retain(Arc::new(()))?;
+        }
+        assert!(other.is_idle()?);
+        context.reap();
+        drop(other);
+        pair.origin.retain(Arc::new(()))
+    });
+    graph.unwrap();
+    gate.open();
+    pair.settle();
+}
+
+#[test]
+fn a_wrapper_that_is_dropped_under_its_owners_capture_leaves_it_alone() {
+    let context = context(6);
+    let owner = Stream::new(&context).unwrap();
+    let (buffer, weak, address) = buffer(&context);
+    let early: KeepAlive = Arc::new(());
+    let wrap = || {
+        // SAFETY: `owner` outlives every wrapper.
+        unsafe { Stream::from_raw(&context, owner.raw()) }
+    };
+    let first = wrap();
+    let gate = Gate::close(&owner);
+    first.retain(early.clone()).unwrap();
+    let foreign = Foreign::capture(&owner, || {
+        let second = wrap();
+        second.fill(&buffer.slice(..).unwrap(), 4).unwrap();
+        drop((first, second));
+        context.reap();
+    });
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&early), 2, "work before the capture may still use it");
+    gate.open();
+    owner.synchronize(SOON).unwrap();
+    context.reap();
+    assert!(address.is_mapped());
+    foreign.destroy();
+    is_gone(&context, &weak, &address);
+    assert_eq!(context.unreaped(), 0);
+}
+
+#[test]
+fn streams_and_events_may_be_dropped_under_a_capture_that_they_joined() {
+    let context = context(0);
+    let pair = Pair::new(&context);
+    let (buffer, weak, address) = buffer(&context);
+    let (origin, graph) = {
+        let Pair { origin, joined, fork, join } = pair;
+        let graph = GraphExec::capture(&origin, CaptureMode::ThreadLocal, |origin| {
+            fork.record(origin)?;
+            joined.wait_event(&fork)?;
+            drop(fork);
+            joined.fill(&buffer.slice(..)?, 7)?;
+            join.record(&joined)?;
+            origin.wait_event(&join)?;
+            drop((joined, join, buffer));
+            context.reap();
+            Ok(())
+        });
+        (origin, graph.unwrap())
+    };
+    context.reap();
+    assert_eq!(context.unreaped(), 0, "the joined stream is destroyed once the capture is over");
+    graph.launch(&origin).unwrap();
+    origin.synchronize(SOON).unwrap();
+    let mut byte = [0_u8];
+    weak.upgrade().unwrap().download(9, &mut byte, SOON).unwrap();
+    assert_eq!(byte, [7]);
+    drop(graph);
+    is_gone(&context, &weak, &address);
+}
+
+#[test]
+fn a_graph_of_a_lost_context_lets_go_of_what_it_held() {
+    let probe: KeepAlive = Arc::new(());
+    let context = context(3);
+    let stream = Stream::new(&context).unwrap();
+    let graph =
+        GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| stream.retain(probe.clone())).unwrap();
+    let sticky = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS.0.cast_signed();
+    let error = crate::Error::new(crate::ErrorKind::Cuda, "test", "lost").with_code(sticky);
+    drop(context.note(error));
+    assert!(context.is_lost());
+    drop(graph);
+    context.reap();
+    assert_eq!(Arc::strong_count(&probe), 1);
+}
+
+/// Counts calls by name.
+#[derive(Default)]
+struct Calls(Mutex<HashMap<&'static str, usize>>);
+
+impl Hooks for Calls {
+    fn after(&self, function: &'static str, result: CUresult) {
+        if result == CUresult::CUDA_SUCCESS {
+            *lock(&self.0).entry(function).or_default() += 1;
+        }
+    }
+}
+
+#[test]
+fn in_whatever_order_everything_is_dropped_nothing_is_freed_early_and_nothing_is_left() {
+    let pairs = [
+        ("cuStreamCreate", "cuStreamDestroy_v2"),
+        ("cuEventCreate", "cuEventDestroy_v2"),
+        ("cuMemCreate", "cuMemRelease"),
+        ("cuMemMap", "cuMemUnmap"),
+        ("cuMemHostAlloc", "cuMemFreeHost"),
+        ("cuGraphInstantiateWithFlags", "cuGraphExecDestroy"),
+        ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"),
+    ];
+    for seed in 0..40_u64 {
+        let calls = Arc::new(Calls::default());
+        let driver = driver().with_hooks(calls.clone());
+        let device = Device::new(&driver, 2).unwrap();
+        let observer = Context::new(&device).unwrap();
+        let pair = Pair::new(&observer);
+        let (buffer, weak, address) = buffer(&observer);
+        let gate = Gate::close(&pair.joined);
+        pair.joined.fill(&buffer.slice(..).unwrap(), 1).unwrap();
+        let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |origin| {
+            origin.fill(&buffer.slice(..)?, 2)
+        })
+        .unwrap();
+        graph.launch(&pair.joined).unwrap();
+        let Pair { origin, joined, fork, join } = pair;
+        let slice = buffer.slice(7..).unwrap();
+        let mut all: Vec<Box<dyn Any + Send>> = vec![
+            Box::new(origin),
+            Box::new(joined),
+            Box::new(fork),
+            Box::new(join),
+            Box::new(graph),
+            Box::new(buffer),
+            Box::new(slice),
+            Box::new(observer.clone()),
+        ];
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(random >> 33).unwrap()
+        };
+        // Half of them on another thread.
+        while !all.is_empty() {
+            let one = all.swap_remove(next() % all.len());
+            if next().is_multiple_of(2) {
+                drop(one);
+            } else {
+                std::thread::spawn(move || drop(one)).join().unwrap();
+            }
+            observer.reap();
+            assert!(
+                weak.upgrade().is_some() && address.is_mapped(),
+                "seed {seed}: work is waiting to use it"
+            );
+        }
+        gate.open();
+        is_gone(&observer, &weak, &address);
+        drop((gate, address));
+        eventually("the end of everything", || {
+            observer.reap();
+            observer.unreaped() == 0
+        });
+        drop(observer);
+        let calls = lock(&calls.0);
+        for (make, free) in pairs {
+            assert_eq!(calls.get(make), calls.get(free), "seed {seed}: {make} and {free}");
+        }
+    }
+}
+
+#[test]
+fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
+    use crate::fault::{Calls, DriverFault, DriverFaults};
+
+    for (code, told) in [(CUresult::CUDA_ERROR_UNKNOWN, true), (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, false)]
+    {
+        let ask = Calls::Function("cuStreamGetCaptureInfo_v2".into());
+        let driver = driver().with_hooks(Arc::new(DriverFaults::new([DriverFault::nth(ask, 1, code)])));
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let probe: KeepAlive = Arc::new(());
+        // After a failure of earlier work the stream itself reports it, to those who wait for that work.
+        assert_eq!(stream.retain(probe.clone()).is_err(), told);
+        assert_eq!(Arc::strong_count(&probe), 2);
+        stream.synchronize(SOON).unwrap();
+        assert_eq!(Arc::strong_count(&probe), if told { 2 } else { 1 });
+    }
 }

@@ -1,7 +1,7 @@
 //! The whole module on the software device.
 //!
-//! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose a
-//! context use a device of their own, since the software machine is one per process.
+//! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose
+//! a context use a device of their own, since the software machine is one per process.
 
 mod captures;
 mod kernels;

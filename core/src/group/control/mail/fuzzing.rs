@@ -1,21 +1,21 @@
-//! Letters as they arrive, see [`crate::fuzzing`].
+//! Messages between ranks as they arrive, see [`crate::fuzzing`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Address, Letters, PART, Part};
+use super::{Address, Mail, PART, Part};
 use crate::wire::{Reader, Writer};
 
-/// Parts of letters from one peer, each behind its length. The letters taken out are those that were sent, and what lies
+/// Parts of messages from one peer, each behind its length. The messages taken out are those that were sent, and what lies
 /// unread is what is counted.
 pub fn letters(bytes: &[u8]) -> Option<Vec<u8>> {
     let (mut r, mut again) = (Reader::new(bytes), Writer::new());
-    let mut letters = Letters::default();
-    // By group and tag: whole letters, and the beginning of the next one.
+    let mut mail = Mail::default();
+    // By group and tag: whole messages, and the beginning of the next one.
     let mut sent = BTreeMap::<(u64, u64), (Vec<Vec<u8>>, Vec<u8>)>::new();
     while r.remaining() > 0 {
         let payload = r.bytes(2 * PART).ok()?;
-        letters.deliver(3, payload).ok()?;
-        assert_eq!(letters.unread, letters.count());
+        mail.deliver(3, payload).ok()?;
+        assert_eq!(mail.unread, mail.count());
         let part = Part::decode(payload).expect("was delivered");
         again.bytes(&part.encode());
         let (whole, next) = sent.entry((part.group, part.tag)).or_default();
@@ -26,13 +26,13 @@ pub fn letters(bytes: &[u8]) -> Option<Vec<u8>> {
     }
     for (&(group, tag), (whole, _)) in &sent {
         let address = Address { peer: 3, group, tag };
-        let taken: Vec<_> = std::iter::from_fn(|| letters.take(address)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| mail.take(address)).collect();
         assert_eq!(taken, *whole);
-        assert_eq!(letters.unread, letters.count());
+        assert_eq!(mail.unread, mail.count());
     }
     let groups: BTreeSet<u64> = sent.keys().map(|(group, _)| *group).collect();
-    groups.into_iter().for_each(|group| letters.forget(group));
-    assert_eq!((letters.unread, letters.count()), (0, 0));
+    groups.into_iter().for_each(|group| mail.forget(group));
+    assert_eq!((mail.unread, mail.count()), (0, 0));
     Some(again.finish())
 }
 
