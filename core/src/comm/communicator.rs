@@ -369,9 +369,13 @@ impl Communicator {
 
     /// Takes back what was asked for under `tags` and not set up yet: the next `setup()` must not wait for it.
     pub(crate) fn withdraw(&self, tags: &[u64]) {
+        self.withdraw_where(|key| key.space == Namespace::Library && tags.contains(&key.tag));
+    }
+
+    /// Takes back what was asked for under keys that are `named`.
+    pub(super) fn withdraw_where(&self, named: impl Fn(&Key) -> bool) {
         let withdrawn: Vec<_> = {
             let mut queue = lock(&self.setup.queue);
-            let named = |key: &Key| key.space == Namespace::Library && tags.contains(&key.tag);
             queue.keys.retain(|key| !named(key));
             queue.items.extract_if(.., |item| named(&item.key())).collect()
         };
@@ -415,7 +419,7 @@ impl Communicator {
         Ok(pending)
     }
 
-    fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
+    pub(super) fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
         if memory.transports().is_empty() {
             let message = "the memory is registered for no transport; name those that the peer is to use when registering";
             return Err(Error::usage(key.kind.op(), message));
@@ -426,7 +430,7 @@ impl Communicator {
         Ok(pending)
     }
 
-    fn enqueue_recv(&self, key: Key) -> Result<Pending<RegisteredMemory>> {
+    pub(super) fn enqueue_recv(&self, key: Key) -> Result<Pending<RegisteredMemory>> {
         let pending = Pending::new(key);
         self.enqueue(Box::new(RecvItem::new(self.shared.exchange.clone(), key, pending.clone())))?;
         Ok(pending)
@@ -467,7 +471,7 @@ impl Communicator {
         self.check_key(Key::library(kind, peer, tag))
     }
 
-    fn check_key(&self, key: Key) -> Result<Key> {
+    pub(super) fn check_key(&self, key: Key) -> Result<Key> {
         self.group().check(key.kind.op())?;
         if key.peer >= self.size() {
             let message = format!("there is no rank {}; ranks are 0 to {}", key.peer, self.size() - 1);

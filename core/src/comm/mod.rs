@@ -10,6 +10,7 @@ mod abort_record;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod connection;
+mod exchange;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod introduction;
@@ -23,7 +24,7 @@ mod topology;
 
 pub use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 pub use crate::group::wire_up::{ControlLinks, Introduction};
-pub use crate::memory::{HostBuffer, RegisteredMemory};
+pub use crate::memory::{HostBuffer, RegisteredMemory, Registration, Rights};
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
@@ -32,6 +33,7 @@ pub use communicator::Communicator;
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;
 pub use connection::{Batch, Connection};
+pub use exchange::MemoryExchange;
 pub use report::AbortReport;
 pub use semaphore::{Device2DeviceSemaphore, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreCounters};
 pub use topology::{PeerTopology, Topology};

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use crate::comm::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, GpuBuffer};
-use crate::memory::{self, HostBuffer, RegisteredMemory};
-use crate::transport::endpoint::{Transport, Transports};
+use crate::memory::{self, HostBuffer, RegisteredMemory, Registration};
+use crate::transport::endpoint::Transport;
 
 impl Communicator {
-    /// Registers all of `buffer` for `transports`. Nothing is sent; registering twice is harmless.
+    /// Registers all of `buffer` for `registration`: a [`Transport`], a set of them, or a [`Registration`] with
+    /// [`Rights`](crate::memory::Rights). Nothing is sent. A buffer can be registered several times, with different rights.
     ///
     /// # Errors
     /// `InvalidUsage` if the buffer is on another device than this communicator's.
     pub fn register_memory(
         &self,
         buffer: &Arc<GpuBuffer>,
-        transports: impl Into<Transports>,
+        registration: impl Into<Registration>,
     ) -> Result<RegisteredMemory> {
-        self.register_range(buffer, 0, buffer.len(), transports)
+        self.register_range(buffer, 0, buffer.len(), registration)
     }
 
     /// Registers bytes `offset .. offset + len` of `buffer`.
@@ -31,7 +32,7 @@ impl Communicator {
         buffer: &Arc<GpuBuffer>,
         offset: usize,
         len: usize,
-        transports: impl Into<Transports>,
+        registration: impl Into<Registration>,
     ) -> Result<RegisteredMemory> {
         const OP: &str = "register_memory";
         self.group().check(OP)?;
@@ -43,19 +44,19 @@ impl Communicator {
             );
             return Err(Error::usage(OP, message));
         }
-        self.resources().register(memory::register_buffer(buffer, offset, len, transports.into())?)
+        self.resources().register(memory::register_buffer(buffer, offset, len, registration.into())?)
     }
 
-    /// Registers all of `buffer`, host memory, for `transports`. For CudaIpc it is page-locked and opened to devices.
+    /// Registers all of `buffer`, host memory, for `registration`. For CudaIpc it is page-locked and opened to devices.
     ///
     /// # Errors
     /// `InvalidUsage` if the buffer is of another context; what the driver says to locking it.
     pub fn register_host(
         &self,
         buffer: &Arc<HostBuffer>,
-        transports: impl Into<Transports>,
+        registration: impl Into<Registration>,
     ) -> Result<RegisteredMemory> {
-        self.register_host_range(buffer, 0, buffer.len(), transports)
+        self.register_host_range(buffer, 0, buffer.len(), registration)
     }
 
     /// Registers bytes `offset .. offset + len` of `buffer`.
@@ -67,7 +68,7 @@ impl Communicator {
         buffer: &Arc<HostBuffer>,
         offset: usize,
         len: usize,
-        transports: impl Into<Transports>,
+        registration: impl Into<Registration>,
     ) -> Result<RegisteredMemory> {
         const OP: &str = "register_memory";
         self.group().check(OP)?;
@@ -75,7 +76,7 @@ impl Communicator {
             let message = "the buffer is of another context; make it in Communicator::context()";
             return Err(Error::usage(OP, message));
         }
-        self.resources().register(memory::register_host(buffer, offset, len, transports.into())?)
+        self.resources().register(memory::register_host(buffer, offset, len, registration.into())?)
     }
 
     /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
@@ -91,11 +92,11 @@ impl Communicator {
         &self,
         ptr: CUdeviceptr,
         len: usize,
-        transports: impl Into<Transports>,
+        registration: impl Into<Registration>,
     ) -> Result<RegisteredMemory> {
         self.group().check("register_memory")?;
         // SAFETY: the caller's promise is the same.
-        let memory = unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }?;
+        let memory = unsafe { memory::register_raw(self.context(), ptr, len, registration.into()) }?;
         self.resources().register(memory)
     }
 

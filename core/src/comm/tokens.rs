@@ -85,11 +85,11 @@ impl TokenPool {
         let memory = match side {
             Side::Device => {
                 let buffer = Arc::new(GpuBuffer::new(context, bytes)?);
-                memory::register_buffer(&buffer, 0, bytes, Transports::CUDA_IPC)?
+                memory::register_buffer(&buffer, 0, bytes, Transports::CUDA_IPC.into())?
             }
             Side::Host => {
                 let buffer = Arc::new(HostBuffer::new(context, bytes)?);
-                memory::register_host(&buffer, 0, bytes, Transports::CUDA_IPC)?
+                memory::register_host(&buffer, 0, bytes, Transports::CUDA_IPC.into())?
             }
         };
         Ok(Arc::new(Self {
@@ -112,7 +112,7 @@ impl TokenPool {
         }
         let memory = self.memory.clone().with_transports(transport.into());
         // Signals must not pass the data that they speak of: no relaxed ordering.
-        let memory = memory.on_nics(&[resources.nic(number)?], Access::FLAGS)?;
+        let memory = resources.register_with(memory, &[resources.nic(number)?], Access::FLAGS)?;
         Ok(known.entry(number).or_insert(memory).clone())
     }
 

@@ -190,6 +190,8 @@ pub struct Mapping {
     /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
     /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
     allowed: Mutex<Vec<CUdevice>>,
+    /// What those devices may do.
+    access: CUmemAccess_flags,
     context: Context,
 }
 
@@ -199,6 +201,22 @@ impl Mapping {
     /// # Errors
     /// Invalid usage if there are none or they are too large together; a driver error.
     pub fn new(context: &Context, parts: Vec<Arc<PhysicalAllocation>>) -> Result<Self> {
+        Self::with_access(context, parts, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    }
+
+    /// Maps `parts` so that devices can read and not write them.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn read_only(context: &Context, parts: Vec<Arc<PhysicalAllocation>>) -> Result<Self> {
+        Self::with_access(context, parts, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ)
+    }
+
+    fn with_access(
+        context: &Context,
+        parts: Vec<Arc<PhysicalAllocation>>,
+        access: CUmemAccess_flags,
+    ) -> Result<Self> {
         let size = parts
             .iter()
             .try_fold(0_usize, |sum, part| sum.checked_add(part.size))
@@ -211,8 +229,14 @@ impl Mapping {
         let mut ptr = 0;
         // SAFETY: `ptr` is a live output; the range is given back once, after this value is dropped.
         context.noted(unsafe { call!(driver, optional cuMemAddressReserve(&raw mut ptr, size, 0, 0, 0)) })?;
-        let mut mapping =
-            Self { ptr, size, parts: Vec::new(), allowed: Mutex::default(), context: context.clone() };
+        let mut mapping = Self {
+            ptr,
+            size,
+            parts: Vec::new(),
+            allowed: Mutex::default(),
+            access,
+            context: context.clone(),
+        };
         let mut at = ptr;
         for part in parts {
             // SAFETY: `at .. at + size` lies in the reserved range and nothing is mapped there; unmapped once.
@@ -224,7 +248,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Lets `device` read and write it at the same address. Does nothing if it may already.
+    /// Lets `device` access it at the same address, as it was mapped. Does nothing if it may already.
     ///
     /// # Errors
     /// A driver error, for example that the device cannot reach the memory.
@@ -233,10 +257,7 @@ impl Mapping {
         if allowed.contains(&device.raw()) {
             return Ok(());
         }
-        let desc = CUmemAccessDesc {
-            location: location(device),
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let desc = CUmemAccessDesc { location: location(device), flags: self.access };
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
         // SAFETY: the whole range is mapped by `self`; `desc` is a live input.

@@ -28,6 +28,11 @@ impl Group {
         self.links.rank()
     }
 
+    /// The same for all members of this group, different for all other groups that a process is in.
+    pub(crate) fn scope(&self) -> u64 {
+        self.links.scope()
+    }
+
     pub(crate) fn size(&self) -> u32 {
         u32::try_from(self.peers().len()).unwrap_or(u32::MAX)
     }

@@ -199,6 +199,11 @@ impl Links {
         self.identity.rank
     }
 
+    /// The same for all ranks of this communicator, different for all others that a process is in.
+    pub(crate) fn scope(&self) -> u64 {
+        self.identity.scope
+    }
+
     /// What every rank said about itself, in rank order.
     pub(crate) fn peers(&self) -> &[PeerInfo] {
         &self.peers

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Imports, Ledger, Regions};
+use super::imports::Imports;
+use super::ledger::Ledger;
+use super::regions::Regions;
+use super::registry::{self, Member};
 use crate::gpu::Context;
 use crate::group::Group;
 
@@ -14,11 +17,13 @@ pub(crate) struct Exchange {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) imports: Imports,
+    _member: Member,
 }
 
 impl Exchange {
     pub(crate) fn new(context: Context, group: Group, ledger: Arc<Ledger>) -> Arc<Self> {
         let (regions, imports) = (Arc::default(), Imports::default());
-        Arc::new(Self { context, group, ledger, regions, imports })
+        let member = registry::join(group.scope(), group.rank());
+        Arc::new(Self { context, group, ledger, regions, imports, _member: member })
     }
 }

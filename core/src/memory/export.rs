@@ -3,17 +3,21 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use super::allocation::Allocation;
+use super::exchange::Exchange;
 use super::holds::HoldId;
+use super::ledger::Hold;
+use super::registered::{OnNics, Origin, RegisteredMemory};
+use super::registry;
+use super::rights::Rights;
+use super::transports::Transport;
 use super::wire::{MAX_CHUNKS, MemoryWire, RemoteKey, Way};
-use super::{Allocation, Exchange, OnNics, Origin, RegisteredMemory, registry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::KeepAlive;
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{HandleTypes, PhysicalAllocation};
-use crate::memory::ledger::Hold;
 use crate::rdma::MemoryRegion;
 use crate::setup::message::Offer;
-use crate::transport::endpoint::Transport;
 
 const OP: &str = "send_memory";
 
@@ -52,6 +56,10 @@ pub(crate) fn export(exchange: &Exchange, memory: &RegisteredMemory, peer: u32) 
             "memory that was received cannot be sent on; its owner has to send it to that rank",
         ));
     };
+    if memory.rights == Rights::LOCAL_ONLY {
+        let message = "the memory is registered for this rank only; name what peers may do with Registration::with_rights";
+        return Err(Error::usage(OP, message));
+    }
     let mut holds = Vec::<(HoldId, KeepAlive)>::new();
     let others = memory.transports.without(Transport::CudaIpc);
     let way = if memory.transports.contains(Transport::CudaIpc) {
@@ -71,7 +79,7 @@ pub(crate) fn export(exchange: &Exchange, memory: &RegisteredMemory, peer: u32) 
     // NICs and message handlers reach it without a mapping: it stays until the peer has given it back.
     let mut region = None;
     if !others.is_empty() {
-        let grant = exchange.regions.grant(memory, peer);
+        let grant = exchange.regions.grant(peer, memory.place().clone(), memory.len(), memory.rights);
         region = Some(grant.number());
         holds.push((HoldId::Region(grant.number()), Arc::new((grant, nics.clone()))));
     }
@@ -83,6 +91,7 @@ pub(crate) fn export(exchange: &Exchange, memory: &RegisteredMemory, peer: u32) 
     let keys = nics.iter().flat_map(|on| on.regions.iter().map(move |pair| key(on, pair))).collect();
     let wire = MemoryWire {
         transports: if way == Way::Unmapped { others } else { memory.transports() },
+        rights: memory.rights,
         process: registry::process_number()?,
         allocation: allocation.number(),
         total: allocation.size() as u64,

@@ -1,7 +1,8 @@
 //! What one rank tells another about a memory, see [`crate::fuzzing`].
 #![forbid(unsafe_code)]
 
-use super::Transports;
+use super::rights::Rights;
+use super::transports::Transports;
 use super::wire::{MemoryWire, RemoteKey, Way};
 use crate::rdma::RemoteRegion;
 use crate::wire::Reader;
@@ -31,6 +32,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         let keys = vec![RemoteKey { nic: 1, region, offset: 32 }];
         let memory = MemoryWire {
             transports: Transports::CUDA_IPC,
+            rights: Rights::REMOTE_READ,
             process: 1,
             allocation: 2,
             total: 96,

@@ -1,109 +1,27 @@
-//! A peer's memory: mapping what it described, once per allocation.
+//! Mapping what a peer described of its memory.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use super::wire::{MemoryWire, RemoteKey, Way};
-use super::{Exchange, HostBuffer, Origin, Place, RegisteredMemory};
+use super::exchange::Exchange;
+use super::holds::HoldId;
+use super::host::HostBuffer;
+use super::imports::{Import, Mapped};
+use super::ledger::Receipt;
+use super::place::Place;
+use super::registered::{Origin, RegisteredMemory};
+use super::registry;
+use super::remote::Remote;
+use super::rights::Rights;
+use super::wire::{MemoryWire, Way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
 use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
-use crate::memory::holds::HoldId;
-use crate::memory::ledger::Receipt;
-use crate::memory::registry;
 use crate::setup::message::Offer;
 use crate::sync::{Mutex, lock};
 
 const OP: &str = "recv_memory";
-
-/// The live imports of a communicator, by the rank that exported the allocation and its number for it. The rank is who proved
-/// to be it on the link; what a message says about its sender is never part of the name, or one rank could pass its memory off
-/// as another's.
-#[derive(Debug, Default)]
-pub(crate) struct Imports {
-    live: Mutex<HashMap<(u32, u64), Weak<Import>>>,
-}
-
-/// One allocation of another process, mapped here.
-#[derive(Debug)]
-struct Import {
-    /// The communicator lives as long as memory received by it.
-    _exchange: Arc<Exchange>,
-    size: usize,
-    /// What the exporter holds back because of this mapping.
-    receipts: Mutex<Vec<Receipt>>,
-    mapped: Option<Mapped>,
-}
-
-#[derive(Debug)]
-enum Mapped {
-    Physical(Mapping),
-    Legacy(LegacyMapping),
-    Host(Arc<HostBuffer>),
-}
-
-/// What a peer said about a memory of its own, beside how to map it.
-#[derive(Debug)]
-pub(crate) struct Remote {
-    /// The communicator lives as long as memory received by it.
-    _exchange: Arc<Exchange>,
-    from: u32,
-    region: Option<u64>,
-    keys: Vec<RemoteKey>,
-    /// What the peer holds back while this is used.
-    _receipts: Vec<Receipt>,
-}
-
-impl Remote {
-    /// The rank whose memory it is.
-    pub(crate) fn from(&self) -> u32 {
-        self.from
-    }
-
-    /// The number by which it is written by message.
-    pub(crate) fn region(&self) -> Option<u64> {
-        self.region
-    }
-
-    /// How the owner's NIC of this number names it.
-    pub(crate) fn key(&self, nic: u8) -> Option<&RemoteKey> {
-        self.keys.iter().find(|key| key.nic == nic)
-    }
-
-    #[cfg(test)]
-    pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
-        let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { _exchange: self._exchange.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
-    }
-}
-
-impl Import {
-    fn base(&self) -> CUdeviceptr {
-        match &self.mapped {
-            Some(Mapped::Physical(mapping)) => mapping.ptr(),
-            Some(Mapped::Legacy(mapping)) => mapping.ptr(),
-            Some(Mapped::Host(_)) | None => 0,
-        }
-    }
-
-    fn host(&self) -> Option<&Arc<HostBuffer>> {
-        match &self.mapped {
-            Some(Mapped::Host(buffer)) => Some(buffer),
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Import {
-    fn drop(&mut self) {
-        let Some(Mapped::Legacy(mapping)) = self.mapped.take() else { return };
-        let receipts = std::mem::take(&mut *lock(&self.receipts));
-        // Only once it is really closed, which may be later, may the exporter free it.
-        mapping.close_then(move || drop(receipts));
-    }
-}
 
 /// The memory that rank `from` described in `offer`, usable on this rank's device.
 pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>) -> Result<RegisteredMemory> {
@@ -117,7 +35,7 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>)
     let (mapping, receipts): (Vec<_>, Vec<_>) =
         holds.into_iter().partition(|receipt| matches!(receipt.id(), HoldId::Memory(_)));
     let (region, keys) = (wire.region, wire.keys.clone());
-    let remote = Arc::new(Remote { _exchange: exchange.clone(), from, region, keys, _receipts: receipts });
+    let remote = Arc::new(Remote { _group: exchange.group.clone(), from, region, keys, _receipts: receipts });
     let place = match wire.way {
         Way::Unmapped => Place::Elsewhere,
         Way::Process => of_this_process(exchange, from, &wire)?,
@@ -130,8 +48,9 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>)
             }
         }
     };
-    let (context, transports) = (exchange.context.clone(), wire.transports);
-    Ok(RegisteredMemory { place, len, context, transports, origin: Origin::Received { remote, offset: 0 } })
+    let (context, transports, rights) = (exchange.context.clone(), wire.transports, wire.rights);
+    let origin = Origin::Received { remote, offset: 0 };
+    Ok(RegisteredMemory { place, len, context, transports, rights, origin })
 }
 
 /// The range that `wire` names of an allocation at `base` that `keep` holds.
@@ -150,8 +69,8 @@ fn host(buffer: &Arc<HostBuffer>, wire: &MemoryWire, keep: KeepAlive) -> Result<
 }
 
 fn of_this_process(exchange: &Arc<Exchange>, from: u32, wire: &MemoryWire) -> Result<Place> {
-    let (mine, theirs) = (exchange.group.me(), exchange.group.peer(from));
-    if !theirs.same_process(mine) || wire.process != registry::process_number()? {
+    let is_here = registry::is_member(exchange.group.scope(), from);
+    if !is_here || wire.process != registry::process_number()? {
         let message = format!("rank {from} sent memory as if it were of this process, and it is not");
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
@@ -176,9 +95,8 @@ fn of_another_process(
     fds: Vec<OwnedFd>,
 ) -> Result<Arc<Import>> {
     let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
-    let name = (from, wire.allocation);
-    let imports = exchange.clone();
-    let mut live = lock(&imports.imports.live);
+    let name = (from, wire.allocation, wire.rights.contains(Rights::REMOTE_WRITE));
+    let mut live = lock(&exchange.imports.live);
     if let Some(import) = live.get(&name).and_then(Weak::upgrade) {
         drop(live);
         if import.size == size {
@@ -198,8 +116,8 @@ fn of_another_process(
         );
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
-    let (exchange, receipts) = (exchange.clone(), Mutex::default());
-    let import = Arc::new(Import { _exchange: exchange, size, receipts, mapped: Some(mapped) });
+    let (group, receipts) = (exchange.group.clone(), Mutex::default());
+    let import = Arc::new(Import { _group: group, size, receipts, mapped: Some(mapped) });
     live.insert(name, Arc::downgrade(&import));
     drop(live);
     Ok(import)
@@ -233,7 +151,11 @@ fn map(exchange: &Exchange, wire: &MemoryWire, fds: Vec<OwnedFd>) -> Result<Mapp
             })
             .collect::<Result<Vec<_>>>()?,
     };
-    Ok(Mapped::Physical(Mapping::new(context, parts)?))
+    let mapping = match wire.rights.contains(Rights::REMOTE_WRITE) {
+        true => Mapping::new(context, parts)?,
+        false => Mapping::read_only(context, parts)?,
+    };
+    Ok(Mapped::Physical(mapping))
 }
 
 fn unreachable(exchange: &Exchange, from: u32, error: Error) -> Error {

@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
-use super::{Exchange, Export, RegisteredMemory};
+use super::exchange::Exchange;
+use super::export::Export;
+use super::import::import;
+use super::ledger::{Hold, Receipt};
+use super::registered::RegisteredMemory;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
 use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
@@ -67,7 +70,7 @@ impl Item for RecvItem {
     }
 
     fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
-        self.made = Some(super::import(&self.exchange, self.key.peer, offer)?);
+        self.made = Some(import(&self.exchange, self.key.peer, offer)?);
         Ok(())
     }
 

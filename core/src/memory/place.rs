@@ -1,7 +1,7 @@
 //! Where a process reaches the bytes of a memory.
 #![forbid(unsafe_code)]
 
-use super::HostSlice;
+use super::host::HostSlice;
 use crate::error::Result;
 use crate::gpu::DeviceSlice;
 

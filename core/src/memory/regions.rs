@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::{Place, RegisteredMemory};
+use super::place::Place;
+use super::rights::Rights;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, lock};
 
@@ -25,6 +26,7 @@ struct Region {
     peer: u32,
     place: Place,
     len: usize,
+    rights: Rights,
 }
 
 /// One grant: it ends when this is dropped.
@@ -35,12 +37,12 @@ pub(crate) struct Grant {
 }
 
 impl Regions {
-    /// Lets `peer` write `memory`.
-    pub(crate) fn grant(self: &Arc<Self>, memory: &RegisteredMemory, peer: u32) -> Grant {
+    /// Lets `peer` do what `rights` say with the `len` bytes at `place`.
+    pub(crate) fn grant(self: &Arc<Self>, peer: u32, place: Place, len: usize, rights: Rights) -> Grant {
         let mut table = lock(&self.table);
         table.last += 1;
         let number = table.last;
-        table.regions.insert(number, Region { peer, place: memory.place().clone(), len: memory.len() });
+        table.regions.insert(number, Region { peer, place, len, rights });
         Grant { regions: Arc::downgrade(self), number }
     }
 
@@ -66,6 +68,12 @@ impl Regions {
                 "rank {peer} wrote to region {number}, which it has not been given or has given back"
             ));
         };
+        if !region.rights.contains(Rights::REMOTE_WRITE) {
+            return refuse(format!(
+                "rank {peer} wrote to region {number}, which is registered with Rights {:?}",
+                region.rights
+            ));
+        }
         match offset.checked_add(len) {
             Some(end) if end <= region.len as u64 => Ok(f(&region.place, offset as usize)),
             _ => refuse(format!(
@@ -88,5 +96,27 @@ impl Drop for Grant {
         // Dropped outside the lock: it may be the last to hold the memory.
         let region = lock(&regions.table).regions.remove(&self.number);
         drop(region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_peer_writes_inside_its_grant_while_it_lasts_and_may() {
+        let regions = Arc::new(Regions::default());
+        let grant = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_WRITE);
+        let write = |number, peer, offset, len| regions.visit(number, peer, offset, len, |_, at| at);
+        assert_eq!(write(grant.number(), 1, 8, 56).unwrap(), 8);
+        assert!(write(grant.number(), 2, 0, 8).is_err() && write(grant.number() + 1, 1, 0, 8).is_err());
+        assert!(write(grant.number(), 1, 8, 57).is_err() && write(grant.number(), 1, u64::MAX, 2).is_err());
+        let readable = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_READ);
+        let error = write(readable.number(), 1, 0, 8).unwrap_err();
+        assert_eq!(error.peer(), Some(1));
+        assert!(error.message().contains("REMOTE_READ"), "{error}");
+        let number = grant.number();
+        drop(grant);
+        assert!(write(number, 1, 0, 8).is_err());
     }
 }

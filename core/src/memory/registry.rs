@@ -4,11 +4,12 @@
 //! share the allocation itself; nobody ever uses an address that came from another rank.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Weak};
 
+use super::allocation::Allocation;
 use crate::error::Result;
-use crate::memory::Allocation;
+use crate::fork::Creator;
 use crate::sync::{Mutex, lock};
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
@@ -19,6 +20,36 @@ struct Registry {
     process: Option<(u32, u64)>,
     last: u64,
     by_number: HashMap<u64, Weak<Allocation>>,
+    /// The ranks whose communicators this process has made, by scope of the group and rank.
+    members: HashSet<(u64, u32)>,
+}
+
+/// A rank whose communicator this process has made, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Member {
+    scope: u64,
+    rank: u32,
+    creator: Creator,
+}
+
+/// Writes down that `rank` of the group with this scope is a rank of this process.
+pub(super) fn join(scope: u64, rank: u32) -> Member {
+    lock(&REGISTRY).members.insert((scope, rank));
+    Member { scope, rank, creator: Creator::current() }
+}
+
+/// Whether `rank` of the group with this scope is a rank of this process. Nothing that the rank says can make it one.
+pub(super) fn is_member(scope: u64, rank: u32) -> bool {
+    lock(&REGISTRY).members.contains(&(scope, rank))
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // In a forked child, the lock may have been held by a thread that the child does not have.
+        if !self.creator.forked() {
+            lock(&REGISTRY).members.remove(&(self.scope, self.rank));
+        }
+    }
 }
 
 /// A random number that other processes do not have.

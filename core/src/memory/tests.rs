@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::registered::Origin;
 use super::wire::{MemoryWire, Way};
-use super::{HostBuffer, import};
+use super::{HostBuffer, Rights, import, registry};
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transports};
 use crate::deadline::Deadline;
@@ -11,7 +12,7 @@ use crate::gpu::{Context, Device, Driver};
 use crate::memory::ledger::Receipt;
 use crate::setup::message::Offer;
 
-fn alone() -> Vec<Communicator> {
+fn communicators() -> Vec<Communicator> {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let soon = || Deadline::after(std::time::Duration::from_secs(60));
     std::thread::scope(|scope| {
@@ -31,13 +32,14 @@ fn alone() -> Vec<Communicator> {
 
 #[test]
 fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
-    let ranks = alone();
+    let ranks = communicators();
     let exchange = ranks[0].exchange();
     let describe = |byte: u8| -> Offer<Receipt> {
         let buffer = Arc::new(HostBuffer::new(&exchange.context, 4096).unwrap());
         buffer.memory().fill(byte);
         let wire = MemoryWire {
             transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
             process: 77,
             allocation: 1,
             total: 4096,
@@ -58,4 +60,34 @@ fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
         byte[0]
     };
     assert_eq!((first(&theirs), first(&claimed)), (1, 2));
+}
+
+#[test]
+fn a_rank_cannot_pass_as_one_of_this_process_by_saying_so() {
+    let mut ranks = communicators();
+    let exchange = ranks[0].exchange().clone();
+    let buffer = Arc::new(HostBuffer::new(&exchange.context, 4096).unwrap());
+    let memory = ranks[0].register_host(&buffer, Transports::ETHERNET).unwrap();
+    let Origin::Local { allocation, .. } = &memory.origin else { panic!("it was registered here") };
+    let describe = || {
+        let wire = MemoryWire {
+            transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
+            process: registry::process_number().unwrap(),
+            allocation: allocation.number(),
+            total: 4096,
+            offset: 0,
+            len: 4096,
+            way: Way::Process,
+            region: None,
+            keys: Vec::new(),
+        };
+        Offer { body: wire.encode(), ..Offer::default() }
+    };
+    import(&exchange, 2, describe()).expect("a rank of this process");
+    // Rank 2 goes on saying that it is of this process, where it is not.
+    drop(ranks.pop());
+    let error = import(&exchange, 2, describe()).unwrap_err();
+    assert_eq!(error.peer(), Some(2), "{error}");
+    assert!(error.message().contains("as if it were of this process"), "{error}");
 }

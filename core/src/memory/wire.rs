@@ -1,12 +1,13 @@
 //! What one rank tells another about a memory: how to get at it, and which part of it is meant. Never an address.
 #![forbid(unsafe_code)]
 
+use super::rights::Rights;
+use super::transports::Transports;
 use crate::rdma::RemoteRegion;
-use crate::transport::endpoint::Transports;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of a memory on the wire.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// More pieces than this do not fit one message with their descriptors.
 pub(super) const MAX_CHUNKS: usize = crate::net::MAX_FDS;
@@ -15,6 +16,7 @@ pub(super) const MAX_CHUNKS: usize = crate::net::MAX_FDS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryWire {
     pub(super) transports: Transports,
+    pub(super) rights: Rights,
     /// The exporting process and the number that it gave the allocation.
     pub(super) process: u64,
     pub(super) allocation: u64,
@@ -62,7 +64,11 @@ pub(super) enum Way {
 impl MemoryWire {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u16(VERSION).u32(self.transports.to_wire()).u64(self.process).u64(self.allocation);
+        w.u16(VERSION)
+            .u32(self.transports.to_wire())
+            .u8(self.rights.to_wire())
+            .u64(self.process)
+            .u64(self.allocation);
         w.u64(self.total).u64(self.offset).u64(self.len);
         match &self.way {
             Way::Process => {
@@ -101,7 +107,7 @@ impl MemoryWire {
     pub(super) fn decode(bytes: &[u8], fds: usize) -> WireResult<Self> {
         let mut r = Reader::new(bytes);
         r.version(VERSION)?;
-        let transports = Transports::from_wire(r.u32()?);
+        let (transports, rights) = (Transports::from_wire(r.u32()?), Rights::from_wire(r.u8()?)?);
         let (process, allocation) = (r.u64()?, r.u64()?);
         let (total, offset, len) = (r.u64()?, r.u64()?, r.u64()?);
         let way = match r.u8()? {
@@ -147,7 +153,7 @@ impl MemoryWire {
         if fds != expected {
             return Err(WireError::Invalid { what: "number of descriptors of a memory" });
         }
-        Ok(Self { transports, process, allocation, total, offset, len, way, region, keys })
+        Ok(Self { transports, rights, process, allocation, total, offset, len, way, region, keys })
     }
 }
 
@@ -160,6 +166,7 @@ mod tests {
     fn memory(way: Way) -> MemoryWire {
         MemoryWire {
             transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
             process: 1,
             allocation: 2,
             total: 96,

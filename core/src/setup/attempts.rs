@@ -352,3 +352,78 @@ fn violation(key: Key, what: &str) -> Error {
     let message = format!("rank {} {what} ({key}); use one version of aqueduct everywhere", key.peer);
     Error::new(ErrorKind::Remote, "setup", message).with_peer(key.peer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::key::Kind;
+    use super::*;
+
+    fn send(tag: u64) -> Key {
+        Key::user(Kind::MemorySend, 0, tag)
+    }
+
+    #[test]
+    fn a_peer_far_ahead_is_refused_single_items_and_takes_no_more_memory() {
+        let mut leader = Attempts::new(1, 2);
+        let most = MAX_AHEAD as u64;
+        for tag in 0..most {
+            assert!(leader.hear(send(tag), 1, Message::Ask).unwrap().answer.is_none());
+        }
+        let refused = leader.hear(send(most), 1, Message::Ask).unwrap().answer;
+        let Some(Message::End(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert_eq!(leader.names.len(), MAX_AHEAD);
+        // It has asked for one of them before, and gives another up.
+        assert!(leader.hear(send(0), 2, Message::Ask).unwrap().answer.is_none());
+        leader.hear(send(1), 1, Message::End(Error::timeout("recv_memory", "late"))).unwrap();
+        assert!(leader.hear(send(most), 1, Message::Ask).unwrap().answer.is_none());
+        // What this rank begins is not ahead any more.
+        leader.begin(send(2));
+        assert!(leader.hear(send(most + 1), 1, Message::Ask).unwrap().answer.is_none());
+        assert_eq!(leader.peers[&0].ahead, MAX_AHEAD);
+    }
+
+    #[test]
+    fn offers_under_way_are_bounded_by_the_sender_and_checked_by_the_receiver() {
+        let (mut leader, mut follower) = (Attempts::new(1, 2), Attempts::new(0, 2));
+        let recv = |tag| send(tag).mirrored(1);
+        let many = leader.window as u64 + 1;
+        for tag in 0..many {
+            follower.begin(recv(tag));
+            assert!(follower.ask(recv(tag)));
+            leader.begin(send(tag));
+            leader.hear(send(tag), 1, Message::Ask).unwrap();
+            assert!(!leader.ask(send(tag)), "the follower was first");
+        }
+        for tag in 0..many - 1 {
+            assert!(matches!(leader.next(send(tag)), Next::Offer));
+            leader.offer(send(tag));
+            follower.hear(recv(tag), 1, Message::Offer(Offer::default())).unwrap();
+        }
+        assert!(matches!(leader.next(send(many - 1)), Next::Wait));
+        // A leader that sends it all the same breaks the rules.
+        let error = follower.hear(recv(many - 1), 1, Message::Offer(Offer::default())).unwrap_err();
+        assert_eq!(error.peer(), Some(1), "{error}");
+        assert!(matches!(follower.next(recv(0)), Next::Build(_)));
+        leader.hear(send(0), 1, Message::Accept(Offer::default())).unwrap();
+        assert!(matches!(leader.next(send(many - 1)), Next::Offer));
+        follower.hear(recv(many - 1), 1, Message::Offer(Offer::default())).unwrap();
+    }
+
+    #[test]
+    fn messages_out_of_turn_end_their_sender() {
+        let mut leader = Attempts::new(1, 2);
+        leader.begin(send(0));
+        leader.ask(send(0));
+        for message in [Message::Accept(Offer::default()), Message::Commit, Message::Offer(Offer::default())]
+        {
+            assert_eq!(leader.hear(send(0), 1, message).unwrap_err().peer(), Some(0));
+        }
+        assert!(leader.hear(send(7), 1, Message::Accept(Offer::default())).is_err(), "nobody asked");
+        let recv = send(0).mirrored(1);
+        let mut follower = Attempts::new(0, 2);
+        follower.begin(recv);
+        assert!(follower.hear(recv, 1, Message::Commit).is_err(), "nothing was accepted");
+        assert!(follower.hear(recv, 1, Message::Accept(Offer::default())).is_err());
+    }
+}

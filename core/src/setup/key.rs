@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::wire::{WireError, WireResult};
+use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// What an item of `setup()` makes, seen from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,27 +54,31 @@ impl Kind {
     }
 }
 
-/// Whose tag it is: equal tags of a user and of the library never meet.
+/// Whose tag it is: equal tags of different namespaces never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Namespace {
     /// The tag comes from a call of the user's.
     User,
     /// The library makes the object for itself, in `prepare()` for example, and counts its tags.
     Library,
+    /// The tag comes from the user's call of `exchange_memory`; this is its buffer of that number.
+    Exchange(u32),
 }
 
 impl Namespace {
-    pub(crate) fn to_wire(self) -> u8 {
+    pub(crate) fn encode(self, w: &mut Writer) {
         match self {
-            Self::User => 0,
-            Self::Library => 1,
-        }
+            Self::User => w.u8(0).u32(0),
+            Self::Library => w.u8(1).u32(0),
+            Self::Exchange(buffer) => w.u8(2).u32(buffer),
+        };
     }
 
-    pub(crate) fn from_wire(value: u8) -> WireResult<Self> {
-        match value {
-            0 => Ok(Self::User),
-            1 => Ok(Self::Library),
+    pub(crate) fn decode(r: &mut Reader<'_>) -> WireResult<Self> {
+        match (r.u8()?, r.u32()?) {
+            (0, 0) => Ok(Self::User),
+            (1, 0) => Ok(Self::Library),
+            (2, buffer) => Ok(Self::Exchange(buffer)),
             _ => Err(WireError::Invalid { what: "namespace of setup item" }),
         }
     }
@@ -120,7 +124,7 @@ impl Key {
     /// Namespace and tag in one number, to tell the sockets of connections apart. Equal numbers do no harm: each socket has its
     /// own address.
     pub(crate) fn number(self) -> u64 {
-        self.tag ^ (u64::from(self.space.to_wire()) << 63)
+        self.tag ^ (u64::from(self.space == Namespace::Library) << 63)
     }
 }
 
@@ -130,6 +134,7 @@ impl fmt::Display for Key {
         match self.space {
             Namespace::User => Ok(()),
             Namespace::Library => f.write_str(" of the library's own"),
+            Namespace::Exchange(buffer) => write!(f, " of exchange_memory, buffer {buffer}"),
         }
     }
 }

@@ -86,7 +86,9 @@ impl Setup {
     /// Payload and file descriptors.
     pub(crate) fn encode(self) -> (Vec<u8>, Vec<OwnedFd>) {
         let mut w = Writer::new();
-        w.u8(self.kind.to_wire()).u8(self.space.to_wire()).u64(self.tag).u64(self.attempt);
+        w.u8(self.kind.to_wire());
+        self.space.encode(&mut w);
+        w.u64(self.tag).u64(self.attempt);
         let mut fds = Vec::new();
         match self.message {
             Message::Ask => {
@@ -107,7 +109,7 @@ impl Setup {
     /// Decodes what rank `peer` sent.
     pub(crate) fn decode(peer: u32, payload: &[u8], fds: Vec<OwnedFd>) -> WireResult<Self> {
         let mut r = Reader::new(payload);
-        let (kind, space) = (Kind::from_wire(r.u8()?)?, Namespace::from_wire(r.u8()?)?);
+        let (kind, space) = (Kind::from_wire(r.u8()?)?, Namespace::decode(&mut r)?);
         let (tag, attempt) = (r.u64()?, r.u64()?);
         let step = r.u8()?;
         if !fds.is_empty() && !matches!(step, 1 | 2) {

@@ -65,6 +65,18 @@ impl Resources {
         self.nics()?.nic(number, &*self.data_reactor()?)
     }
 
+    /// Registers `memory` with `nics` for `access`.
+    pub(crate) fn register_with(
+        &self,
+        memory: RegisteredMemory,
+        nics: &[Arc<Nic>],
+        access: Access,
+    ) -> Result<RegisteredMemory> {
+        let register = |nic: &Arc<Nic>| Ok((nic.number(), nic.register(memory.place(), access)?));
+        let regions = nics.iter().map(register).collect::<Result<Vec<_>>>()?;
+        Ok(memory.on_nics(regions))
+    }
+
     /// Registers `memory` with the NICs among its transports.
     pub(crate) fn register(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
         let nics = memory.transports().iter().filter_map(|transport| match transport {
@@ -73,7 +85,10 @@ impl Resources {
         });
         match nics.collect::<Result<Vec<_>>>()? {
             nics if nics.is_empty() => Ok(memory),
-            nics => memory.on_nics(&nics, Access::DATA),
+            nics => {
+                let access = memory.rights().access();
+                self.register_with(memory, &nics, access)
+            }
         }
     }
 }

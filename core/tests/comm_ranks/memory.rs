@@ -2,7 +2,7 @@
 
 use aqueduct::ErrorKind;
 use aqueduct::bootstrap::Bootstrap;
-use aqueduct::comm::{Transport, Transports};
+use aqueduct::comm::{Registration, Rights, Transport, Transports};
 use aqueduct::gpu::{Event, HandlePolicy, Stream};
 
 use crate::support::{bytes, config, context, driver, paint, soon, threads};
@@ -232,6 +232,94 @@ fn ranks_on_different_devices_have_a_link_with_access() {
         let peer = rank.comm.topology().peer(1 - rank.me()).unwrap();
         assert!(peer.same_host && !peer.same_device);
         assert!(peer.link.expect("both devices are visible").access);
+        rank.barrier();
+    });
+}
+
+#[test]
+fn rights_are_those_of_the_registration_and_one_buffer_has_several() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        let buffer = rank.buffer(LEN, HandlePolicy::Auto);
+        let ways = Transports::CUDA_IPC | Transports::ETHERNET;
+        let rights = [Rights::REMOTE_READ, Rights::REMOTE_WRITE, Rights::READ_WRITE];
+        let received: Vec<_> = (0..)
+            .zip(rights)
+            .map(|(tag, rights)| {
+                let registration = Registration::new(ways).with_rights(rights);
+                let mine = rank.comm.register_memory(&buffer, registration).unwrap();
+                rank.comm.send_memory(&mine, peer, tag).unwrap();
+                rank.comm.recv_memory(peer, tag).unwrap()
+            })
+            .collect();
+        let private = Registration::new(ways).with_rights(Rights::LOCAL_ONLY);
+        let private = rank.comm.register_memory(&buffer, private).unwrap();
+        let error = rank.comm.send_memory(&private, peer, 9).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        assert!(error.message().contains("this rank only"), "{error}");
+        let connections = [Transport::CudaIpc, Transport::Ethernet].map(|transport| {
+            rank.comm.connect(peer, 0x7 + u64::from(transport == Transport::Ethernet), transport).unwrap()
+        });
+        rank.comm.setup(soon()).unwrap();
+        let [readable, writable, both] = [0, 1, 2].map(|i: usize| received[i].get().unwrap());
+        assert_eq!(readable.rights(), Rights::REMOTE_READ);
+        let scratch = rank.comm.register_memory(&rank.buffer(64, HandlePolicy::Auto), ways).unwrap();
+        for connection in connections {
+            let connection = connection.get().unwrap();
+            let refused = |result: aqueduct::Result<()>, needed: &str| {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+                assert!(error.message().contains(needed), "{error}");
+            };
+            refused(connection.write(&readable, 0, &scratch, 0, 8), "REMOTE_WRITE");
+            refused(connection.update_and_sync(&readable, 0, &mut 0, 1), "REMOTE_WRITE");
+            refused(connection.read(&scratch, 0, &writable, 0, 8), "REMOTE_READ");
+            connection.write(&writable, 0, &scratch, 0, 8).unwrap();
+            connection.write(&both, 8, &scratch, 0, 8).unwrap();
+            connection.flush(soon()).unwrap();
+        }
+        rank.barrier();
+    });
+}
+
+#[test]
+fn one_call_exchanges_buffers_of_different_sizes_with_all_ranks() {
+    threads(4, |rank| {
+        let size = |of: u32, number: usize| 100 + of as usize * 10 + number;
+        let buffers: Vec<_> =
+            (0..3).map(|number| rank.buffer(size(rank.me(), number), HandlePolicy::Auto)).collect();
+        // The same tag as somebody else's memory, which does not meet it.
+        let next = (rank.me() + 1) % 4;
+        rank.comm.send_memory(&rank.registered(7), next, 5).unwrap();
+        let other = rank.comm.recv_memory((rank.me() + 3) % 4, 5).unwrap();
+        let exchange = rank.comm.exchange_memory(&buffers, Transport::CudaIpc, 5).unwrap();
+        assert_eq!(exchange.get().unwrap_err().kind(), ErrorKind::InvalidUsage);
+        rank.comm.setup(soon()).unwrap();
+        let all = exchange.get().unwrap();
+        assert_eq!((all.len(), all[0].len(), exchange.mine().len()), (4, 3, 3));
+        for (of, memories) in (0..).zip(&all) {
+            for (number, memory) in memories.iter().enumerate() {
+                assert_eq!(bytes(memory), paint(size(of, number), of), "buffer {number} of rank {of}");
+                assert_eq!(memory.is_local(), of == rank.me());
+            }
+        }
+        assert_eq!(other.get().unwrap().len(), 7);
+        assert!(exchange.memory(4, 0).is_err() && exchange.memory(0, 3).is_err());
+        rank.barrier();
+    });
+}
+
+#[test]
+fn an_exchange_that_cannot_be_asked_for_leaves_nothing_to_set_up() {
+    threads(2, |rank| {
+        let error = rank.comm.exchange_memory(&[], Transport::CudaIpc, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        let buffers = [rank.buffer(64, HandlePolicy::Auto)];
+        let first = rank.comm.exchange_memory(&buffers, Transport::CudaIpc, 0).unwrap();
+        let twice = rank.comm.exchange_memory(&buffers, Transport::CudaIpc, 0).unwrap_err();
+        assert!(twice.message().contains("asked for twice"), "{twice}");
+        rank.comm.setup(soon()).unwrap();
+        first.get().unwrap();
         rank.barrier();
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct::ErrorKind;
-use aqueduct::comm::Transport;
+use aqueduct::comm::{Pending, Registration, Rights, Transport};
 use aqueduct::gpu::HandlePolicy;
 use aqueduct::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 
@@ -231,6 +231,75 @@ fn a_forked_child_can_neither_use_nor_disturb_the_communicator() {
         rank.comm.setup(soon()).unwrap();
         assert!(connection.is_ready());
         rank.comm.check().unwrap();
+        rank.barrier();
+    });
+}
+
+/// Descriptors that this process has open.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_thousand_memories_cross_at_once_with_few_descriptors_open() {
+    const NAME: &str = "processes::a_thousand_memories_cross_at_once_with_few_descriptors_open";
+    const COUNT: u64 = 1000;
+    processes(2, NAME, all_succeed, |rank| {
+        let peer = 1 - rank.me();
+        // Fewer than the memories that are sent: what a process has by default.
+        let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+        // SAFETY: `limit` is a live input.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        let memory = rank.registered(4096);
+        let before = descriptors();
+        if rank.me() == 0 {
+            for tag in 0..COUNT {
+                rank.comm.send_memory(&memory, peer, tag).unwrap();
+            }
+            assert!(descriptors() < before + 8, "descriptors are made when the peer asks");
+        }
+        let received: Vec<_> = (0..if rank.me() == 1 { COUNT } else { 0 })
+            .map(|tag| rank.comm.recv_memory(peer, tag).unwrap())
+            .collect();
+        rank.barrier();
+        let began = std::time::Instant::now();
+        rank.comm.setup(soon()).unwrap();
+        eprintln!("{COUNT} items in {:?}", began.elapsed());
+        assert!(received.iter().all(Pending::is_ready));
+        rank.barrier();
+    });
+}
+
+#[test]
+fn memory_that_may_only_be_read_is_mapped_so() {
+    const NAME: &str = "processes::memory_that_may_only_be_read_is_mapped_so";
+    processes(2, NAME, all_succeed, |rank| {
+        let peer = 1 - rank.me();
+        let buffer = rank.buffer(LEN, HandlePolicy::Fd);
+        let register = |rights| {
+            let registration = Registration::new(Transport::CudaIpc).with_rights(rights);
+            rank.comm.register_memory(&buffer, registration).unwrap()
+        };
+        let mine = [register(Rights::REMOTE_READ), register(Rights::READ_WRITE)];
+        let received: Vec<_> = (0..)
+            .zip(&mine)
+            .map(|(tag, mine)| {
+                rank.comm.send_memory(mine, peer, tag).unwrap();
+                rank.comm.recv_memory(peer, tag).unwrap()
+            })
+            .collect();
+        rank.comm.setup(soon()).unwrap();
+        let (readable, writable) = (received[0].get().unwrap(), received[1].get().unwrap());
+        assert_ne!(readable.ptr(), writable.ptr(), "one mapping for each right");
+        assert_eq!(bytes(&readable), paint(LEN, peer));
+        rank.barrier();
+        writable.slice().unwrap().upload(0, &[1_u8; 8], soon()).unwrap();
+        rank.barrier();
+        assert_eq!(bytes(&readable)[..8], [1; 8]);
+        // Past all checks of this library: the device refuses it.
+        if rank.me() == 0 {
+            assert!(readable.slice().unwrap().upload(0, &[2_u8; 8], soon()).is_err());
+        }
         rank.barrier();
     });
 }

@@ -13,7 +13,7 @@ use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::gpu::Event;
 use crate::group::Group;
-use crate::memory::RegisteredMemory;
+use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::backend::{Backend, ConnectionCounters, Span};
@@ -110,6 +110,7 @@ impl Connection {
     ) -> Result<()> {
         const OP: &str = "write";
         self.check_peer(OP)?;
+        dst.check_rights(OP, Rights::REMOTE_WRITE)?;
         let dst = self.theirs(OP, dst, dst_offset, size)?;
         let src = self.ours(OP, src, src_offset, size)?;
         if size > 0 {
@@ -138,6 +139,7 @@ impl Connection {
         const OP: &str = "read";
         self.check_peer(OP)?;
         let dst = self.ours(OP, dst, dst_offset, size)?;
+        src.check_rights(OP, Rights::REMOTE_READ)?;
         let src = self.theirs(OP, src, src_offset, size)?;
         if size > 0 {
             self.inner.backend.read(dst, src)?;
@@ -165,6 +167,7 @@ impl Connection {
     ) -> Result<()> {
         const OP: &str = "update_and_sync";
         self.check_peer(OP)?;
+        dst.check_rights(OP, Rights::REMOTE_WRITE)?;
         let dst = self.theirs(OP, dst, dst_offset, 8)?;
         // Memory begins at a multiple of 8 wherever it is; ranges of it may not.
         let base = dst.memory.remote().map_or(0, |(_, base)| base);

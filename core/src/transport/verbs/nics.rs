@@ -12,13 +12,13 @@ use crate::env::IbEnv;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{self, KeepAlive};
 use crate::memory::Place;
+use crate::memory::transports::MAX_NICS;
 use crate::net::{Interest, Next, Pollable, Reactor};
 use crate::rdma::{
     self, Access, AsyncEvent, Context, Device, Distance, MemoryRegion, Port, ProtectionDomain, Settings,
     Verbs,
 };
 use crate::sync::{Mutex, lock};
-use crate::transport::endpoint::MAX_NICS;
 
 /// All NICs of this host that the user wants, in their order.
 pub(crate) struct Nics {

@@ -1,0 +1,41 @@
+//! A peer's memory, as the peer described it.
+#![forbid(unsafe_code)]
+
+use super::ledger::Receipt;
+use super::wire::RemoteKey;
+use crate::group::Group;
+
+/// What a peer said about a memory of its own, beside how to map it.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    /// The communicator lives as long as memory received by it.
+    pub(super) _group: Group,
+    pub(super) from: u32,
+    pub(super) region: Option<u64>,
+    pub(super) keys: Vec<RemoteKey>,
+    /// What the peer holds back while this is used.
+    pub(super) _receipts: Vec<Receipt>,
+}
+
+impl Remote {
+    /// The rank whose memory it is.
+    pub(crate) fn from(&self) -> u32 {
+        self.from
+    }
+
+    /// The number by which it is written by message.
+    pub(crate) fn region(&self) -> Option<u64> {
+        self.region
+    }
+
+    /// How the owner's NIC of this number names it.
+    pub(crate) fn key(&self, nic: u8) -> Option<&RemoteKey> {
+        self.keys.iter().find(|key| key.nic == nic)
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
+        let keys = vec![RemoteKey { nic, region, offset: 0 }];
+        Self { _group: self._group.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
+    }
+}
