@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
+use aqueduct::gpu::{Event, Stream};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 
@@ -61,6 +62,42 @@ fn garbage_and_what_was_not_granted_end_one_connection() {
     });
     if ranks::rank().is_some() {
         assert_eq!(faults.fired(), CASES.len() as u64, "every rule took effect");
+    }
+}
+
+/// A peer that acknowledges what was never sent: nothing counts as done, and neither calls nor streams wait for ever.
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
+    // What stands for the count of the first message of rank 1, which says nothing but that all has landed.
+    for seed in [2, 3] {
+        let rule = NetFault::new(NetAction::Corrupt(8)).from_rank(1).to_rank(0).on(LinkKind::Data);
+        let faults = Arc::new(NetFaults::new([rule.after_bytes(24)], seed));
+        let test = "transports::faults::an_acknowledgement_of_what_was_never_sent_ends_the_connection";
+        let config = config().with_layer(faults.clone());
+        threads_with(Machine::Software, 2, test, &config, &[], |rank| {
+            let way = ways(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
+            if rank.me() == 0 {
+                let (stream, event) =
+                    (Stream::new(rank.comm.context()).unwrap(), Event::new(rank.comm.context()).unwrap());
+                way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+                let recorded = way.connection.record_event(&event);
+                let flushed = way.connection.flush(soon());
+                let error = recorded.and(flushed).unwrap_err();
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
+                assert!(error.to_string().contains("acknowledged"), "it says why: {error}");
+                stream.wait_event(&event).unwrap();
+                stream.synchronize(soon()).unwrap();
+                way.fails();
+            } else {
+                let error = way.semaphore.wait(soon()).unwrap_err();
+                assert!(error.to_string().contains("acknowledged"), "the peer hears why: {error}");
+            }
+            rank.comm.check().unwrap();
+            rank.barrier();
+        });
+        if ranks::rank().is_some() {
+            assert_eq!(faults.fired(), 1, "the rule took effect");
+        }
     }
 }
 
