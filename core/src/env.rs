@@ -158,7 +158,7 @@ impl Env {
             warn(env.as_ref().ok());
             env
         });
-        env.as_ref().map_err(Error::duplicate)
+        env.as_ref().map_err(Error::clone)
     }
 
     /// Parses `variables` (name and value); an empty value counts as not set.

@@ -1,11 +1,16 @@
 //! One error type for the whole library.
 //!
-//! An [`Error`] says which operation failed (`op`, the name a user would search for), of which kind the failure
-//! is ([`ErrorKind`], stable integers for the C ABI), and in one sentence what happened and what to do about it.
-//! The place that first knows that something failed logs it; callers above add nothing.
+//! An [`Error`] says which operation failed, of which kind the failure is ([`ErrorKind`], stable integers for the C ABI), and
+//! in one sentence what happened and what to do about it. The place that first knows that something failed logs it; callers
+//! above add nothing.
+//!
+//! The operation is the name that a user would search for: a function of this library as the program calls it (`write`,
+//! `Communicator::new`), or the failing function of the driver, libibverbs or the system (`cuMemCreate`, `ibv_reg_mr`,
+//! `bind`). It never has a space.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -39,6 +44,10 @@ pub enum ErrorKind {
     Plan = 11,
     /// A defect of this library. Please report it.
     Internal = 12,
+    /// What was called has been stopped or closed, here and on purpose: it takes nothing more.
+    Stopped = 13,
+    /// A resource with a limit is used up: memory, file descriptors, semaphores. The message names the limit.
+    Exhausted = 14,
 }
 
 impl ErrorKind {
@@ -57,25 +66,30 @@ impl ErrorKind {
             Self::Authentication => "authentication failed",
             Self::Plan => "plan error",
             Self::Internal => "internal error",
+            Self::Stopped => "stopped",
+            Self::Exhausted => "exhausted",
         }
     }
 }
 
-/// An error of this library.
-#[derive(Debug)]
+/// An error of this library. Cheap to clone, so that every waiter can have it.
+///
+/// [`Display`](fmt::Display) says everything, the cause included. [`source`](std::error::Error::source) is therefore none, or
+/// printers of chains would say the cause twice; [`cause`](Self::cause) gives it to programs.
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     op: &'static str,
     message: Cow<'static, str>,
     peer: Option<u32>,
     code: i32,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind` from operation `op`; `message` is one sentence that says what to do.
     pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, op, message: message.into(), peer: None, code: 0, source: None }
+        Self { kind, op, message: message.into(), peer: None, code: 0, cause: None }
     }
 
     /// Shorthand for [`ErrorKind::InvalidUsage`].
@@ -120,7 +134,7 @@ impl Error {
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.cause = Some(Arc::from(source.into()));
         self
     }
 
@@ -149,14 +163,9 @@ impl Error {
         self.code
     }
 
-    /// A copy that can be given to several waiters. The source becomes part of the sentence.
-    #[must_use]
-    pub fn duplicate(&self) -> Self {
-        let message = match &self.source {
-            Some(source) => Cow::Owned(format!("{}: {source}", self.message)),
-            None => self.message.clone(),
-        };
-        Self { kind: self.kind, op: self.op, message, peer: self.peer, code: self.code, source: None }
+    /// What the driver, a library or the system said, if that is where the failure began.
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as _)
     }
 }
 
@@ -176,18 +185,14 @@ fn remedy(code: i32) -> Option<&'static str> {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.op, self.kind.name(), self.message)?;
-        match &self.source {
-            Some(source) => write!(f, ": {source}"),
+        match &self.cause {
+            Some(cause) => write!(f, ": {cause}"),
             None => Ok(()),
         }
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|s| s as _)
-    }
-}
+impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
@@ -201,7 +206,8 @@ mod tests {
             "bind: system error: cannot bind 127.0.0.1:1: Permission denied (os error 13)"
         );
         assert_eq!(e.code(), 13);
-        assert_eq!(e.duplicate().to_string(), e.to_string());
+        assert_eq!(e.clone().to_string(), e.to_string());
+        assert!(e.cause().is_some() && std::error::Error::source(&e).is_none());
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Mailbox {
 
     /// Why `peer` sends no more, if so.
     pub(super) fn lost(&self, peer: u32) -> Option<Error> {
-        lock(&self.state).lost.get(&peer).map(Error::duplicate)
+        lock(&self.state).lost.get(&peer).map(Error::clone)
     }
 
     /// The next message of (`from`, `tag`).
@@ -70,7 +70,7 @@ impl Mailbox {
                 return Ok(message);
             }
             if let Some(why) = state.lost.get(&from) {
-                return Err(why.duplicate());
+                return Err(why.clone());
             }
             if deadline.expired() {
                 return Err(Error::timeout(

@@ -349,9 +349,9 @@ impl Peers {
         // before it closed this one is in the list, because it does not count as made before we have taken it.
         if links.open.is_empty() {
             if links.connecting {
-                links.closed = Some(why.duplicate());
+                links.closed = Some(why.clone());
             } else {
-                self.mailbox.lose(peer, why.duplicate());
+                self.mailbox.lose(peer, why.clone());
             }
         }
     }

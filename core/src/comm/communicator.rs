@@ -7,25 +7,32 @@ use aqueduct_ptx::abi::AbortHandle;
 
 use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
+use crate::comm::abort_memory::AbortMemory;
 use crate::comm::config::CommunicatorConfig;
 use crate::comm::connection::{ConnectItem, Connection};
-use crate::comm::core::{AbortMemory, Core};
 use crate::comm::report::AbortReport;
+use crate::comm::semaphore::Site;
 use crate::comm::semaphore::{
     Device2DeviceSemaphore, Flavour, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreItem,
 };
 use crate::comm::shrink;
+use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Device, KeepAlive};
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
+use crate::group::subscriber::Subscribers;
 use crate::group::wire_up::{self, Introduction};
+use crate::group::{Group, frames};
 use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use crate::memory::{Exchange, Ledger};
 use crate::setup::key::{Key, Kind};
+use crate::setup::mailbox::SetupMail;
 use crate::setup::pending::{Dependency, Pending};
 use crate::setup::run::{self, Item};
 use crate::sync::{Mutex, lock, lock_until};
+use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, Transport};
 
 /// Tags from here on belong to the library's own objects.
@@ -45,10 +52,23 @@ pub const RESERVED_TAGS: u64 = 1 << 63;
 #[derive(Clone, Debug)]
 pub struct Communicator {
     setup: Arc<Setup>,
-    core: Arc<Core>,
+    shared: Arc<Shared>,
 }
 
-/// What only `setup` needs. Apart from the core, which what is queued here may hold.
+/// What clones of a communicator share. What it makes holds parts of this, never the whole.
+#[derive(Debug)]
+struct Shared {
+    config: CommunicatorConfig,
+    topology: Topology,
+    mail: Arc<SetupMail>,
+    exchange: Arc<Exchange>,
+    resources: Arc<Resources>,
+    semaphores: Arc<Site>,
+    abort: Arc<AbortMemory>,
+    context: Context,
+}
+
+/// What only `setup` needs. Apart from `Shared`, whose parts the queued items hold.
 #[derive(Debug, Default)]
 struct Setup {
     queue: Mutex<Queue>,
@@ -88,42 +108,56 @@ impl Communicator {
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
         let device = identify(context.device())?;
-        let met = Introduction::with(bootstrap, device, &config, abort, abort_memory.clone(), deadline)?;
-        let peers = met.peers().clone();
-        let links = met.open(deadline)?;
-        let core = Arc::new(Core::new(context.clone(), config, peers, links, abort_memory));
-        log::debug!("rank {rank} of {size}: communicator ready on {}", core.peer(rank).device.name);
-        Ok(Self { setup: Arc::default(), core })
+        let (mail, ledger) = (Arc::new(SetupMail::default()), Arc::new(Ledger::new(rank)));
+        let subscribers =
+            Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
+        let waiters = abort_memory.clone();
+        let met = Introduction::with(bootstrap, device, &config, abort, waiters, subscribers, deadline)?;
+        let group = Group::new(met.open(deadline)?);
+        let topology = Topology::discover(context.device(), group.me(), group.peers());
+        let exchange = Exchange::new(context.clone(), group.clone(), ledger);
+        let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
+        let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
+        let semaphores = Arc::new(Site {
+            exchange: exchange.clone(),
+            resources: resources.clone(),
+            tokens: Tokens::new(context.clone(), config.semaphores),
+            abort: abort_memory.clone(),
+        });
+        log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
+        let (abort, context) = (abort_memory, context.clone());
+        let shared = Shared { config, topology, mail, exchange, resources, semaphores, abort, context };
+        Ok(Self { setup: Arc::default(), shared: Arc::new(shared) })
     }
 
     /// This rank's number.
     pub fn rank(&self) -> u32 {
-        self.core.rank()
+        self.group().rank()
     }
 
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
-        u32::try_from(self.core.peers().len()).unwrap_or(u32::MAX)
+        self.group().size()
     }
 
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
-        self.core.context()
+        &self.shared.context
     }
 
     /// The settings it was made with.
     pub fn config(&self) -> &CommunicatorConfig {
-        self.core.config()
+        &self.shared.config
     }
 
     /// What every rank said about itself, in rank order.
     pub fn peers(&self) -> &[PeerInfo] {
-        self.core.peers()
+        self.group().peers()
     }
 
     /// Who is near, and how the devices reach each other.
     pub fn topology(&self) -> &Topology {
-        self.core.topology()
+        &self.shared.topology
     }
 
     /// Asks for a connection to `peer`, which must ask for one to this rank with the same `tag` and transport. There can
@@ -151,7 +185,12 @@ impl Communicator {
             Transport::Ethernet | Transport::Ib(_) => {}
         }
         let pending = Pending::new(key);
-        self.enqueue(Box::new(ConnectItem::new(key, endpoint, pending.clone())))?;
+        self.enqueue(Box::new(ConnectItem::new(
+            self.shared.resources.clone(),
+            key,
+            endpoint,
+            pending.clone(),
+        )))?;
         Ok(pending)
     }
 
@@ -230,16 +269,16 @@ impl Communicator {
             queue.keys.clear();
             std::mem::take(&mut queue.items)
         };
-        let checked = self.core.check("setup");
-        let made = run::run(&self.core, items, deadline);
+        let checked = self.group().check("setup");
+        let made = run::run(self.group(), &self.shared.mail, items, deadline);
         checked.and(made)
     }
 
     /// Ends the communicator on all ranks: every call fails with `reason` from now on, and waiting kernels leave. Only the
     /// first cause counts.
     pub fn abort(&self, reason: impl Into<String>) {
-        if !self.core.context().driver().forked() {
-            self.core.control().abort().abort(AbortCause::requested(self.rank(), reason));
+        if !self.group().forked() {
+            self.group().abort().abort(AbortCause::requested(self.rank(), reason));
         }
     }
 
@@ -248,18 +287,18 @@ impl Communicator {
     /// # Errors
     /// `PeerLost` with the rank, `Aborted`, or what else the first cause was.
     pub fn check(&self) -> Result<()> {
-        self.core.check("check")
+        self.group().check("check")
     }
 
     /// [`check`](Self::check) for `op`, which needs every rank: also an error if one has left in good order.
     pub(crate) fn check_all(&self, op: &'static str) -> Result<()> {
-        self.core.check(op)?;
-        self.core.control().check_all(op)
+        self.group().check(op)?;
+        self.group().control().check_all(op)
     }
 
     /// The ranks that this one knows to be lost, in order; not those that left in good order.
     pub fn lost(&self) -> Vec<u32> {
-        self.core.control().lost()
+        self.group().control().lost()
     }
 
     /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
@@ -278,35 +317,39 @@ impl Communicator {
     /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if this rank itself was given up by the
     /// others; `InvalidUsage` for a `without` with ranks that do not exist, or this one; as for [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
-        if self.core.context().driver().forked() {
+        if self.group().forked() {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
         }
         shrink::shrink(self, without, deadline.into())
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn group(&self) -> &Group {
+        &self.shared.exchange.group
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.shared.resources
     }
 
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
     pub fn abort_switch(&self) -> &Abort {
-        self.core.control().abort()
+        self.group().abort()
     }
 
     /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
     /// kernel uses them.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.core.abort_memory().handle()
+        self.shared.abort.handle()
     }
 
     /// What keeps the memory behind [`abort_handle`](Self::abort_handle) alive.
     pub fn keep_alive(&self) -> KeepAlive {
-        self.core.abort_memory().keep_alive()
+        self.shared.abort.keep_alive()
     }
 
     /// What the first kernel of this rank that was aborted had been waiting for, once one has left.
     pub fn abort_record(&self) -> Option<AbortReport> {
-        self.core.abort_memory().record().map(AbortReport::from)
+        self.shared.abort.record().map(AbortReport::from)
     }
 
     /// Leaves in good order, once this rank's streams are idle: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
@@ -317,10 +360,10 @@ impl Communicator {
     /// `Timeout` if peers still use our memory, which then stays allocated until this process ends.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
-        self.core.check("close")?;
-        let released = self.core.control().wait_released(deadline);
-        self.core.check("close")?;
-        self.core.links().leave(deadline)?;
+        self.group().check("close")?;
+        let released = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
+        self.group().check("close")?;
+        self.group().leave(deadline)?;
         if released {
             return Ok(());
         }
@@ -367,15 +410,15 @@ impl Communicator {
             let message = "the memory is registered for no transport; name those that the peer is to use when registering";
             return Err(Error::usage(key.kind.op(), message));
         }
-        let export = memory::export(&self.core, memory, key.peer)?;
+        let export = memory::export(&self.shared.exchange, memory, key.peer)?;
         let pending = Pending::new(key);
-        self.enqueue(Box::new(SendItem::new(key, export, pending.clone())))?;
+        self.enqueue(Box::new(SendItem::new(self.shared.exchange.clone(), key, export, pending.clone())))?;
         Ok(pending)
     }
 
     fn enqueue_recv(&self, key: Key) -> Result<Pending<RegisteredMemory>> {
         let pending = Pending::new(key);
-        self.enqueue(Box::new(RecvItem::new(key, pending.clone())))?;
+        self.enqueue(Box::new(RecvItem::new(self.shared.exchange.clone(), key, pending.clone())))?;
         Ok(pending)
     }
 
@@ -386,7 +429,12 @@ impl Communicator {
     ) -> Result<Pending<S>> {
         let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         let pending = Pending::new(key);
-        self.enqueue(Box::new(SemaphoreItem::new(key, connection, pending.clone())))?;
+        self.enqueue(Box::new(SemaphoreItem::new(
+            self.shared.semaphores.clone(),
+            key,
+            connection,
+            pending.clone(),
+        )))?;
         Ok(pending)
     }
 
@@ -413,7 +461,7 @@ impl Communicator {
     }
 
     fn key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
-        self.core.check(kind.op())?;
+        self.group().check(kind.op())?;
         if peer >= self.size() {
             let message = format!("there is no rank {peer}; ranks are 0 to {}", self.size() - 1);
             return Err(Error::usage(kind.op(), message));

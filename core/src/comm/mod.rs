@@ -5,10 +5,10 @@
 //! [`Pending`], and [`Communicator::setup`] makes them all, each as soon as both ends are ready. Everything goes over the
 //! communicator's own authenticated links; the bootstrap is only needed to make it.
 
+pub(crate) mod abort_memory;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod connection;
-pub(crate) mod core;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod register;

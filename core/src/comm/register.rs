@@ -34,7 +34,7 @@ impl Communicator {
         transports: impl Into<Transports>,
     ) -> Result<RegisteredMemory> {
         const OP: &str = "register_memory";
-        self.core().check(OP)?;
+        self.group().check(OP)?;
         if buffer.context() != self.context() {
             let message = format!(
                 "the buffer is on device {} and this communicator uses device {}; allocate it in Communicator::context()",
@@ -43,7 +43,7 @@ impl Communicator {
             );
             return Err(Error::usage(OP, message));
         }
-        self.core().on_nics(memory::register_buffer(buffer, offset, len, transports.into())?)
+        self.resources().register(memory::register_buffer(buffer, offset, len, transports.into())?)
     }
 
     /// Registers all of `buffer`, host memory, for `transports`. For CudaIpc it is page-locked and opened to devices.
@@ -70,12 +70,12 @@ impl Communicator {
         transports: impl Into<Transports>,
     ) -> Result<RegisteredMemory> {
         const OP: &str = "register_memory";
-        self.core().check(OP)?;
+        self.group().check(OP)?;
         if buffer.context() != self.context() {
             let message = "the buffer is of another context; make it in Communicator::context()";
             return Err(Error::usage(OP, message));
         }
-        self.core().on_nics(memory::register_host(buffer, offset, len, transports.into())?)
+        self.resources().register(memory::register_host(buffer, offset, len, transports.into())?)
     }
 
     /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
@@ -93,10 +93,10 @@ impl Communicator {
         len: usize,
         transports: impl Into<Transports>,
     ) -> Result<RegisteredMemory> {
-        self.core().check("register_memory")?;
+        self.group().check("register_memory")?;
         // SAFETY: the caller's promise is the same.
         let memory = unsafe { memory::register_raw(self.context(), ptr, len, transports.into()) }?;
-        self.core().on_nics(memory)
+        self.resources().register(memory)
     }
 
     /// The NIC that is nearest to this rank's device on the PCIe bus, to connect over and to register memory for:
@@ -108,11 +108,11 @@ impl Communicator {
     /// # Errors
     /// `InvalidUsage` if there is none; what listing them says.
     pub fn nearest_nic(&self) -> Result<Transport> {
-        let (core, me) = (self.core(), self.rank());
-        let mine = core.peer(me);
-        let turn = core.peers().iter().filter(|peer| peer.rank < me && peer.same_host(mine)).count();
-        let gpu = core.context().device().pci_bus_id()?;
-        let (number, distance) = core.nics()?.nearest(Path::new("/sys"), &gpu, turn)?;
+        let (group, me) = (self.group(), self.rank());
+        let mine = group.me();
+        let turn = group.peers().iter().filter(|peer| peer.rank < me && peer.same_host(mine)).count();
+        let gpu = self.context().device().pci_bus_id()?;
+        let (number, distance) = self.resources().nics()?.nearest(Path::new("/sys"), &gpu, turn)?;
         log::debug!("rank {me}: nearest to {gpu} is Ib{number}: {distance}");
         Ok(Transport::Ib(number))
     }

@@ -24,15 +24,15 @@ const NEWS: Duration = Duration::from_millis(500);
 
 /// Makes the communicator of all ranks of `old` that are neither in `without` nor gone.
 pub(super) fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Communicator> {
-    let core = old.core();
-    let control = core.control();
+    let group = old.group();
+    let control = group.control();
     loop {
         let gone = gone(old, without)?;
-        let group = name(&gone, control.begin_group(&gone));
-        let survivors = Survivors::new(core.links(), old.size(), old.rank(), &gone, group);
+        let name = name(&gone, control.begin_group(&gone));
+        let survivors = Survivors::new(group.links(), old.size(), old.rank(), &gone, name);
         log::info!("rank {} goes on without {gone:?}, as rank {}", old.rank(), survivors.rank);
         let made = Communicator::new(&survivors, old.context(), old.config().clone(), deadline);
-        control.end_group(group);
+        control.end_group(name);
         match made {
             Err(error) if !deadline.expired() && fewer(old, without, &gone, &error)? => {
                 log::info!("another rank is gone: {error}");
@@ -47,11 +47,11 @@ fn fewer(old: &Communicator, without: &[u32], gone: &[u32], error: &Error) -> Re
     let patience = if error.kind() == ErrorKind::PeerLost { NEWS } else { Duration::ZERO };
     let patience = Deadline::after(patience);
     loop {
-        let seen = old.core().control().version();
+        let seen = old.group().control().version();
         if self::gone(old, without)? != gone {
             return Ok(true);
         }
-        if !old.core().control().wait(seen, patience) {
+        if !old.group().control().wait(seen, patience) {
             return Ok(false);
         }
     }
@@ -59,7 +59,7 @@ fn fewer(old: &Communicator, without: &[u32], gone: &[u32], error: &Error) -> Re
 
 /// Who does not belong to the new group, in order.
 fn gone(old: &Communicator, without: &[u32]) -> Result<Vec<u32>> {
-    let mut gone = old.core().control().gone();
+    let mut gone = old.group().control().gone();
     gone.extend(without);
     gone.sort_unstable();
     gone.dedup();

@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::comm::core::Core;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
 use crate::memory::{self, HostBuffer, RegisteredMemory};
 use crate::rdma::Access;
 use crate::sync::{Mutex, lock};
+use crate::transport::Resources;
 use crate::transport::endpoint::{Transport, Transports};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
@@ -30,6 +30,34 @@ const ZEROING: Duration = Duration::from_secs(30);
 pub(crate) enum Side {
     Device,
     Host,
+}
+
+/// The pools of a communicator, each allocated when the first semaphore needs it.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    context: Context,
+    /// Slots of each pool.
+    count: u32,
+    device: Mutex<Option<Arc<TokenPool>>>,
+    host: Mutex<Option<Arc<TokenPool>>>,
+}
+
+impl Tokens {
+    pub(crate) fn new(context: Context, count: u32) -> Arc<Self> {
+        Arc::new(Self { context, count, device: Mutex::default(), host: Mutex::default() })
+    }
+
+    /// The words of semaphores that are waited for on the device, or on the host.
+    pub(crate) fn pool(&self, side: Side) -> Result<Arc<TokenPool>> {
+        let mut pool = lock(match side {
+            Side::Device => &self.device,
+            Side::Host => &self.host,
+        });
+        if let Some(pool) = &*pool {
+            return Ok(pool.clone());
+        }
+        Ok(pool.insert(TokenPool::new(&self.context, side, self.count)?).clone())
+    }
 }
 
 /// All slots of one communicator on one side.
@@ -74,7 +102,7 @@ impl TokenPool {
     }
 
     /// All of it, for one transport.
-    fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
+    fn memory(&self, resources: &Resources, transport: Transport) -> Result<RegisteredMemory> {
         let Transport::Ib(number) = transport else {
             return Ok(self.memory.clone().with_transports(transport.into()));
         };
@@ -84,7 +112,7 @@ impl TokenPool {
         }
         let memory = self.memory.clone().with_transports(transport.into());
         // Signals must not pass the data that they speak of: no relaxed ordering.
-        let memory = memory.on_nics(&[core.nic(number)?], Access::FLAGS)?;
+        let memory = memory.on_nics(&[resources.nic(number)?], Access::FLAGS)?;
         Ok(known.entry(number).or_insert(memory).clone())
     }
 
@@ -114,8 +142,8 @@ impl TokenSlot {
     }
 
     /// Its bytes, as memory that can be sent, for `transport`.
-    pub(crate) fn memory(&self, core: &Core, transport: Transport) -> Result<RegisteredMemory> {
-        self.pool.memory(core, transport)?.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)
+    pub(crate) fn memory(&self, resources: &Resources, transport: Transport) -> Result<RegisteredMemory> {
+        self.pool.memory(resources, transport)?.range(self.slot as usize * SLOT_BYTES, SLOT_BYTES)
     }
 }
 

@@ -16,11 +16,9 @@
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
+mod deferred;
 mod failure;
-mod lending;
 mod letters;
-#[cfg(all(test, loom))]
-mod models;
 mod presence;
 mod service;
 
@@ -37,15 +35,12 @@ use self::letters::Letters;
 use crate::abort::{Abort, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::gpu::KeepAlive;
+use crate::fork::Creator;
 use crate::group::frames;
 use crate::group::standing::{Standing, Waiters};
-use crate::memory::ledger::{Holds, Release};
+use crate::group::subscriber::{Deferred, Subscribers};
 use crate::net::pulse::{Line, Watch};
 use crate::net::{Frame, Link};
-use crate::setup::key::Key;
-use crate::setup::mailbox::{Mailbox, Message};
-use crate::setup::wire::Setup;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long the reason of a broken link may be on its way.
@@ -55,9 +50,10 @@ const NEWS: Duration = Duration::from_millis(500);
 pub(crate) struct Control {
     rank: u32,
     /// The process whose links these are: a forked child must not speak on them.
-    creator: u32,
+    creator: Creator,
     abort: Abort,
     waiters: Arc<dyn Waiters>,
+    subscribers: Subscribers,
     /// Some waiters were dismissed, so that one may have left.
     dismissed: AtomicBool,
     /// Some peer is not simply there, or this rank has left. Set with the state locked, before anybody can see why.
@@ -72,12 +68,10 @@ struct State {
     standing: Vec<Standing>,
     lines: Vec<Vec<Line>>,
     watch: Watch,
-    mailbox: Mailbox,
     letters: Letters,
-    holds: Holds,
     /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
     /// the service thread is who ends those.
-    released: Vec<KeepAlive>,
+    released: Vec<Deferred>,
     /// We said BYE: what ends now is not a failure.
     leaving: bool,
     /// Counts changes that a waiter may care about.
@@ -91,24 +85,24 @@ impl Control {
         size: u32,
         abort: Abort,
         waiters: Arc<dyn Waiters>,
+        subscribers: Subscribers,
         peer_timeout: Option<Duration>,
     ) -> Arc<Self> {
         let state = State {
             standing: vec![Standing::Present; size as usize],
             lines: vec![Vec::new(); size as usize],
             watch: Watch::new(peer_timeout),
-            mailbox: Mailbox::default(),
             letters: Letters::default(),
-            holds: Holds::default(),
             released: Vec::new(),
             leaving: false,
             version: 0,
         };
         let control = Arc::new(Self {
             rank,
-            creator: std::process::id(),
+            creator: Creator::current(),
             abort: abort.clone(),
             waiters,
+            subscribers,
             dismissed: AtomicBool::new(false),
             uneasy: AtomicBool::new(false),
             untidy: AtomicBool::new(false),
@@ -204,31 +198,12 @@ impl Control {
         true
     }
 
-    /// Says `message` about `key` to its peer. The link must have been opened, except to oneself.
-    pub(crate) fn say(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
-        if key.peer == self.rank {
-            let mirrored = Key { kind: key.kind.counterpart(), ..key };
-            let mut state = lock(&self.state);
-            state.mailbox.deliver(mirrored, attempt, message)?;
-            self.wake(&mut state);
-            return Ok(());
-        }
-        let (payload, fds) = Setup { kind: key.kind, tag: key.tag, attempt, message }.encode();
-        let said = self.post(key.peer, frames::SETUP, &payload, fds);
-        said.map_err(|error| self.explained(key.kind.op(), error))
-    }
-
     /// `error` of a broken link, or the reason why it broke, which the service thread may still have to read.
-    fn explained(&self, op: &'static str, error: Error) -> Error {
+    pub(crate) fn explained(&self, op: &'static str, error: Error) -> Error {
         if error.kind() == crate::ErrorKind::PeerLost {
             self.wait_until(Deadline::after(NEWS), |_| self.abort.is_aborted());
         }
         self.first_cause(op, error)
-    }
-
-    /// Runs `f` on the mailbox.
-    pub(crate) fn with_mailbox<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
-        f(&mut lock(&self.state).mailbox)
     }
 
     /// Number of the latest change; pass it to [`wait`](Self::wait).
@@ -286,7 +261,8 @@ impl Control {
         links
     }
 
-    fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
+    /// Sends a frame to `peer`, to which there is a link. Never waits.
+    pub(crate) fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
         if self.forked() {
             return Err(Error::usage("post", "control links do not survive fork"));
         }
@@ -311,8 +287,9 @@ impl Control {
         posted
     }
 
-    fn forked(&self) -> bool {
-        std::process::id() != self.creator
+    #[inline]
+    pub(crate) fn forked(&self) -> bool {
+        self.creator.forked()
     }
 
     fn wait_until(&self, deadline: Deadline, mut done: impl FnMut(&mut State) -> bool) -> bool {
@@ -338,6 +315,7 @@ impl Control {
             self.untidy.store(true, Ordering::Release);
         }
         self.changed.notify_all();
+        self.subscribers.changed();
     }
 
     /// One frame from `peer`. An error is the peer's, and ends it.
@@ -345,20 +323,6 @@ impl Control {
         let peer = link.peer().from;
         lock(&self.state).hear(link);
         match frame.kind {
-            frames::SETUP => {
-                let setup = Setup::decode(peer, &frame.payload, frame.fds)?;
-                let key = Key { kind: setup.kind.counterpart(), peer, tag: setup.tag };
-                let mut state = lock(&self.state);
-                state.mailbox.deliver(key, setup.attempt, setup.message)?;
-                self.wake(&mut state);
-            }
-            frames::RELEASE => {
-                let Release { id, count } = Release::decode(&frame.payload)?;
-                let mut state = lock(&self.state);
-                let released = state.holds.release(id, peer, count);
-                state.released.extend(released);
-                self.wake(&mut state);
-            }
             frames::FAILURE => {
                 let size = lock(&self.state).size();
                 self.hear_failure(frames::decode_failure(&frame.payload, size)?);
@@ -367,6 +331,12 @@ impl Control {
             frames::HEARTBEAT => {}
             frames::LETTER => self.hear_letter(peer, &frame.payload)?,
             other => {
+                if let Some(subscriber) = self.subscribers.of(other) {
+                    let mut later = Vec::new();
+                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut later);
+                    later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    return taken;
+                }
                 let message =
                     format!("a frame of unknown kind {other}; use one version of aqueduct everywhere");
                 return Err(Error::new(crate::ErrorKind::Remote, "control link", message).with_peer(peer));
@@ -402,7 +372,6 @@ impl std::fmt::Debug for Control {
         f.debug_struct("Control")
             .field("rank", &self.rank)
             .field("standing", &state.standing)
-            .field("holds", &state.holds)
             .finish_non_exhaustive()
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn decode_failure(payload: &[u8], size: u32) -> WireResult<AbortCause
 
 /// The kinds that one rank may report to another; anything else is only "remote".
 pub(crate) fn kind_from_code(code: u32) -> ErrorKind {
-    const KNOWN: [ErrorKind; 9] = [
+    const KNOWN: [ErrorKind; 11] = [
         ErrorKind::InvalidUsage,
         ErrorKind::Cuda,
         ErrorKind::Verbs,
@@ -56,6 +56,8 @@ pub(crate) fn kind_from_code(code: u32) -> ErrorKind {
         ErrorKind::Aborted,
         ErrorKind::Unsupported,
         ErrorKind::Internal,
+        ErrorKind::Stopped,
+        ErrorKind::Exhausted,
     ];
     KNOWN.into_iter().find(|kind| *kind as u32 == code).unwrap_or(ErrorKind::Remote)
 }

@@ -192,6 +192,15 @@ impl Links {
         error
     }
 
+    pub(crate) fn rank(&self) -> u32 {
+        self.identity.rank
+    }
+
+    /// What every rank said about itself, in rank order.
+    pub(crate) fn peers(&self) -> &[PeerInfo] {
+        &self.peers
+    }
+
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }

@@ -2,8 +2,12 @@
 
 pub(crate) mod control;
 pub(crate) mod frames;
+pub(crate) mod group;
 pub(crate) mod links;
 pub(crate) mod neighbours;
 pub(crate) mod peer;
 pub(crate) mod standing;
+pub(crate) mod subscriber;
 pub(crate) mod wire_up;
+
+pub(crate) use group::Group;

@@ -18,6 +18,7 @@ use crate::group::frames;
 use crate::group::links::{Identity, Links, Listeners};
 use crate::group::peer::{self, DeviceIdentity, PeerInfo};
 use crate::group::standing::Waiters;
+use crate::group::subscriber::Subscribers;
 use crate::memory::registry;
 
 const OP: &str = "Communicator::new";
@@ -41,16 +42,18 @@ impl Introduction {
         config: &CommunicatorConfig,
         deadline: Deadline,
     ) -> Result<Self> {
-        Self::with(bootstrap, device, config, Abort::new(), Arc::new(NoKernels), deadline)
+        let (abort, subscribers) = (Abort::new(), Subscribers::default());
+        Self::with(bootstrap, device, config, abort, Arc::new(NoKernels), subscribers, deadline)
     }
 
-    /// The same for a rank whose kernels `abort` ends.
+    /// The same for a rank whose kernels `abort` ends, and whose `subscribers` take the frames that are not the group's own.
     pub(crate) fn with(
         bootstrap: &dyn Bootstrap,
         device: DeviceIdentity,
         config: &CommunicatorConfig,
         abort: Abort,
         waiters: Arc<dyn Waiters>,
+        subscribers: Subscribers,
         deadline: Deadline,
     ) -> Result<Self> {
         check(bootstrap, config)?;
@@ -77,7 +80,7 @@ impl Introduction {
             unix: listeners.unix(),
         };
         // From here on others may open links to this rank; an answer must not wait for what this rank waits for.
-        let control = Control::new(rank, size, abort, waiters, config.peer_timeout);
+        let control = Control::new(rank, size, abort, waiters, subscribers, config.peer_timeout);
         let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
         let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
         if gathered.is_err() {
@@ -86,10 +89,6 @@ impl Introduction {
         }
         let peers = peer::check_all(&mine, &gathered?)?.into();
         Ok(Self { links, peers })
-    }
-
-    pub(crate) fn peers(&self) -> &Arc<[PeerInfo]> {
-        &self.peers
     }
 
     /// Opens the links that every communicator has.

@@ -4,8 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::wire::{MAX_CHUNKS, MemoryWire, RemoteKey, Way};
-use super::{HostBuffer, OnNics, Origin, Place, RegisteredMemory};
-use crate::comm::core::Core;
+use super::{Exchange, HostBuffer, OnNics, Origin, Place, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{self, HandleTypes, PhysicalAllocation};
@@ -224,9 +223,9 @@ pub(crate) struct Export {
 
 impl Export {
     /// The message for the peer, once. From here on what it uses without a descriptor is held for it.
-    pub(crate) fn offer(&mut self, core: &Core) -> Offer {
+    pub(crate) fn offer(&mut self, exchange: &Exchange) -> Offer {
         for (id, keep) in &self.holds {
-            core.control().hold(*id, keep.clone(), self.peer);
+            exchange.ledger.hold(*id, keep.clone(), self.peer);
         }
         Offer { body: self.wire.encode(), fds: std::mem::take(&mut self.fds) }
     }
@@ -238,7 +237,7 @@ impl Export {
 }
 
 /// Exports `memory` for `peer`, for each of its transports.
-pub(crate) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Result<Export> {
+pub(crate) fn export(exchange: &Exchange, memory: &RegisteredMemory, peer: u32) -> Result<Export> {
     let Origin::Local { allocation, offset, nics } = &memory.origin else {
         return Err(Error::usage(
             "send_memory",
@@ -248,7 +247,7 @@ pub(crate) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Resul
     let (mut fds, mut holds) = (Vec::new(), Vec::<(HoldId, KeepAlive)>::new());
     let others = memory.transports.without(Transport::CudaIpc);
     let way = if memory.transports.contains(Transport::CudaIpc) {
-        match mapping(core, allocation, peer, &mut fds) {
+        match mapping(exchange, allocation, peer, &mut fds) {
             Err(error) if error.kind() == ErrorKind::Unsupported && !others.is_empty() => {
                 log::debug!("rank {peer} gets a memory for {others:?} only: {error}");
                 Way::Unmapped
@@ -264,7 +263,7 @@ pub(crate) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Resul
     // NICs and message handlers reach it without a mapping: it stays until the peer has given it back.
     let mut region = None;
     if !others.is_empty() {
-        let grant = core.regions().grant(memory, peer);
+        let grant = exchange.regions.grant(memory, peer);
         region = Some(grant.number());
         holds.push((HoldId::Region(grant.number()), Arc::new((grant, nics.clone()))));
     }
@@ -290,9 +289,9 @@ pub(crate) fn export(core: &Core, memory: &RegisteredMemory, peer: u32) -> Resul
 
 /// How `peer` maps `allocation`, by the best way there is: none within a process, file descriptors on a host, fabric
 /// handles within an NVLink domain, a legacy handle for plain allocations.
-fn mapping(core: &Core, allocation: &Allocation, peer: u32, fds: &mut Vec<OwnedFd>) -> Result<Way> {
+fn mapping(exchange: &Exchange, allocation: &Allocation, peer: u32, fds: &mut Vec<OwnedFd>) -> Result<Way> {
     const OP: &str = "send_memory";
-    let (mine, theirs) = (core.peer(core.rank()), core.peer(peer));
+    let (mine, theirs) = (exchange.group.me(), exchange.group.peer(peer));
     let unsupported = |message: String| Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(peer));
     if theirs.same_process(mine) {
         return Ok(Way::Process);

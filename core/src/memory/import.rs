@@ -5,8 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use super::wire::{MemoryWire, RemoteKey, Way};
-use super::{HostBuffer, Origin, Place, RegisteredMemory};
-use crate::comm::core::Core;
+use super::{Exchange, HostBuffer, Origin, Place, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
@@ -27,7 +26,7 @@ pub(crate) struct Imports {
 /// One allocation of another process, mapped here.
 #[derive(Debug)]
 struct Import {
-    core: Arc<Core>,
+    exchange: Arc<Exchange>,
     number: u64,
     size: usize,
     /// What each rank holds back for us because of this mapping.
@@ -45,7 +44,7 @@ enum Mapped {
 /// What a peer said about a memory of its own, beside how to map it. Gives it back when dropped.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    core: Arc<Core>,
+    exchange: Arc<Exchange>,
     from: u32,
     region: Option<u64>,
     keys: Vec<RemoteKey>,
@@ -70,14 +69,15 @@ impl Remote {
     #[cfg(test)]
     pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
         let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { core: self.core.clone(), from: self.from, region: None, keys }
+        Self { exchange: self.exchange.clone(), from: self.from, region: None, keys }
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(number) = self.region {
-            self.core.control().give_back(self.from, HoldId::Region(number), 1);
+            let exchange = &self.exchange;
+            exchange.ledger.give_back(&exchange.group, self.from, HoldId::Region(number), 1);
         }
     }
 }
@@ -108,19 +108,19 @@ impl Import {
 impl Drop for Import {
     fn drop(&mut self) {
         let Some(Mapped::Legacy(mapping)) = self.mapped.take() else { return };
-        let (core, id) = (self.core.clone(), HoldId::Memory(self.number));
+        let (exchange, id) = (self.exchange.clone(), HoldId::Memory(self.number));
         let receipts = std::mem::take(&mut *lock(&self.receipts));
         // Only once it is really closed, which may be later, may the exporter free it.
         mapping.close_then(move || {
             for (from, count) in receipts {
-                core.control().give_back(from, id, count);
+                exchange.ledger.give_back(&exchange.group, from, id, count);
             }
         });
     }
 }
 
 /// The memory that rank `from` described in `offer`, usable on this rank's device.
-pub(crate) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Result<RegisteredMemory> {
+pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer) -> Result<RegisteredMemory> {
     let wire = MemoryWire::decode(&offer.body, offer.fds.len()).map_err(|error| {
         Error::new(ErrorKind::Remote, OP, format!("rank {from} described its memory in an invalid way"))
             .with_peer(from)
@@ -129,29 +129,29 @@ pub(crate) fn import(core: &Arc<Core>, from: u32, offer: Offer) -> Result<Regist
     let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
     // Before anything can fail: whatever happens, the peer gets back what it holds for us.
     let keys = wire.keys.clone();
-    let remote = Arc::new(Remote { core: core.clone(), from, region: wire.region, keys });
+    let remote = Arc::new(Remote { exchange: exchange.clone(), from, region: wire.region, keys });
     let place = match wire.way {
         Way::Unmapped => Place::Elsewhere,
-        Way::Process => of_this_process(core, from, &wire)?,
+        Way::Process => of_this_process(exchange, from, &wire)?,
         _ => {
-            let import = of_another_process(core, from, &wire, offer)?;
+            let import = of_another_process(exchange, from, &wire, offer)?;
             import.add_receipt(from);
             match import.host().cloned() {
                 Some(buffer) => host(&buffer, &wire, import)?,
-                None => device(core, import.base(), &wire, import)?,
+                None => device(exchange, import.base(), &wire, import)?,
             }
         }
     };
-    let (context, transports) = (core.context().clone(), wire.transports);
+    let (context, transports) = (exchange.context.clone(), wire.transports);
     Ok(RegisteredMemory { place, len, context, transports, origin: Origin::Received { remote, offset: 0 } })
 }
 
 /// The range that `wire` names of an allocation at `base` that `keep` holds.
-fn device(core: &Core, base: CUdeviceptr, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
-    let len = usize::try_from(wire.len).map_err(|_| too_large(core.rank()))?;
+fn device(exchange: &Exchange, base: CUdeviceptr, wire: &MemoryWire, keep: KeepAlive) -> Result<Place> {
+    let len = usize::try_from(wire.len).map_err(|_| too_large(exchange.group.rank()))?;
     // SAFETY: `decode` has checked that the range lies within `total`, and all ways that the allocation has that size;
     // `keep` holds the allocation or its mapping, which this rank's device can access.
-    let slice = unsafe { DeviceSlice::from_raw(core.context(), base + wire.offset, len, keep) };
+    let slice = unsafe { DeviceSlice::from_raw(&exchange.context, base + wire.offset, len, keep) };
     Ok(Place::Device(slice))
 }
 
@@ -161,8 +161,8 @@ fn host(buffer: &Arc<HostBuffer>, wire: &MemoryWire, keep: KeepAlive) -> Result<
     whole.part(wire.offset as usize, wire.len as usize)
 }
 
-fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<Place> {
-    let (mine, theirs) = (core.peer(core.rank()), core.peer(from));
+fn of_this_process(exchange: &Arc<Exchange>, from: u32, wire: &MemoryWire) -> Result<Place> {
+    let (mine, theirs) = (exchange.group.me(), exchange.group.peer(from));
     if !theirs.same_process(mine) || wire.process != registry::process_number()? {
         let message = format!("rank {from} sent memory as if it were of this process, and it is not");
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
@@ -172,19 +172,24 @@ fn of_this_process(core: &Arc<Core>, from: u32, wire: &MemoryWire) -> Result<Pla
             format!("rank {from} has dropped the memory; it must keep it until setup() has returned");
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     };
-    allocation.allow(core.context()).map_err(|error| unreachable(core, from, error))?;
+    allocation.allow(&exchange.context).map_err(|error| unreachable(exchange, from, error))?;
     // The communicator too, as with memory of another process: a rank does not leave while its work uses a peer's memory.
-    let keep: KeepAlive = Arc::new((core.clone(), allocation.clone()));
+    let keep: KeepAlive = Arc::new((exchange.group.clone(), allocation.clone()));
     match allocation.host() {
         Some(buffer) => host(buffer, wire, keep),
-        None => device(core, allocation.base(), wire, keep),
+        None => device(exchange, allocation.base(), wire, keep),
     }
 }
 
-fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: Offer) -> Result<Arc<Import>> {
+fn of_another_process(
+    exchange: &Arc<Exchange>,
+    from: u32,
+    wire: &MemoryWire,
+    offer: Offer,
+) -> Result<Arc<Import>> {
     let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
     let name = (wire.process, wire.allocation);
-    let mut live = lock(&core.imports().live);
+    let mut live = lock(&exchange.imports.live);
     if let Some(import) = live.get(&name).and_then(Weak::upgrade) {
         drop(live);
         if import.size == size {
@@ -194,7 +199,7 @@ fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: Off
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
     live.retain(|_, import| import.strong_count() > 0);
-    let mapped = map(core, wire, offer).map_err(|error| unreachable(core, from, error))?;
+    let mapped = map(exchange, wire, offer).map_err(|error| unreachable(exchange, from, error))?;
     if let Mapped::Legacy(mapping) = &mapped
         && mapping.size() < size
     {
@@ -204,15 +209,15 @@ fn of_another_process(core: &Arc<Core>, from: u32, wire: &MemoryWire, offer: Off
         );
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
-    let (core, number, receipts) = (core.clone(), wire.allocation, Mutex::default());
-    let import = Arc::new(Import { core, number, size, receipts, mapped: Some(mapped) });
+    let (exchange, number, receipts) = (exchange.clone(), wire.allocation, Mutex::default());
+    let import = Arc::new(Import { exchange, number, size, receipts, mapped: Some(mapped) });
     live.insert(name, Arc::downgrade(&import));
     drop(live);
     Ok(import)
 }
 
-fn map(core: &Core, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
-    let context = core.context();
+fn map(exchange: &Exchange, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
+    let context = &exchange.context;
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
     let parts = match &wire.way {
         Way::Process | Way::Unmapped => {
@@ -243,8 +248,8 @@ fn map(core: &Core, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
     Ok(Mapped::Physical(Mapping::new(context, parts)?))
 }
 
-fn unreachable(core: &Core, from: u32, error: Error) -> Error {
-    let (mine, theirs) = (&core.peer(core.rank()).device, &core.peer(from).device);
+fn unreachable(exchange: &Exchange, from: u32, error: Error) -> Error {
+    let (mine, theirs) = (&exchange.group.me().device, &exchange.group.peer(from).device);
     let message = format!(
         "cannot map memory of rank {from} ({} {}) on {} {}; see in `aqueduct info` whether the devices reach each other",
         theirs.name, theirs.pci_bus_id, mine.name, mine.pci_bus_id

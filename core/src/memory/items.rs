@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Export, RegisteredMemory};
-use crate::comm::core::Core;
+use super::{Exchange, Export, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::ledger::HoldId;
 use crate::setup::key::Key;
@@ -13,6 +12,7 @@ use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 
 pub(crate) struct SendItem {
+    exchange: Arc<Exchange>,
     key: Key,
     /// Keeps the memory until the peer has it, whatever the user drops meanwhile.
     export: Export,
@@ -21,8 +21,8 @@ pub(crate) struct SendItem {
 }
 
 impl SendItem {
-    pub(crate) fn new(key: Key, export: Export, pending: Pending<()>) -> Self {
-        Self { key, export, held: Vec::new(), pending }
+    pub(crate) fn new(exchange: Arc<Exchange>, key: Key, export: Export, pending: Pending<()>) -> Self {
+        Self { exchange, key, export, held: Vec::new(), pending }
     }
 }
 
@@ -31,36 +31,37 @@ impl Item for SendItem {
         self.key
     }
 
-    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+    fn offer(&mut self) -> Option<Result<Offer>> {
         self.held = self.export.hold_ids();
-        Some(Ok(self.export.offer(core)))
+        Some(Ok(self.export.offer(&self.exchange)))
     }
 
     /// The peer's offer to receive has nothing in it.
-    fn build(&mut self, _: &Arc<Core>, _: Offer) -> Result<()> {
+    fn build(&mut self, _: Offer) -> Result<()> {
         Ok(())
     }
 
-    fn refused(&mut self, core: &Arc<Core>) {
+    fn refused(&mut self) {
         for id in self.held.drain(..) {
-            core.control().unhold(id, self.key.peer);
+            self.exchange.ledger.unhold(id, self.key.peer);
         }
     }
 
-    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+    fn finish(self: Box<Self>, result: Result<()>) {
         self.pending.complete(result);
     }
 }
 
 pub(crate) struct RecvItem {
+    exchange: Arc<Exchange>,
     key: Key,
     pending: Pending<RegisteredMemory>,
     made: Option<RegisteredMemory>,
 }
 
 impl RecvItem {
-    pub(crate) fn new(key: Key, pending: Pending<RegisteredMemory>) -> Self {
-        Self { key, pending, made: None }
+    pub(crate) fn new(exchange: Arc<Exchange>, key: Key, pending: Pending<RegisteredMemory>) -> Self {
+        Self { exchange, key, pending, made: None }
     }
 }
 
@@ -69,16 +70,16 @@ impl Item for RecvItem {
         self.key
     }
 
-    fn offer(&mut self, _: &Arc<Core>) -> Option<Result<Offer>> {
+    fn offer(&mut self) -> Option<Result<Offer>> {
         Some(Ok(Offer::default()))
     }
 
-    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
-        self.made = Some(super::import(core, self.key.peer, offer)?);
+    fn build(&mut self, offer: Offer) -> Result<()> {
+        self.made = Some(super::import(&self.exchange, self.key.peer, offer)?);
         Ok(())
     }
 
-    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+    fn finish(self: Box<Self>, result: Result<()>) {
         let Self { pending, made, .. } = *self;
         let missing =
             || Error::new(ErrorKind::Internal, "recv_memory", "a memory ended without being received");

@@ -2,8 +2,16 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 
+use crate::abort::Abort;
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::fork::Creator;
 use crate::gpu::KeepAlive;
+use crate::group::subscriber::{Deferred, Subscriber};
+use crate::group::{Group, frames};
+use crate::sync::{Condvar, Mutex, lock, wait};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// What a peer gives back with a release frame. Part of the wire form.
@@ -99,6 +107,102 @@ impl Holds {
     }
 }
 
+/// What peers hold of this rank's, and must give back.
+pub(crate) struct Ledger {
+    rank: u32,
+    creator: Creator,
+    holds: Mutex<Holds>,
+    changed: Condvar,
+}
+
+impl Ledger {
+    /// The ledger of `rank`.
+    pub(crate) fn new(rank: u32) -> Self {
+        Self { rank, creator: Creator::current(), holds: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Keeps `keep` alive until `peer` gives it back or is gone.
+    pub(crate) fn hold(&self, id: HoldId, keep: KeepAlive, peer: u32) {
+        lock(&self.holds).hold(id, keep, peer);
+    }
+
+    /// Takes one receipt back that `peer` is known not to use.
+    pub(crate) fn unhold(&self, id: HoldId, peer: u32) {
+        let released = lock(&self.holds).release(id, peer, 1);
+        drop(released);
+        self.changed();
+    }
+
+    /// Gives `count` receipts back of something that `peer` exported. Never waits; says nothing to a peer that is gone: it has
+    /// them back already.
+    pub(crate) fn give_back(&self, group: &Group, peer: u32, id: HoldId, count: u64) {
+        if self.creator.forked() {
+            // The lock may have been held by a thread that the child does not have.
+        } else if peer == self.rank {
+            let released = lock(&self.holds).release(id, peer, count);
+            drop(released);
+            self.changed();
+        } else {
+            group.post_quietly(peer, frames::RELEASE, &Release { id, count }.encode());
+        }
+    }
+
+    /// Waits until no peer has any of our memory open by a legacy handle; not any longer once the communicator has
+    /// failed, because then nobody may be left to give it back.
+    pub(crate) fn wait_released(&self, abort: &Abort, deadline: Deadline) -> bool {
+        let mut holds = lock(&self.holds);
+        while holds.holds_memory() && !abort.is_aborted() && !deadline.expired() {
+            holds = wait(&self.changed, holds, deadline);
+        }
+        !holds.holds_memory()
+    }
+}
+
+impl Subscriber for Ledger {
+    fn frame(&self, peer: u32, payload: &[u8], _: Vec<OwnedFd>, later: &mut Vec<Deferred>) -> Result<()> {
+        let Release { id, count } = Release::decode(payload)?;
+        later.extend(lock(&self.holds).release(id, peer, count));
+        self.changed();
+        Ok(())
+    }
+
+    fn gone(&self, peer: u32, later: &mut Vec<Deferred>) {
+        later.extend(lock(&self.holds).release_all(peer));
+        self.changed();
+    }
+
+    fn changed(&self) {
+        // With the lock, so that a thread that has looked and does not wait yet is not missed.
+        let _holds = lock(&self.holds);
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        if self.creator.forked() {
+            return;
+        }
+        // No peer can tell this rank any more; freeing what a peer has open by a legacy handle is undefined.
+        let held = lock(&self.holds).take_memory();
+        if !held.is_empty() {
+            log::warn!(
+                "rank {}: {} buffers are still open at peers by legacy handles and stay allocated until this process \
+                 ends; drop memory at its receivers first, then call Communicator::close()",
+                self.rank,
+                held.len()
+            );
+            std::mem::forget(held);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Ledger").field(&*lock(&self.holds)).finish()
+    }
+}
+
 impl std::fmt::Debug for Holds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.held.keys()).finish()
@@ -112,6 +216,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn close_waits_until_peers_gave_back_or_are_gone() {
+        let (ledger, abort, mut later) = (Ledger::new(0), Abort::new(), Vec::new());
+        let soon = || Deadline::after(std::time::Duration::from_millis(5));
+        for peer in [1, 2] {
+            ledger.hold(HoldId::Memory(9), Arc::new(()), peer);
+        }
+        assert!(!ledger.wait_released(&abort, soon()));
+        let release = Release { id: HoldId::Memory(9), count: 1 }.encode();
+        ledger.frame(1, &release, Vec::new(), &mut later).unwrap();
+        assert!(!ledger.wait_released(&abort, soon()));
+        ledger.gone(2, &mut later);
+        assert!(ledger.wait_released(&abort, soon()));
+        assert_eq!(later.len(), 1, "dropped by the service thread");
+    }
 
     #[test]
     fn freed_when_the_last_peer_gave_back_the_last_receipt() {

@@ -1,5 +1,6 @@
 //! Memory that ranks have named to each other.
 
+mod exchange;
 mod export;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -7,6 +8,8 @@ mod host;
 mod import;
 mod items;
 pub(crate) mod ledger;
+#[cfg(all(test, loom))]
+mod models;
 mod place;
 mod regions;
 pub(crate) mod registry;
@@ -15,11 +18,13 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use exchange::Exchange;
 pub(crate) use export::{Allocation, Export, export, register_buffer, register_host, register_raw};
 pub use host::HostBuffer;
 pub(crate) use host::HostSlice;
 pub(crate) use import::{Imports, Remote, import};
 pub(crate) use items::{RecvItem, SendItem};
+pub(crate) use ledger::Ledger;
 pub(crate) use place::Place;
 pub(crate) use regions::Regions;
 

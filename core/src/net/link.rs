@@ -94,7 +94,7 @@ impl Link {
         let bytes = frame::encode(kind, payload, fds.len(), self.inner.max_frame)?;
         let mut out = lock(&self.inner.out);
         if let Some(error) = &out.failed {
-            return Err(error.duplicate());
+            return Err(error.clone());
         }
         if out.closing {
             return Err(Error::usage("post", "the link was closed on this side"));
@@ -110,7 +110,7 @@ impl Link {
             self.inner.write_some(&mut out);
         }
         match &out.failed {
-            Some(error) => Err(error.duplicate()),
+            Some(error) => Err(error.clone()),
             None => Ok(()),
         }
     }
@@ -125,7 +125,7 @@ impl Link {
                 return Ok(());
             }
             if let Some(error) = &out.failed {
-                return Err(error.duplicate());
+                return Err(error.clone());
             }
             if deadline.expired() {
                 let message =
@@ -226,7 +226,7 @@ impl LinkInner {
 
     /// Why it failed, if it did.
     pub(super) fn failure(&self) -> Option<Error> {
-        lock(&self.out).failed.as_ref().map(Error::duplicate)
+        lock(&self.out).failed.as_ref().map(Error::clone)
     }
 }
 

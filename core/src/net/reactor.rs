@@ -104,7 +104,7 @@ impl Reactor {
                 log::error!("{why}");
             }
             for served in std::mem::take(&mut service.links).into_values() {
-                served.link.inner.fail(why.duplicate());
+                served.link.inner.fail(why.clone());
                 if failed && served.close_by.is_none() {
                     // Those who wait for this link hear of it from the handler. It may panic again, which changes nothing.
                     let tell = AssertUnwindSafe(|| service.handler.closed(&served.link, &why));
@@ -339,7 +339,7 @@ impl Service {
     }
 
     fn turn_out(&mut self, link: &Link, why: &Error) {
-        link.inner.fail(why.duplicate());
+        link.inner.fail(why.clone());
         self.handler.closed(link, why);
     }
 
@@ -398,7 +398,7 @@ impl Service {
         let Some(served) = self.links.remove(&id) else { return };
         self.bell.unregister(served.link.inner.raw.fd());
         let closed_here = served.close_by.is_some();
-        served.link.inner.fail(why.duplicate());
+        served.link.inner.fail(why.clone());
         if !closed_here {
             self.handler.closed(&served.link, &why);
         }

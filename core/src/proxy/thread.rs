@@ -155,7 +155,7 @@ impl Proxy {
     /// Why it does not: `InvalidUsage` if it was stopped, otherwise the failure of its handler.
     pub fn check(&self) -> Result<()> {
         if let Some(error) = &*lock(&self.shared.failure) {
-            return Err(error.duplicate());
+            return Err(error.clone());
         }
         if self.shared.state.load(Ordering::Acquire) == RUN {
             return Ok(());
@@ -197,7 +197,7 @@ impl Proxy {
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
-        lock(&self.shared.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+        lock(&self.shared.failure).as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Whether the thread has ended. Several may wait for that.
@@ -343,7 +343,7 @@ impl<H: ProxyHandler> Worker<H> {
         if let Some(error) = &failure {
             log::error!("a proxy ends: {error}");
         }
-        *lock(&self.shared.failure) = failure.as_ref().map(Error::duplicate);
+        *lock(&self.shared.failure) = failure.as_ref().map(Error::clone);
         self.shared.state.store(ENDED, Ordering::Release);
         self.shared.words.raise(FIFO);
         if let Err(error) = self.fifo.close(Deadline::after(Duration::from_secs(1))) {

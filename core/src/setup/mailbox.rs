@@ -1,6 +1,11 @@
 //! What peers have said about setup items, sorted by what they speak of and never by when they arrived.
 #![forbid(unsafe_code)]
 
+use super::wire::Setup;
+use crate::deadline::Deadline;
+use crate::group::subscriber::{Deferred, Subscriber};
+use crate::group::{Group, frames};
+use crate::sync::{Condvar, Mutex, lock, wait};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
@@ -91,7 +96,7 @@ impl Mailbox {
     pub(crate) fn done(&self, key: Key, attempt: u64) -> Option<Result<()>> {
         self.slots.get(&(key, attempt)).and_then(|slot| slot.done.as_ref()).map(|done| match done {
             Ok(()) => Ok(()),
-            Err(error) => Err(error.duplicate()),
+            Err(error) => Err(error.clone()),
         })
     }
 
@@ -100,6 +105,90 @@ impl Mailbox {
         self.slots.remove(&(key, attempt));
         let ended = self.ended.entry(key).or_default();
         *ended = attempt.max(*ended);
+    }
+}
+
+/// The mailbox of a communicator: the service thread fills it, `setup()` waits for it.
+pub(crate) struct SetupMail {
+    state: Mutex<Mail>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Mail {
+    mailbox: Mailbox,
+    /// Counts changes that a waiter may care about.
+    version: u64,
+}
+
+impl Default for SetupMail {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
+impl SetupMail {
+    /// Runs `f` on the mailbox.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
+        f(&mut lock(&self.state).mailbox)
+    }
+
+    /// Number of the latest change; pass it to [`wait`](Self::wait).
+    pub(crate) fn version(&self) -> u64 {
+        lock(&self.state).version
+    }
+
+    /// Waits for a change after `seen`. False if the deadline passed first.
+    pub(crate) fn wait(&self, seen: u64, deadline: Deadline) -> bool {
+        let mut state = lock(&self.state);
+        while state.version == seen {
+            if deadline.expired() {
+                return false;
+            }
+            state = wait(&self.changed, state, deadline);
+        }
+        true
+    }
+
+    /// Sends `message` about `key` to its peer, to which there must be a link unless it is this rank.
+    pub(crate) fn say(&self, group: &Group, key: Key, attempt: u64, message: Message) -> Result<()> {
+        if key.peer == group.rank() {
+            let mirrored = Key { kind: key.kind.counterpart(), ..key };
+            return self.deliver(mirrored, attempt, message);
+        }
+        let (payload, fds) = Setup { kind: key.kind, tag: key.tag, attempt, message }.encode();
+        group.post(key.kind.op(), key.peer, frames::SETUP, &payload, fds)
+    }
+
+    pub(crate) fn deliver(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.mailbox.deliver(key, attempt, message)?;
+        self.wake(&mut state);
+        Ok(())
+    }
+
+    fn wake(&self, state: &mut Mail) {
+        state.version += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl std::fmt::Debug for SetupMail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SetupMail").finish_non_exhaustive()
+    }
+}
+
+impl Subscriber for SetupMail {
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Vec<Deferred>) -> Result<()> {
+        let Setup { kind, tag, attempt, message } = Setup::decode(peer, payload, fds)?;
+        self.deliver(Key { kind: kind.counterpart(), peer, tag }, attempt, message)
+    }
+
+    fn gone(&self, _: u32, _: &mut Vec<Deferred>) {}
+
+    fn changed(&self) {
+        self.wake(&mut lock(&self.state));
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod key;
 pub(crate) mod mailbox;
+#[cfg(all(test, loom))]
+mod models;
 pub(crate) mod pending;
 pub(crate) mod run;
 pub(crate) mod wire;

@@ -36,7 +36,7 @@ impl<T: Clone> Pending<T> {
     pub fn get(&self) -> Result<T> {
         match &*lock(&self.cell.state) {
             State::Ready(value) => Ok(value.clone()),
-            State::Failed(error) => Err(error.duplicate()),
+            State::Failed(error) => Err(error.clone()),
             State::Waiting => Err(Error::usage(
                 self.cell.key.kind.op(),
                 format!("{} does not exist yet: call Communicator::setup() first, then get()", self.cell.key),

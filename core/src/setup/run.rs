@@ -11,31 +11,27 @@
 //! they are built on.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-
-use crate::comm::core::Core;
+use super::mailbox::{Message, Offer, SetupMail};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::group::Group;
 use crate::setup::key::Key;
-use crate::setup::mailbox::{Message, Offer};
 
 /// Something that `setup()` makes together with a peer.
 pub(crate) trait Item: Send {
     fn key(&self) -> Key;
 
     /// What the peer needs; `None` while something this is built on does not exist yet.
-    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>>;
+    fn offer(&mut self) -> Option<Result<Offer>>;
 
     /// Makes this end from the peer's offer.
-    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()>;
+    fn build(&mut self, offer: Offer) -> Result<()>;
 
     /// The peer will not build its end, so it never uses what it was offered.
-    fn refused(&mut self, core: &Arc<Core>) {
-        let _ = core;
-    }
+    fn refused(&mut self) {}
 
     /// The end of it: gives out what was built, or the reason why not.
-    fn finish(self: Box<Self>, core: &Arc<Core>, result: Result<()>);
+    fn finish(self: Box<Self>, result: Result<()>);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,24 +58,29 @@ enum Progress {
 }
 
 /// Runs `items` to their ends; the first error in queue order, if there is one.
-pub(crate) fn run(core: &Arc<Core>, items: Vec<Box<dyn Item>>, deadline: Deadline) -> Result<()> {
+pub(crate) fn run(
+    group: &Group,
+    mail: &SetupMail,
+    items: Vec<Box<dyn Item>>,
+    deadline: Deadline,
+) -> Result<()> {
     let mut running: Vec<Running> = items
         .into_iter()
         .enumerate()
         .map(|(place, item)| {
             let key = item.key();
-            let attempt = core.control().with_mailbox(|mailbox| mailbox.begin(key));
+            let attempt = mail.with(|mailbox| mailbox.begin(key));
             Running { place, key, attempt, step: Step::Blocked, item }
         })
         .collect();
     let mut first: Option<(usize, Error)> = None;
     loop {
-        let seen = core.control().version();
+        let seen = mail.version();
         let expired = deadline.expired();
         let mut progress = false;
         let mut left = Vec::with_capacity(running.len());
         for mut one in running {
-            let outcome = match one.advance(core, deadline) {
+            let outcome = match one.advance(group, mail, deadline) {
                 Progress::None if expired => Progress::Ended(Err(one.unmatched())),
                 outcome => outcome,
             };
@@ -94,9 +95,9 @@ pub(crate) fn run(core: &Arc<Core>, items: Vec<Box<dyn Item>>, deadline: Deadlin
                     if let Err(error) = &result
                         && first.as_ref().is_none_or(|(place, _)| one.place < *place)
                     {
-                        first = Some((one.place, error.duplicate()));
+                        first = Some((one.place, error.clone()));
                     }
-                    one.end(core, result);
+                    one.end(group, mail, result);
                 }
             }
         }
@@ -105,49 +106,47 @@ pub(crate) fn run(core: &Arc<Core>, items: Vec<Box<dyn Item>>, deadline: Deadlin
             return first.map_or(Ok(()), |(_, error)| Err(error));
         }
         if !progress {
-            core.control().wait(seen, deadline);
+            mail.wait(seen, deadline);
         }
     }
 }
 
 impl Running {
     /// Takes the next step, if it can be taken.
-    fn advance(&mut self, core: &Arc<Core>, deadline: Deadline) -> Progress {
-        match self.try_advance(core, deadline) {
+    fn advance(&mut self, group: &Group, mail: &SetupMail, deadline: Deadline) -> Progress {
+        match self.try_advance(group, mail, deadline) {
             Ok(progress) => progress,
             Err(error) => Progress::Ended(Err(error)),
         }
     }
 
-    fn try_advance(&mut self, core: &Arc<Core>, deadline: Deadline) -> Result<Progress> {
-        let (control, key) = (core.control(), self.key);
-        control.check(key.kind.op())?;
-        match control.with_mailbox(|mailbox| mailbox.done(key, self.attempt)) {
+    fn try_advance(&mut self, group: &Group, mail: &SetupMail, deadline: Deadline) -> Result<Progress> {
+        let key = self.key;
+        group.check(key.kind.op())?;
+        match mail.with(|mailbox| mailbox.done(key, self.attempt)) {
             Some(Ok(())) if self.step == Step::Built => return Ok(Progress::Ended(Ok(()))),
             Some(Err(error)) => {
-                self.item.refused(core);
+                self.item.refused();
                 return Err(error);
             }
             _ => {}
         }
-        if key.peer != core.rank() {
-            control.check_peer(key.kind.op(), key.peer)?;
-        }
+        group.check_peer(key.kind.op(), key.peer)?;
         match self.step {
-            Step::Blocked => match self.item.offer(core) {
+            Step::Blocked => match self.item.offer() {
                 None => return Ok(Progress::None),
                 Some(offer) => {
                     let offer = offer?;
-                    core.open_link(key.peer, deadline)?;
-                    control.say(key, self.attempt, Message::Offer(offer))?;
+                    group.open_link(key.peer, deadline)?;
+                    mail.say(group, key, self.attempt, Message::Offer(offer))?;
                     self.step = Step::Offered;
                 }
             },
-            Step::Offered => match control.with_mailbox(|mailbox| mailbox.take_offer(key, self.attempt)) {
+            Step::Offered => match mail.with(|mailbox| mailbox.take_offer(key, self.attempt)) {
                 None => return Ok(Progress::None),
                 Some(offer) => {
-                    self.item.build(core, offer)?;
-                    control.say(key, self.attempt, Message::Done(Ok(())))?;
+                    self.item.build(offer)?;
+                    mail.say(group, key, self.attempt, Message::Done(Ok(())))?;
                     self.step = Step::Built;
                 }
             },
@@ -174,21 +173,20 @@ impl Running {
         Error::timeout(kind.op(), message).with_peer(peer)
     }
 
-    fn end(self, core: &Arc<Core>, result: Result<()>) {
-        let control = core.control();
+    fn end(self, group: &Group, mail: &SetupMail, result: Result<()>) {
         if let Err(error) = &result {
             log::debug!("setup: {}: {error}", self.key);
             // The peer's item may be waiting for this one. If it cannot be told, it is gone or will see us go. Once our
             // end was built that has been said, and is not taken back.
-            let reachable = self.key.peer == core.rank() || control.link(self.key.peer).is_some();
+            let reachable = self.key.peer == group.rank() || group.control().link(self.key.peer).is_some();
             if self.step != Step::Built && reachable {
-                let told = control.say(self.key, self.attempt, Message::Done(Err(error.duplicate())));
+                let told = mail.say(group, self.key, self.attempt, Message::Done(Err(error.clone())));
                 if let Err(untold) = told {
                     log::debug!("setup: cannot tell rank {}: {untold}", self.key.peer);
                 }
             }
         }
-        control.with_mailbox(|mailbox| mailbox.end(self.key, self.attempt));
-        self.item.finish(core, result);
+        mail.with(|mailbox| mailbox.end(self.key, self.attempt));
+        self.item.finish(result);
     }
 }

@@ -35,7 +35,7 @@ impl Setup {
                 (w.finish(), Vec::new())
             }
             Message::Done(Err(error)) => {
-                w.u8(2).u32(error.kind() as u32).str(clip(&error.duplicate().to_string()));
+                w.u8(2).u32(error.kind() as u32).str(clip(&error.clone().to_string()));
                 (w.finish(), Vec::new())
             }
         }

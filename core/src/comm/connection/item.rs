@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::{Connection, Counters, Inner};
-use crate::comm::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::setup::key::Key;
 use crate::setup::mailbox::Offer;
@@ -14,11 +13,12 @@ use crate::sync::{AtomicBool, AtomicU32};
 use crate::transport::backend::Backend;
 use crate::transport::endpoint::{EndpointConfig, EndpointWire, Transport};
 use crate::transport::ipc::CudaIpc;
-use crate::transport::{tcp, verbs};
+use crate::transport::{Resources, tcp, verbs};
 
 const OP: &str = "connect";
 
 pub(crate) struct ConnectItem {
+    resources: Arc<Resources>,
     key: Key,
     config: EndpointConfig,
     pending: Pending<Connection>,
@@ -34,20 +34,25 @@ enum Draft {
 }
 
 impl ConnectItem {
-    pub(crate) fn new(key: Key, config: EndpointConfig, pending: Pending<Connection>) -> Self {
-        Self { key, config, pending, draft: None, made: None }
+    pub(crate) fn new(
+        resources: Arc<Resources>,
+        key: Key,
+        config: EndpointConfig,
+        pending: Pending<Connection>,
+    ) -> Self {
+        Self { resources, key, config, pending, draft: None, made: None }
     }
 
-    fn draft(&self, core: &Arc<Core>) -> Result<(Draft, Vec<u8>)> {
+    fn draft(&self) -> Result<(Draft, Vec<u8>)> {
         match self.config.transport {
-            Transport::CudaIpc => Ok((Draft::CudaIpc(CudaIpc::new(core.context())?), Vec::new())),
+            Transport::CudaIpc => Ok((Draft::CudaIpc(CudaIpc::new(&self.resources.context)?), Vec::new())),
             Transport::Ethernet => {
-                let draft = tcp::Draft::new(core, self.key, &self.config)?;
+                let draft = tcp::Draft::new(&self.resources, self.key, &self.config)?;
                 let detail = draft.describe();
                 Ok((Draft::Ethernet(Box::new(draft)), detail))
             }
             Transport::Ib(number) => {
-                let draft = verbs::Draft::new(core, self.key, &self.config, number)?;
+                let draft = verbs::Draft::new(&self.resources, self.key, &self.config, number)?;
                 let detail = draft.describe();
                 Ok((Draft::Verbs(Box::new(draft)), detail))
             }
@@ -60,15 +65,15 @@ impl Item for ConnectItem {
         self.key
     }
 
-    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+    fn offer(&mut self) -> Option<Result<Offer>> {
         let transport = self.config.transport;
-        Some(self.draft(core).map(|(draft, detail)| {
+        Some(self.draft().map(|(draft, detail)| {
             self.draft = Some(draft);
             Offer { body: EndpointWire { transport, detail }.encode(), fds: Vec::new() }
         }))
     }
 
-    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
+    fn build(&mut self, offer: Offer) -> Result<()> {
         let peer = self.key.peer;
         let theirs = EndpointWire::decode(&offer.body).map_err(|error| {
             let message = format!("rank {peer} asked for a transport that this version does not have");
@@ -83,8 +88,8 @@ impl Item for ConnectItem {
         }
         let backend: Box<dyn Backend> = match self.draft.take() {
             Some(Draft::CudaIpc(backend)) => Box::new(backend),
-            Some(Draft::Ethernet(draft)) => Box::new(draft.finish(core, &theirs.detail)?),
-            Some(Draft::Verbs(draft)) => Box::new(draft.finish(core, &theirs)?),
+            Some(Draft::Ethernet(draft)) => Box::new(draft.finish(&self.resources, &theirs.detail)?),
+            Some(Draft::Verbs(draft)) => Box::new(draft.finish(&self.resources, &theirs)?),
             None => {
                 return Err(Error::new(
                     ErrorKind::Internal,
@@ -94,7 +99,7 @@ impl Item for ConnectItem {
             }
         };
         let inner = Inner {
-            core: core.clone(),
+            group: self.resources.group.clone(),
             key: self.key,
             transport: self.config.transport,
             backend,
@@ -106,7 +111,7 @@ impl Item for ConnectItem {
         Ok(())
     }
 
-    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+    fn finish(self: Box<Self>, result: Result<()>) {
         let Self { pending, made, .. } = *self;
         let missing = || Error::new(ErrorKind::Internal, OP, "a connection ended without being made");
         pending.complete(result.and_then(|()| made.ok_or_else(missing)));

@@ -9,10 +9,10 @@ use std::sync::Arc;
 pub(crate) use item::ConnectItem;
 pub(crate) use served::Claim;
 
-use crate::comm::core::Core;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::gpu::Event;
+use crate::group::Group;
 use crate::memory::RegisteredMemory;
 use crate::setup::key::Key;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub struct Connection {
 }
 
 struct Inner {
-    core: Arc<Core>,
+    group: Group,
     key: Key,
     transport: Transport,
     backend: Box<dyn Backend>,
@@ -193,7 +193,7 @@ impl Connection {
         let mut wait = Backoff::new();
         let mark = self.inner.backend.mark()?;
         while !self.inner.backend.is_done(mark)? {
-            self.inner.core.check(OP)?;
+            self.inner.group.check(OP)?;
             if deadline.expired() {
                 let message =
                     format!("operations of the connection to rank {} are not done in time", self.peer());
@@ -249,8 +249,8 @@ impl Connection {
         all
     }
 
-    pub(crate) fn belongs_to(&self, core: &Arc<Core>) -> bool {
-        Arc::ptr_eq(&self.inner.core, core)
+    pub(crate) fn belongs_to(&self, group: &Group) -> bool {
+        self.inner.group.is(group)
     }
 
     /// `Ok` while operations can be asked for.
@@ -262,11 +262,8 @@ impl Connection {
     /// The same but for failures of the connection itself, which its operations find.
     #[inline]
     fn check_peer(&self, op: &'static str) -> Result<()> {
-        self.inner.core.check(op)?;
-        if self.peer() == self.inner.core.rank() {
-            return Ok(());
-        }
-        self.inner.core.control().check_peer(op, self.peer())
+        self.inner.group.check(op)?;
+        self.inner.group.check_peer(op, self.peer())
     }
 
     /// How many signals have come of which somebody was told, for [`await_arrival`](Self::await_arrival).
@@ -295,7 +292,7 @@ impl Connection {
         offset: usize,
         len: usize,
     ) -> Result<Span<'a>> {
-        let own = memory.is_local() && self.peer() == self.inner.core.rank();
+        let own = memory.is_local() && self.peer() == self.inner.group.rank();
         if memory.received_from() != Some(self.peer()) && !own {
             return Err(self.not_theirs(op, memory));
         }
@@ -319,7 +316,7 @@ impl Connection {
         offset: usize,
         len: usize,
     ) -> Result<Span<'a>> {
-        let own = memory.received_from() == Some(self.peer()) && self.peer() == self.inner.core.rank();
+        let own = memory.received_from() == Some(self.peer()) && self.peer() == self.inner.group.rank();
         if !memory.is_local() && !own {
             return Err(Error::usage(
                 op,

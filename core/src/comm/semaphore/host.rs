@@ -61,7 +61,7 @@ impl Host2DeviceSemaphore {
 
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
-        self.ends.ends.core.context()
+        &self.ends.ends.site.exchange.context
     }
 
     /// Signals the peer's device, after the data of all earlier writes of the connection.

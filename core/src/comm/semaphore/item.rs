@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Ends;
 use crate::comm::connection::Connection;
-use crate::comm::core::Core;
+use crate::comm::semaphore::Site;
 use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -33,6 +33,7 @@ pub(crate) trait Flavour: Clone + Send + 'static {
 }
 
 pub(crate) struct SemaphoreItem<S> {
+    site: Arc<Site>,
     key: Key,
     dependency: Dependency<Connection>,
     pending: Pending<S>,
@@ -43,12 +44,17 @@ pub(crate) struct SemaphoreItem<S> {
 }
 
 impl<S: Flavour> SemaphoreItem<S> {
-    pub(crate) fn new(key: Key, dependency: Dependency<Connection>, pending: Pending<S>) -> Self {
-        Self { key, dependency, pending, connection: None, slot: None, held: Vec::new(), made: None }
+    pub(crate) fn new(
+        site: Arc<Site>,
+        key: Key,
+        dependency: Dependency<Connection>,
+        pending: Pending<S>,
+    ) -> Self {
+        Self { site, key, dependency, pending, connection: None, slot: None, held: Vec::new(), made: None }
     }
 
-    fn make_offer(&mut self, core: &Arc<Core>, connection: Connection) -> Result<Offer> {
-        if !connection.belongs_to(core) {
+    fn make_offer(&mut self, connection: Connection) -> Result<Offer> {
+        if !connection.belongs_to(&self.site.exchange.group) {
             return Err(Error::usage(OP, "the connection is of another communicator"));
         }
         if S::NEEDS_MAPPING && connection.transport() != Transport::CudaIpc {
@@ -59,13 +65,13 @@ impl<S: Flavour> SemaphoreItem<S> {
             );
             return Err(Error::usage(OP, message));
         }
-        let slot = core.tokens(S::SIDE)?.claim()?;
-        let words = slot.memory(core, connection.transport())?;
-        let mut export = memory::export(core, &words, self.key.peer)?;
+        let slot = self.site.tokens.pool(S::SIDE)?.claim()?;
+        let words = slot.memory(&self.site.resources, connection.transport())?;
+        let mut export = memory::export(&self.site.exchange, &words, self.key.peer)?;
         self.held.extend(export.hold_ids());
-        let Offer { body, fds } = export.offer(core);
+        let Offer { body, fds } = export.offer(&self.site.exchange);
         self.held.push(HoldId::Token(slot.number()));
-        core.control().hold(HoldId::Token(slot.number()), slot.clone(), self.key.peer);
+        self.site.exchange.ledger.hold(HoldId::Token(slot.number()), slot.clone(), self.key.peer);
         let mut offer = vec![S::NUMBER];
         offer.extend(slot.number().to_le_bytes());
         offer.extend(body);
@@ -80,9 +86,9 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         self.key
     }
 
-    fn offer(&mut self, core: &Arc<Core>) -> Option<Result<Offer>> {
+    fn offer(&mut self) -> Option<Result<Offer>> {
         match self.dependency.outcome()? {
-            Ok(connection) => Some(self.make_offer(core, connection)),
+            Ok(connection) => Some(self.make_offer(connection)),
             Err(error) => {
                 let message = format!("{}: its connection failed: {}", self.key, error.message());
                 Some(Err(Error::new(error.kind(), OP, message).with_peer(self.key.peer)))
@@ -90,7 +96,7 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         }
     }
 
-    fn build(&mut self, core: &Arc<Core>, offer: Offer) -> Result<()> {
+    fn build(&mut self, offer: Offer) -> Result<()> {
         let peer = self.key.peer;
         let invalid = || {
             let message = format!("rank {peer} described its semaphore in an invalid way");
@@ -113,24 +119,24 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
             return Err(Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered"));
         };
-        let mine = slot.memory(core, connection.transport())?;
+        let mine = slot.memory(&self.site.resources, connection.transport())?;
         // Last: from here on the peer's memory and words count as used by us.
-        let theirs = memory::import(core, peer, Offer { body, fds })?;
+        let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds })?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
-        let ends = Ends { core: core.clone(), connection, mine, theirs, slot, their_slot };
+        let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot, their_slot };
         self.made = Some(S::over(ends));
         Ok(())
     }
 
-    fn refused(&mut self, core: &Arc<Core>) {
+    fn refused(&mut self) {
         for id in self.held.drain(..) {
-            core.control().unhold(id, self.key.peer);
+            self.site.exchange.ledger.unhold(id, self.key.peer);
         }
     }
 
-    fn finish(self: Box<Self>, _: &Arc<Core>, result: Result<()>) {
+    fn finish(self: Box<Self>, result: Result<()>) {
         let Self { pending, made, .. } = *self;
         let missing = || Error::new(ErrorKind::Internal, OP, "a semaphore ended without being made");
         pending.complete(result.and_then(|()| made.ok_or_else(missing)));

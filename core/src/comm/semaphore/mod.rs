@@ -21,14 +21,15 @@ use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
 pub use host::{Host2DeviceSemaphore, Host2HostSemaphore};
 pub(crate) use item::{Flavour, SemaphoreItem};
 
+use crate::comm::abort_memory::AbortMemory;
 use crate::comm::connection::Connection;
-use crate::comm::core::Core;
-use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot};
+use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot, Tokens};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive};
-use crate::memory::RegisteredMemory;
 use crate::memory::ledger::HoldId;
+use crate::memory::{Exchange, RegisteredMemory};
+use crate::transport::Resources;
 
 /// A semaphore between the devices of two ranks: `signal` and `wait` are done by kernels, through
 /// [`device_handle`](Self::device_handle). Cheap to clone.
@@ -37,9 +38,18 @@ pub struct Device2DeviceSemaphore {
     ends: Arc<Ends>,
 }
 
+/// What semaphores of a communicator are made with.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) resources: Arc<Resources>,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) abort: Arc<AbortMemory>,
+}
+
 /// What both ends of a semaphore are made of.
 pub(crate) struct Ends {
-    core: Arc<Core>,
+    site: Arc<Site>,
     connection: Connection,
     mine: RegisteredMemory,
     theirs: RegisteredMemory,
@@ -71,7 +81,7 @@ impl Device2DeviceSemaphore {
 
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
-        self.ends.core.context()
+        &self.ends.site.exchange.context
     }
 
     /// `Ok` while signals can still come: the peer is there and the communicator has not failed.
@@ -130,7 +140,7 @@ impl Flavour for Device2DeviceSemaphore {
 
 impl Ends {
     fn abort_handle(&self) -> AbortHandle {
-        self.core.abort_memory().handle_for(self.connection.peer())
+        self.site.abort.handle_for(self.connection.peer())
     }
 
     /// What kernels that wait need.
@@ -170,6 +180,7 @@ impl fmt::Debug for Device2DeviceSemaphore {
 impl Drop for Ends {
     fn drop(&mut self) {
         // Nobody here signals any more: the peer may use its words for another semaphore.
-        self.core.control().give_back(self.connection.peer(), HoldId::Token(self.their_slot), 1);
+        let exchange = &self.site.exchange;
+        exchange.ledger.give_back(&exchange.group, self.connection.peer(), HoldId::Token(self.their_slot), 1);
     }
 }

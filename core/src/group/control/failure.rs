@@ -45,6 +45,7 @@ impl Control {
                 return;
             }
             let links = state.lose(peer, cause);
+            self.tell_gone(&mut state, peer);
             self.wake(&mut state);
             links
         };
@@ -94,7 +95,7 @@ impl Control {
             _ => return,
         }
         if last {
-            state.release_all(peer);
+            self.tell_gone(&mut state, peer);
         }
         self.wake(&mut state);
     }
@@ -117,7 +118,6 @@ impl State {
     /// Takes `peer` out of the group; the links to it.
     fn lose(&mut self, peer: u32, cause: &AbortCause) -> Vec<Link> {
         self.standing[peer as usize] = Standing::Lost(cause.reason.clone());
-        self.release_all(peer);
         std::mem::take(&mut self.lines[peer as usize]).into_iter().map(|line| line.link).collect()
     }
 }

@@ -7,11 +7,9 @@ use std::time::Instant;
 use super::*;
 use crate::abort::Abort;
 use crate::group::peer::tests::info;
-use crate::memory::ledger::HoldId;
+use crate::group::subscriber::{Deferred, Subscriber, Subscribers};
 use crate::net::{Layer, RawStream};
-use crate::setup::key::{Key, Kind};
-use crate::setup::mailbox::{Message, Offer};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// A rank without kernels.
 struct Nobody;
@@ -28,9 +26,48 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
+/// A kind of frame that is not the group's own.
+const KIND: u16 = 77;
+
+/// Keeps what peers send, and what the service thread is told to drop later.
+#[derive(Default)]
+struct Recorder {
+    frames: Mutex<Vec<(u32, Vec<u8>, usize)>>,
+    holds: Mutex<Option<Deferred>>,
+}
+
+impl Recorder {
+    fn has(&self, peer: u32, payload: &[u8], fds: usize) -> bool {
+        lock(&self.frames)
+            .iter()
+            .any(|(from, bytes, count)| (*from, &bytes[..], *count) == (peer, payload, fds))
+    }
+}
+
+impl Subscriber for Recorder {
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Vec<Deferred>) -> Result<()> {
+        lock(&self.frames).push((peer, payload.to_vec(), fds.len()));
+        Ok(())
+    }
+
+    fn gone(&self, _: u32, later: &mut Vec<Deferred>) {
+        later.extend(lock(&self.holds).take());
+    }
+
+    fn changed(&self) {}
+}
+
 /// A group in one process; `hosts` of them.
 fn group(size: u32, hosts: u32) -> Vec<Links> {
     group_with(size, hosts, CommunicatorConfig::default(), |network| network)
+}
+
+/// The same, and what each rank's subscriber heard.
+fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
+    let recorders: Vec<Arc<Recorder>> = (0..size).map(|_| Arc::default()).collect();
+    let subscribe = |rank: u32| Subscribers::default().with(KIND, recorders[rank as usize].clone());
+    let links = group_of(size, 1, CommunicatorConfig::default(), |network| network, subscribe);
+    (links, recorders)
 }
 
 /// The same with other settings, and `wrap` applied to everyone's network.
@@ -39,6 +76,16 @@ fn group_with(
     hosts: u32,
     config: CommunicatorConfig,
     wrap: impl Fn(Network) -> Network,
+) -> Vec<Links> {
+    group_of(size, hosts, config, wrap, |_| Subscribers::default())
+}
+
+fn group_of(
+    size: u32,
+    hosts: u32,
+    config: CommunicatorConfig,
+    wrap: impl Fn(Network) -> Network,
+    subscribe: impl Fn(u32) -> Subscribers,
 ) -> Vec<Links> {
     let config = config.with_interface(Ipv4Addr::LOCALHOST.into());
     let identities: Vec<Identity> = (0..size)
@@ -62,8 +109,15 @@ fn group_with(
             .zip(listeners)
             .map(|(identity, listeners)| {
                 let peers = peers.clone();
-                let control =
-                    Control::new(identity.rank, size, Abort::new(), Arc::new(Nobody), config.peer_timeout);
+                let (abort, subscribers) = (Abort::new(), subscribe(identity.rank));
+                let control = Control::new(
+                    identity.rank,
+                    size,
+                    abort,
+                    Arc::new(Nobody),
+                    subscribers,
+                    config.peer_timeout,
+                );
                 let timeout = config.peer_timeout;
                 s.spawn(move || {
                     let links = Links::serve(control, identity, listeners, timeout).unwrap();
@@ -116,7 +170,7 @@ fn leaving_in_good_order_is_not_a_failure() {
 
 #[test]
 fn a_peer_with_two_links_has_left_when_both_have_ended() {
-    let mut links = group(20, 1);
+    let (mut links, recorders) = recorded(20);
     let (a, b) = (0, 11);
     for (from, to) in [(a, b), (b, a)] {
         // Both open one: what `ensure` would do if they did so at the same time.
@@ -128,13 +182,11 @@ fn a_peer_with_two_links_has_left_when_both_have_ended() {
     let leaver = links.remove(b);
     wait_for("the links were not accepted", || leaver.control.links(a as u32).len() == 2);
     // What is said on one link right before the end counts, whichever link is read first.
-    let key = Key { kind: Kind::MemorySend, peer: a as u32, tag: 3 };
-    leaver.control.say(key, 1, Message::Done(Ok(()))).unwrap();
+    leaver.control.post(a as u32, KIND, b"last words", Vec::new()).unwrap();
     drop(leaver);
     let control = &links[a].control;
     wait_for("BYE did not come", || control.check_peer("x", b as u32).is_err());
-    let key = Key { kind: Kind::MemoryRecv, peer: b as u32, tag: 3 };
-    assert!(control.with_mailbox(|mailbox| mailbox.done(key, 1)).is_some());
+    assert!(recorders[a].has(b as u32, b"last words", 0));
     assert!(!control.abort().is_aborted());
 }
 
@@ -153,7 +205,7 @@ fn a_link_that_ends_without_bye_is_a_lost_peer() {
 
 #[test]
 fn messages_meet_across_lazily_opened_links_with_descriptors() {
-    let links = group(20, 1);
+    let (links, recorders) = recorded(20);
     let (a, b) = (0_u32, 11_u32);
     assert!(links[a as usize].control.link(b).is_none(), "choose ranks without an eager link");
     std::thread::scope(|s| {
@@ -165,20 +217,10 @@ fn messages_meet_across_lazily_opened_links_with_descriptors() {
     });
     for (from, to) in [(a, b), (b, a)] {
         let fd: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let offer = Offer { body: vec![from as u8], fds: vec![fd] };
-        let key = Key { kind: Kind::MemorySend, peer: to, tag: 3 };
-        links[from as usize].control.say(key, 1, Message::Offer(offer)).unwrap();
+        links[from as usize].control.post(to, KIND, &[from as u8], vec![fd]).unwrap();
     }
     for (at, from) in [(b, a), (a, b)] {
-        let key = Key { kind: Kind::MemoryRecv, peer: from, tag: 3 };
-        let got = std::cell::RefCell::new(None);
-        wait_for("the offer did not come", || {
-            let offer = links[at as usize].control.with_mailbox(|mailbox| mailbox.take_offer(key, 1));
-            *got.borrow_mut() = offer;
-            got.borrow().is_some()
-        });
-        let offer = got.take().unwrap();
-        assert_eq!((offer.body, offer.fds.len()), (vec![from as u8], 1));
+        wait_for("the frame did not come", || recorders[at as usize].has(from, &[from as u8], 1));
     }
 }
 
@@ -192,18 +234,14 @@ impl Drop for Traced {
 }
 
 #[test]
-fn what_a_peer_uses_is_held_until_it_gives_it_back_or_leaves() {
-    let mut links = group(3, 1);
+fn the_service_thread_defers_drops_to_callers() {
+    let (mut links, recorders) = recorded(3);
     let (dropped_on, seen) = std::sync::mpsc::channel();
-    let thing = Arc::new(Traced(dropped_on));
-    for peer in [1, 2] {
-        links[0].control.hold(HoldId::Memory(9), thing.clone(), peer);
-    }
-    assert!(!links[0].control.wait_released(Deadline::after(Duration::from_millis(20))));
-    links[1].control.give_back(0, HoldId::Memory(9), 1);
+    *lock(&recorders[0].holds) = Some(Arc::new(Traced(dropped_on)));
     drop(links.remove(2));
-    drop(thing);
-    assert!(links[0].control.wait_released(soon()));
+    wait_for("the departure was not noticed", || links[0].control.check_peer("x", 2).is_err());
+    assert!(seen.try_recv().is_err(), "dropped before anybody called");
+    links[0].control.check("x").unwrap();
     // Not on the service thread, which must not wait for the driver.
     assert_eq!(seen.recv().unwrap(), std::thread::current().id());
 }

@@ -216,7 +216,7 @@ impl Line {
     /// Nothing more is done on it; everybody who waits for one of its channels leaves.
     fn fail(&mut self, error: &Error) {
         log::error!("the proxy gives up the connection to rank {}: {error}", self.connection.peer());
-        self.failure = Some(error.duplicate());
+        self.failure = Some(error.clone());
         for id in &self.semaphores {
             self.ports.fail(*id, error);
         }

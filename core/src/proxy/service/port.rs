@@ -74,7 +74,7 @@ impl Ports {
     /// Tells everybody who waits for it to leave: the reason first, then the kernels.
     pub(super) fn fail(&self, id: SemaphoreId, error: &Error) {
         let state = self.state(id);
-        lock(&state.failure).get_or_insert_with(|| error.duplicate());
+        lock(&state.failure).get_or_insert_with(|| error.clone());
         state.failed.store(true, Ordering::Release);
         self.words.raise(usize::from(id.0));
     }
@@ -86,7 +86,7 @@ impl Ports {
         }
         Err(lock(&state.failure)
             .as_ref()
-            .map_or_else(|| super::registry::unknown_semaphore(id), Error::duplicate))
+            .map_or_else(|| super::registry::unknown_semaphore(id), Error::clone))
     }
 
     /// Nothing under way speaks of this number any more.

@@ -16,13 +16,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
 use super::{Backend, Span};
-use crate::comm::core::Core;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
 use crate::group::links;
 use crate::net::{Address, Listener, Registration, Stream};
 use crate::setup::key::Key;
+use crate::transport::Resources;
 use crate::transport::endpoint::EndpointConfig;
 use crate::wire::{Reader, WireResult, Writer};
 use outbox::{Outbox, SMALL};
@@ -42,11 +42,11 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn new(core: &Core, key: Key, config: &EndpointConfig) -> Result<Self> {
+    pub(crate) fn new(resources: &Resources, key: Key, config: &EndpointConfig) -> Result<Self> {
         let mut draft = Self { key, config: config.clone(), listener: None };
-        if core.rank() < key.peer {
-            let (network, claims) = core.links().for_data(key.peer, key.tag);
-            let ip = interface(core, config)?;
+        if resources.group.rank() < key.peer {
+            let (network, claims) = resources.group.links().for_data(key.peer, key.tag);
+            let ip = interface(resources, config)?;
             draft.listener = Some(network.listen_tcp(ip, claims).map_err(|error| {
                 let message = format!(
                     "{key}: {}; choose an address of this host, with EndpointConfig::with_interface, or an interface, with \
@@ -74,9 +74,14 @@ impl Draft {
     }
 
     /// Connects to the other end, or waits for it in the background.
-    pub(crate) fn finish(self, core: &Arc<Core>, detail: &[u8]) -> Result<Ethernet> {
-        let (peer, reactor) = (self.key.peer, core.data_reactor()?);
-        let wire = Wire::new(core.context(), peer, core.regions().clone(), core.control().clone())?;
+    pub(crate) fn finish(self, resources: &Resources, detail: &[u8]) -> Result<Ethernet> {
+        let (peer, reactor) = (self.key.peer, resources.data_reactor()?);
+        let wire = Wire::new(
+            &resources.context,
+            peer,
+            resources.regions.clone(),
+            resources.group.control().clone(),
+        )?;
         let mut ethernet = Ethernet { wire: wire.clone(), config: self.config, peer, listening: None };
         if let Some(listener) = self.listener {
             let (wire, serving): (Weak<Wire>, Weak<_>) = (Arc::downgrade(&wire), Arc::downgrade(&reactor));
@@ -94,7 +99,7 @@ impl Draft {
             let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
             Error::new(ErrorKind::Remote, "connect", message).with_peer(peer).with_source(error)
         })?;
-        let (network, claims) = core.links().for_data(peer, self.key.tag);
+        let (network, claims) = resources.group.links().for_data(peer, self.key.tag);
         let deadline = Deadline::after(ethernet.config.timeout);
         let stream = network.connect_tcp(&addresses, claims, deadline).map_err(|error| {
             let message = format!(
@@ -111,8 +116,8 @@ impl Draft {
 }
 
 /// The address to listen at.
-fn interface(core: &Core, config: &EndpointConfig) -> Result<IpAddr> {
-    match config.interface.or(core.config().interface) {
+fn interface(resources: &Resources, config: &EndpointConfig) -> Result<IpAddr> {
+    match config.interface.or(resources.interface) {
         Some(ip) => Ok(ip),
         None => links::default_ip(),
     }

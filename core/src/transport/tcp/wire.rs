@@ -105,7 +105,7 @@ impl Wire {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Whether the counted frames up to `mark` have landed at the peer.
@@ -337,7 +337,7 @@ impl Wire {
     fn fail(&self, why: &Error, tell: bool) {
         let op = "connection";
         let message = format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
-        let error = Error::new(why.kind(), op, message).with_peer(self.peer).with_source(why.duplicate());
+        let error = Error::new(why.kind(), op, message).with_peer(self.peer).with_source(why.clone());
         {
             let mut failure = lock(&self.failure);
             if failure.is_some() {

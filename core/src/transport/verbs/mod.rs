@@ -20,7 +20,6 @@ mod tests;
 use std::sync::Arc;
 
 use super::{Backend, ConnectionCounters, Span};
-use crate::comm::core::Core;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
@@ -28,6 +27,7 @@ use crate::rdma::{
     Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
 };
 use crate::setup::key::Key;
+use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
 use crate::transport::verbs::nics::Nic;
 use crate::wire::{Reader, WireResult, Writer};
@@ -56,9 +56,9 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn new(core: &Core, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
-        let nics = core.nics()?;
-        let nic = core.nic(number)?;
+    pub(crate) fn new(resources: &Resources, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
+        let nics = resources.nics()?;
+        let nic = resources.nic(number)?;
         let settings = config.ib.as_ref().unwrap_or(nics.settings());
         settings.check()?;
         let port = nic.port(settings)?;
@@ -96,7 +96,7 @@ impl Draft {
     }
 
     /// Connects the queue pairs.
-    pub(crate) fn finish(self, core: &Arc<Core>, theirs: &EndpointWire) -> Result<Verbs> {
+    pub(crate) fn finish(self, resources: &Resources, theirs: &EndpointWire) -> Result<Verbs> {
         const OP: &str = "connect";
         let peer = self.key.peer;
         let (signal, addresses) = decode(&theirs.detail).map_err(|error| {
@@ -131,7 +131,7 @@ impl Draft {
             Error::new(error.kind(), OP, message).with_peer(peer).with_code(error.code()).with_source(error)
         })?;
         let road = Road::open(road::Parts {
-            core,
+            resources,
             peer,
             nic: self.nic.clone(),
             queue_pairs,

@@ -14,9 +14,8 @@ use super::super::completion::Completion;
 use super::arrivals::{Arrivals, Flow, RECEIVE};
 use super::issue::{Ask, INLINE, Operation};
 use super::lane::{Keep, Lane};
-use crate::comm::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Event, PinnedBuffer, Stream};
+use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::group::control::Control;
 use crate::net::{Interest, Next, Pollable, Registration};
 use crate::rdma::{
@@ -24,6 +23,7 @@ use crate::rdma::{
     QpCounters, QueuePair, ReadyToSend,
 };
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::transport::Resources;
 use crate::transport::endpoint::IbSignal;
 use crate::transport::verbs::nics::{Nic, Watcher};
 
@@ -84,7 +84,7 @@ pub(super) struct Mark {
 
 /// What a road is made of.
 pub(super) struct Parts<'a> {
-    pub(super) core: &'a Arc<Core>,
+    pub(super) resources: &'a Resources,
     pub(super) peer: u32,
     pub(super) nic: Arc<Nic>,
     pub(super) queue_pairs: Vec<QueuePair<ReadyToSend>>,
@@ -96,10 +96,10 @@ pub(super) struct Parts<'a> {
 
 impl Road {
     pub(super) fn open(parts: Parts<'_>) -> Result<Arc<Self>> {
-        let Parts { core, peer, nic, queue_pairs, completions, channel, max_message, signal } = parts;
+        let Parts { resources, peer, nic, queue_pairs, completions, channel, max_message, signal } = parts;
         let landing = match signal {
             IbSignal::Write | IbSignal::Immediate => None,
-            IbSignal::Atomic => Some(landing(core, &nic)?),
+            IbSignal::Atomic => Some(landing(&resources.context, &nic)?),
         };
         let wakes = signal == IbSignal::Immediate;
         let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
@@ -124,8 +124,8 @@ impl Road {
             arrivals: wakes.then(Arrivals::default),
             done: AtomicU64::new(0),
             device: ManuallyDrop::new(OnDevice {
-                completion: Completion::new(core.context())?,
-                stream: Stream::new(core.context())?,
+                completion: Completion::new(&resources.context)?,
+                stream: Stream::new(&resources.context)?,
                 landing,
             }),
             failed: AtomicBool::new(false),
@@ -133,10 +133,10 @@ impl Road {
             serviced: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             registration: OnceLock::new(),
-            control: core.control().clone(),
+            control: resources.group.control().clone(),
             nic,
         });
-        let registration = core.data_reactor()?.reserve();
+        let registration = resources.data_reactor()?.reserve();
         let watcher: Arc<dyn Watcher> = road.clone();
         road.nic.watch(Arc::downgrade(&watcher));
         registration.serve(road.clone());
@@ -150,7 +150,7 @@ impl Road {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.duplicate()))
+        lock(&self.failure).as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
@@ -358,8 +358,7 @@ impl Road {
             if failure.is_none() {
                 let message = format!("the verbs connection to rank {} has failed", self.peer);
                 let error = Error::new(why.kind(), "connection", message);
-                *failure =
-                    Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.duplicate()));
+                *failure = Some(error.with_peer(self.peer).with_code(why.code()).with_source(why.clone()));
             }
         }
         if !self.failed.swap(true, Ordering::AcqRel) {
@@ -474,12 +473,12 @@ impl fmt::Debug for Road {
 }
 
 /// Eight bytes that the NIC writes and nobody reads.
-fn landing(core: &Core, nic: &Nic) -> Result<MemoryRegion> {
+fn landing(context: &Context, nic: &Nic) -> Result<MemoryRegion> {
     if nic.context.attributes().atomics == Atomics::None {
         let message = format!("{} has no atomics; use IbSignal::Write", nic.context.device().name());
         return Err(Error::new(ErrorKind::Unsupported, "connect", message));
     }
-    let word = Arc::new(PinnedBuffer::new(core.context(), size_of::<u64>())?);
+    let word = Arc::new(PinnedBuffer::new(context, size_of::<u64>())?);
     let at = word.host_ptr().as_ptr();
     // SAFETY: the region keeps the buffer.
     unsafe { nic.domain.register(at, size_of::<u64>(), Access::FLAGS, word) }

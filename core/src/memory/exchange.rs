@@ -1,0 +1,24 @@
+//! The memory that a communicator's ranks have named to each other.
+
+use std::sync::Arc;
+
+use super::{Imports, Ledger, Regions};
+use crate::gpu::Context;
+use crate::group::Group;
+
+/// What exporting and importing memory needs. Received memory holds it, and the group with it.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) context: Context,
+    pub(crate) group: Group,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) imports: Imports,
+}
+
+impl Exchange {
+    pub(crate) fn new(context: Context, group: Group, ledger: Arc<Ledger>) -> Arc<Self> {
+        let (regions, imports) = (Arc::default(), Imports::default());
+        Arc::new(Self { context, group, ledger, regions, imports })
+    }
+}
