@@ -41,12 +41,15 @@ enum Mapped {
     Host(Arc<HostBuffer>),
 }
 
-/// What a peer said about a memory of its own, beside how to map it. Gives it back when dropped.
+/// This rank's hold on a memory of a peer, and what the peer said about it beside how to map it. Whatever uses the memory
+/// holds this: handles, and operations until they are acknowledged. The drop of the last gives back what the peer keeps for it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     exchange: Arc<Exchange>,
     from: u32,
     region: Option<u64>,
+    /// What else the peer keeps until then.
+    with: Option<HoldId>,
     keys: Vec<RemoteKey>,
 }
 
@@ -69,15 +72,15 @@ impl Remote {
     #[cfg(test)]
     pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
         let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { exchange: self.exchange.clone(), from: self.from, region: None, keys }
+        Self { exchange: self.exchange.clone(), from: self.from, region: None, with: None, keys }
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if let Some(number) = self.region {
-            let exchange = &self.exchange;
-            exchange.ledger.give_back(&exchange.group, self.from, HoldId::Region(number), 1);
+        let Exchange { ledger, group, .. } = &*self.exchange;
+        for id in self.region.map(HoldId::Region).into_iter().chain(self.with) {
+            ledger.give_back(group, self.from, id, 1);
         }
     }
 }
@@ -119,8 +122,14 @@ impl Drop for Import {
     }
 }
 
-/// The memory that rank `from` described in `offer`, usable on this rank's device.
-pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer) -> Result<RegisteredMemory> {
+/// The memory that rank `from` described in `offer`, usable on this rank's device. `from` keeps `with` until nothing here uses
+/// the memory any more.
+pub(crate) fn import(
+    exchange: &Arc<Exchange>,
+    from: u32,
+    offer: Offer,
+    with: Option<HoldId>,
+) -> Result<RegisteredMemory> {
     let wire = MemoryWire::decode(&offer.body, offer.fds.len()).map_err(|error| {
         Error::new(ErrorKind::Remote, OP, format!("rank {from} described its memory in an invalid way"))
             .with_peer(from)
@@ -129,7 +138,7 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer) -> Resul
     let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
     // Before anything can fail: whatever happens, the peer gets back what it holds for us.
     let keys = wire.keys.clone();
-    let remote = Arc::new(Remote { exchange: exchange.clone(), from, region: wire.region, keys });
+    let remote = Arc::new(Remote { exchange: exchange.clone(), from, region: wire.region, with, keys });
     let place = match wire.way {
         Way::Unmapped => Place::Elsewhere,
         Way::Process => of_this_process(exchange, from, &wire)?,
@@ -142,6 +151,8 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer) -> Resul
             }
         }
     };
+    // A stream that uses the memory keeps its place, and so the hold on it.
+    let place = place.keeping(&(remote.clone() as KeepAlive));
     let (context, transports) = (exchange.context.clone(), wire.transports);
     Ok(RegisteredMemory { place, len, context, transports, origin: Origin::Received { remote, offset: 0 } })
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Exchange, Export, RegisteredMemory};
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::ledger::HoldId;
 use crate::setup::key::Key;
@@ -37,7 +38,7 @@ impl Item for SendItem {
     }
 
     /// The peer's offer to receive has nothing in it.
-    fn build(&mut self, _: Offer) -> Result<()> {
+    fn build(&mut self, _: Offer, _: Deadline) -> Result<()> {
         Ok(())
     }
 
@@ -74,8 +75,8 @@ impl Item for RecvItem {
         Some(Ok(Offer::default()))
     }
 
-    fn build(&mut self, offer: Offer) -> Result<()> {
-        self.made = Some(super::import(&self.exchange, self.key.peer, offer)?);
+    fn build(&mut self, offer: Offer, _: Deadline) -> Result<()> {
+        self.made = Some(super::import(&self.exchange, self.key.peer, offer, None)?);
         Ok(())
     }
 

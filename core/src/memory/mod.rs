@@ -30,9 +30,8 @@ pub(crate) use regions::Regions;
 
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive};
-use crate::rdma::{Access, MemoryRegion};
+use crate::rdma::MemoryRegion;
 use crate::transport::endpoint::{Transport, Transports};
-use crate::transport::verbs::nics::Nic;
 use crate::volatile::VolatileSlice;
 
 /// A range of device or host memory that connections and channels can use: of this rank, or received from another.
@@ -167,14 +166,14 @@ impl RegisteredMemory {
         self
     }
 
-    /// The same, registered with `nics` for `access`.
-    pub(crate) fn on_nics(mut self, nics: &[Arc<Nic>], access: Access) -> Result<Self> {
-        if let Origin::Local { nics: known, .. } = &mut self.origin {
-            let register = |nic: &Arc<Nic>| Ok((nic.number(), nic.register(&self.place, access)?));
-            let regions = Arc::new(nics.iter().map(register).collect::<Result<Vec<_>>>()?);
-            *known = Some(OnNics { regions, offset: 0 });
+    /// The same, registered with NIC `number` as `region`, which covers exactly this memory.
+    pub(crate) fn with_region(mut self, number: u8, region: MemoryRegion) -> Self {
+        if let Origin::Local { nics, .. } = &mut self.origin {
+            let known = nics.iter().flat_map(|on| on.regions.iter().cloned());
+            let regions = Arc::new(known.chain([(number, region)]).collect());
+            *nics = Some(OnNics { regions, offset: 0 });
         }
-        Ok(self)
+        self
     }
 
     /// What it is to NIC `number`, and where in that it begins.

@@ -24,8 +24,8 @@ pub(crate) trait Item: Send {
     /// What the peer needs; `None` while something this is built on does not exist yet.
     fn offer(&mut self) -> Option<Result<Offer>>;
 
-    /// Makes this end from the peer's offer.
-    fn build(&mut self, offer: Offer) -> Result<()>;
+    /// Makes this end from the peer's offer, before `deadline`.
+    fn build(&mut self, offer: Offer, deadline: Deadline) -> Result<()>;
 
     /// The peer will not build its end, so it never uses what it was offered.
     fn refused(&mut self) {}
@@ -145,7 +145,7 @@ impl Running {
             Step::Offered => match mail.with(|mailbox| mailbox.take_offer(key, self.attempt)) {
                 None => return Ok(Progress::None),
                 Some(offer) => {
-                    self.item.build(offer)?;
+                    self.item.build(offer, deadline)?;
                     mail.say(group, key, self.attempt, Message::Done(Ok(())))?;
                     self.step = Step::Built;
                 }

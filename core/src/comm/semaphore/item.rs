@@ -7,6 +7,7 @@ use super::Ends;
 use crate::comm::connection::Connection;
 use crate::comm::semaphore::Site;
 use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::memory::ledger::HoldId;
@@ -96,7 +97,7 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         }
     }
 
-    fn build(&mut self, offer: Offer) -> Result<()> {
+    fn build(&mut self, offer: Offer, _: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let invalid = || {
             let message = format!("rank {peer} described its semaphore in an invalid way");
@@ -120,12 +121,13 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
             return Err(Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered"));
         };
         let mine = slot.memory(&self.site.resources, connection.transport())?;
-        // Last: from here on the peer's memory and words count as used by us.
-        let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds })?;
+        // Last: from here on the peer keeps memory and slot until nothing of this rank uses them.
+        let with = Some(HoldId::Token(their_slot));
+        let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds }, with)?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
-        let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot, their_slot };
+        let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot };
         self.made = Some(S::over(ends));
         Ok(())
     }

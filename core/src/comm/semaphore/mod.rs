@@ -27,7 +27,6 @@ use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side,
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive};
-use crate::memory::ledger::HoldId;
 use crate::memory::{Exchange, RegisteredMemory};
 use crate::transport::Resources;
 
@@ -54,7 +53,6 @@ pub(crate) struct Ends {
     mine: RegisteredMemory,
     theirs: RegisteredMemory,
     slot: Arc<TokenSlot>,
-    their_slot: u64,
 }
 
 /// The counters of one end at one moment, for debugging: kernels may be changing them.
@@ -174,13 +172,5 @@ impl Ends {
 impl fmt::Debug for Device2DeviceSemaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ends.describe("Device2DeviceSemaphore", f)
-    }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // Nobody here signals any more: the peer may use its words for another semaphore.
-        let exchange = &self.site.exchange;
-        exchange.ledger.give_back(&exchange.group, self.connection.peer(), HoldId::Token(self.their_slot), 1);
     }
 }
