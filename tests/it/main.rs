@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod channels;
+mod churn;
 mod collectives;
 mod conformance;
 mod data;

@@ -377,6 +377,12 @@ impl Communicator {
         ))
     }
 
+    /// How many things of this rank are kept because a peer uses them: memory, semaphore slots. For tests.
+    #[doc(hidden)]
+    pub fn held_by_peers(&self) -> usize {
+        self.shared.exchange.ledger.len()
+    }
+
     /// The next tag of the library's own. The same on all ranks as long as all ask for them in the same order.
     pub(crate) fn next_internal_tag(&self) -> u64 {
         let mut queue = lock(&self.setup.queue);

@@ -126,6 +126,11 @@ impl Ledger {
         lock(&self.holds).hold(id, keep, peer);
     }
 
+    /// How many things are held.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.holds).held.len()
+    }
+
     /// Takes one receipt back that `peer` is known not to use.
     pub(crate) fn unhold(&self, id: HoldId, peer: u32) {
         let released = lock(&self.holds).release(id, peer, 1);
