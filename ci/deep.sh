@@ -90,6 +90,8 @@ soak() {
 loss() {
     AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
 }
+# Everything of a communicator made and dropped in random order while traffic runs, over every transport.
+churn() { AQUEDUCT_TEST_ROUNDS=1000 tests 900 -p aqueduct-tests --test it churn:: -- --nocapture --test-threads=1; }
 # Every test again and again, more at a time than there are cores: what only fails when threads meet badly.
 again() {
     local round
@@ -155,5 +157,6 @@ lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
 lane soak soak
 lane loss loss
+lane churn churn
 lane again again
 finish

@@ -338,7 +338,7 @@ impl Duplex {
         }
         if let Some(count) = turn.acknowledged {
             lock(&self.outbox).acknowledge(count)?;
-            self.acknowledged.store(count, Ordering::Release);
+            self.acknowledged.fetch_max(count, Ordering::AcqRel);
             self.completion.reach(count);
         }
         Ok(())
@@ -422,6 +422,8 @@ impl Pollable for Duplex {
         match next {
             Next::Wait(_) => {
                 let mut outbox = lock(&self.outbox);
+                // Operations may have been taken before there was a socket.
+                outbox.must_watch();
                 let activity = outbox.look_for_idleness();
                 if activity == Activity::Idle
                     && let Some(socket) = self.socket.get()
