@@ -223,6 +223,27 @@ fn closed_while_held(rank: Rank, endpoint: &EndpointConfig) {
     }
 }
 
+/// A signal that waits for room holds up nobody who only looks at the counters.
+fn signal_waits_for_room(rank: Rank, endpoint: &EndpointConfig) {
+    let endpoint = endpoint.clone().with_max_outstanding(1).with_timeout(Duration::from_secs(10));
+    let end = End::new(rank, &endpoint);
+    let semaphore = end.semaphore(0).unwrap();
+    let gate = end.hold_back();
+    // What is held back fills the queue of a connection that has one.
+    std::thread::scope(|scope| {
+        let signals = scope.spawn(|| (0..3).try_for_each(|_| semaphore.signal()));
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            semaphore.counters().unwrap();
+        }
+        gate.open();
+        signals.join().unwrap().unwrap();
+    });
+    end.connection.flush(soon()).unwrap();
+    (0..3).for_each(|_| semaphore.wait(soon()).unwrap());
+    end.rank.barrier();
+}
+
 fn soon_after(ms: u64) -> aqueduct::Deadline {
     aqueduct::Deadline::after(Duration::from_millis(ms))
 }
@@ -276,4 +297,5 @@ instances! {
     no_signal_reaches_the_next_semaphore: slot_used_again;
     what_was_accepted_is_delivered_after_everything_was_dropped: everything_dropped;
     closing_waits_for_what_was_accepted: closed_while_held;
+    counters_are_read_while_a_signal_waits_for_room: signal_waits_for_room;
 }
