@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What looking at the abort word costs: two builds in turns, medians, their ratio.
+"""Cost of reading the abort word: measures two builds alternately and prints their medians and the ratio.
 
     benches/abort_check.py AQUEDUCT AQUEDUCT_WITHOUT GPUS [ROUNDS]
 
@@ -16,7 +16,7 @@ import tempfile
 
 
 def measure(binary, ranks, arguments):
-    """Microseconds of the first row."""
+    """Time of the first row in microseconds."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
         command = [binary, "run", "--no-prefix", "-n", str(ranks), "--", os.path.abspath(binary), "perf", *arguments, "-J", path]

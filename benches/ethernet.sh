@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Connections over TCP beside what TCP gives here: windowed writes of 1 MiB beside iperf3 with one stream, and a write of
-# 8 bytes with its signal beside sockperf's ping-pong. Loopback, host memory. Turn by turn, medians of ROUNDS (default 5).
+# Compares connections over TCP with other TCP programs: windowed writes of 1 MiB with iperf3 on one stream, and an 8-byte
+# write with its signal with sockperf's ping-pong. Loopback, host memory, alternating, medians of ROUNDS (default 5).
 #
 #   benches/ethernet.sh [PATH OF THE aqueduct COMMAND]
 #
-# A peer that is not installed is left out, and the last lines say so.
+# If one of these programs is not installed, the last lines say so and give our figure alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 aqueduct=${1:-${CARGO_TARGET_DIR:-target}/release/aqueduct}
 rounds=${ROUNDS:-5}
 [ -x "$aqueduct" ] || { echo "ethernet: no $aqueduct: cargo build --release -p aqueduct-tools"; exit 1; }
-# The device does not matter here; the software device is everywhere.
+# Only host memory is used, so the software device is enough.
 export AQUEDUCT_DRIVER=${AQUEDUCT_DRIVER:-soft}
 port=${PORT:-15201}
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null' EXIT
 
-# Runs a server until the client command is done; the client's output.
-beside() { # SERVER COMMAND -- CLIENT COMMAND
+# Runs a server while the client command runs, and prints the client's output.
+with_server() { # SERVER COMMAND -- CLIENT COMMAND
     local command=()
     while [ "$1" != -- ]; do command+=("$1"); shift; done
     shift
@@ -30,15 +30,15 @@ beside() { # SERVER COMMAND -- CLIENT COMMAND
     server=
 }
 iperf() { # GB/s
-    beside iperf3 -s -1 -p "$port" -- iperf3 -c 127.0.0.1 -p "$port" -t 2 -l 1M -f m |
+    with_server iperf3 -s -1 -p "$port" -- iperf3 -c 127.0.0.1 -p "$port" -t 2 -l 1M -f m |
         awk '/receiver/ { for (i = 2; i <= NF; i++) if ($i == "Mbits/sec") print $(i - 1) / 8000 }'
 }
-sockperf_tcp() { # microseconds one way; on ports that no connection of the last minute has used
+sockperf_tcp() { # microseconds, half a round trip; each round uses a new port, because closed connections block a port for a minute
     local port=$((port + 1 + round))
-    beside sockperf server --tcp -i 127.0.0.1 -p "$port" -- sockperf ping-pong --tcp -i 127.0.0.1 -p "$port" -t 2 -m 14 |
+    with_server sockperf server --tcp -i 127.0.0.1 -p "$port" -- sockperf ping-pong --tcp -i 127.0.0.1 -p "$port" -t 2 -m 14 |
         sed -n 's/.*Summary: Latency is \([0-9.]*\) usec.*/\1/p'
 }
-# Column COLUMN of the only row, if nothing was wrong.
+# Prints column COLUMN of the only row, if no value was wrong.
 ours() { # COLUMN ARGUMENTS...
     local column=$1
     shift
@@ -49,7 +49,7 @@ writes() { ours algbw_gbs write -b 1M -e 1M -n "${WINDOWS:-60}"; }
 latency() { ours time_us write-lat -b 8 -e 8 -n 50000; }
 
 median() { sort -n | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)] }'; }
-# alternate NAME OURS PEER PROGRAM UNIT WANTED
+# alternate NAME OURS PEER PROGRAM UNIT WANTED: measures both alternately and prints both medians and their ratio.
 failed=0
 alternate() {
     local name=$1 mine=$2 peer=$3 program=$4 unit=$5 limit=$6 round a=() b=()

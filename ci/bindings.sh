@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates the checked-in bindings of sys/cuda-driver-sys (pinned cuda.h) and sys/rdma-core-sys (libibverbs-dev of
-# Debian 12), fails when they differ from what is checked in, and checks the layouts with a C compiler. A maintainer's
-# tool: users never need it.
+# Debian 12), fails if they differ from the checked-in text, and checks the layouts with a C compiler. This is a
+# maintainer's tool that users never need.
 #
 #   ci/bindings.sh          compare; exit 1 on a difference
 #   ci/bindings.sh --bless  write the new text
@@ -38,8 +38,9 @@ trap 'rm -rf "$out"' EXIT
 status=0
 
 listed() { awk '!/^#/ && NF { printf "%s%s", sep, (NF > 3 ? $4 : $1); sep = "|" }' "$1/functions.txt"; }
+declared= # functions whose older ABI we call and whose signature the pinned header no longer declares
 generate() { # HEADER BINDGEN-ARGUMENT...
-    echo "#include <$1>" >"$out/wrapper.h"
+    { echo "#include <$1>"; echo "$declared"; } >"$out/wrapper.h"
     shift
     bindgen "$out/wrapper.h" --no-doc-comments --use-core --merge-extern-blocks \
         --default-enum-style newtype --with-derive-default --no-prepend-enum-name \
@@ -53,23 +54,26 @@ compare() { # CRATE HEADER FILE...
         if [ "$bless" = --bless ]; then
             cp "$out/$file.rs" "$crate/src/$file.rs"
         elif ! diff -u "$crate/src/$file.rs" "$out/$file.rs"; then
-            echo "bindings: $crate/src/$file.rs is not what $header gives; run ci/bindings.sh --bless" >&2
+            echo "bindings: $crate/src/$file.rs differs from what $header gives; run ci/bindings.sh --bless" >&2
             status=1
         fi
     done
 }
 
 crate=sys/cuda-driver-sys
+declared='CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
+    CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out);'
 generate cuda.h --allowlist-function "$(listed $crate)" \
-    --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*)(_enum|_st|_flags)?.*' \
+    --allowlist-type 'CU(device_attribute|pointer_attribute|function_attribute|stream_flags|event_flags|ctx_flags|memhostalloc|jit.*|stream.*|graph.*|mem.*|multicast.*|uuid|result|limit|ipc.*|launch.*|flush.*|event.*|driverProc.*|userObject.*)(_enum|_st|_flags)?.*' \
     --allowlist-var 'CU_(MEMHOSTALLOC|MEMHOSTREGISTER|IPC|STREAM_(LEGACY|PER_THREAD)|LAUNCH_PARAM|TRSF|PARAM).*' --allowlist-var 'CUDA_VERSION' \
     -- -I"$CUDA_INCLUDE"
 python3 ci/bindings.py cuda $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs"
 compare $crate "$pin" bindings table
 
-# The lock types differ between architectures: libc has them all. Flow steering, device memory and the like are only
-# pointed to.
+# The lock types differ between architectures and come from libc. Flow steering, device memory and the like occur only
+# behind pointers.
 crate=sys/rdma-core-sys
+declared=
 generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send_flags|wc_flags)' --allowlist-function "$(listed $crate)" \
     --allowlist-type 'verbs_context|ib_uverbs_query_port_flags|ibv_(gid_type|gid_entry|access_flags|atomic_cap|device_attr_ex|device_cap_flags|event_type|fork_status|mtu|port_state|port_cap_flags|qp_attr_mask|qp_state|qp_type|send_flags|wc|wc_flags|wc_opcode|wc_status|wr_opcode|recv_wr|send_wr|grh)' \
     --allowlist-var 'IBV_(ACCESS|LINK_LAYER|QPF|SYSFS).*' \
@@ -79,7 +83,7 @@ generate infiniband/verbs.h --bitfield-enum 'ibv_(qp_attr_mask|access_flags|send
 python3 ci/bindings.py verbs $crate/functions.txt "$out/all.rs" "$out/bindings.rs" "$out/table.rs" "$out/layout.rs"
 compare $crate "rdma-core $rdma_core" bindings table layout
 
-# What libclang found must be what the C compiler sees; and a program with all of it linked statically must start.
+# The layouts that libclang found must be those of the C compiler, and a statically linked program must start.
 VERBS_INCLUDE=$VERBS_INCLUDE timeout 300 cargo test --quiet -p aqueduct-rdma-core-sys --test layout -- --ignored
 archives='-l:libibverbs.a -l:librxe-rdmav34.a'
 linker='-C link-arg=-Wl,--start-group'

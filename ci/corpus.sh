@@ -4,8 +4,8 @@
 #
 #   NVCC=/path/to/nvcc [CCCL=/path/to/cccl/include] ci/corpus.sh [--check] [corpus|library]
 #
-# With --check nothing is written: a difference between the emitted and the checked-in text is a failure.
-# CCCL is only needed when nvcc does not find <cuda/atomic> by itself. CUDA 13.0 is what made the present files;
+# With --check the script writes nothing and fails if the emitted text differs from the checked-in one.
+# CCCL is only needed if nvcc does not find <cuda/atomic> by itself. CUDA 13.0 made the present files;
 # its lowest architecture is compute_75.
 set -euo pipefail
 
@@ -19,12 +19,12 @@ if [[ "${1:-}" == --check ]]; then
 fi
 what=${1:-corpus library}
 
-emit() { # source architecture [flag]; flags and folder, where it goes, are the caller's
+emit() { # source architecture [flag]; the caller sets `flags` and the output `folder`
     local out="$folder${1%.cu}.$2${3:-}.ptx" made
     made="$(mktemp)"
     "$NVCC" "${flags[@]}" ${3:+"$3"} "-arch=compute_${2#sm_}" "$1" -o "$made"
-    # The header names the compiler's build, .file the machine's folders, and internal names bear a hash of the source's
-    # path (in line information as bytes); none of these is under test.
+    # Remove what differs between machines: the compiler's build in the header, folders in .file, and in internal names
+    # a hash of the source's path (in line information as bytes).
     sed -i -E -e '/^\/\/ Compiler Build ID/d' -e '/^\/\/ Cuda compilation tools/d' -e 's|(\.file.*")[^"]*/|\1|' \
         -e 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g' \
         -e 's/(95,73,78,84,69,82,78,65,76,95,)([0-9]+,){8}95,/\148,48,48,48,48,48,48,48,95,/' "$made"
@@ -49,12 +49,12 @@ corpus() {
         case "$source" in
             bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
             half_math.cu | ping_pong.cu) emit "$source" sm_75; emit "$source" sm_90 ;;
-            # Line information brings .file, .loc and .section.
+            # Line information adds .file, .loc and .section.
             reduction.cu) emit "$source" sm_75; emit "$source" sm_75 -lineinfo ;;
             *) emit "$source" sm_75 ;;
         esac
     done
-    [[ $check == no ]] || echo "corpus: $count sources give what is checked in"
+    [[ $check == no ]] || echo "corpus: $count sources give the checked-in text"
 }
 
 library() {
@@ -65,7 +65,7 @@ library() {
         emit "$(basename "$source")" sm_75
         cd "$OLDPWD"
     done
-    [[ $check == no ]] || echo "library: $count sources give what is checked in"
+    [[ $check == no ]] || echo "library: $count sources give the checked-in text"
 }
 
 for set in $what; do (set -e; "$set"); done

@@ -39,6 +39,22 @@ step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
+# The tools of compute-sanitizer over every kernel of the self-test. Each fails on findings.
+sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)}
+not_run=()
+if [ -n "$sanitizer" ]; then
+    for tool in memcheck racecheck synccheck initcheck; do
+        step "sanitizer-$tool" 600 env AQUEDUCT_TIMEOUT=300 AQUEDUCT_PEER_TIMEOUT=60 "$sanitizer" --tool "$tool" \
+            --target-processes all --error-exitcode 9 "$BIN/aqueduct" selftest --quick
+        # A process that is not the first does not pass its tool's exit status on.
+        if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]' "$out/sanitizer-$tool.txt"; then
+            failed+=("sanitizer-$tool (findings)")
+            grep -E '^=========' "$out/sanitizer-$tool.txt" | head -n 40
+        fi
+    done
+else
+    not_run+=("compute-sanitizer (not found; set COMPUTE_SANITIZER to its path)")
+fi
 if [ "$gpus" -gt 1 ]; then
     run="$BIN/aqueduct run --no-prefix -n"
     pairs=$((gpus / 2 * 2))
@@ -77,6 +93,7 @@ fi
 if [ "$gpus" -gt 1 ] && [ -x "$BIN/aqueduct-without-abort-check" ]; then
     step abort-check 400 python3 benches/abort_check.py "$BIN/aqueduct" "$BIN/aqueduct-without-abort-check" "$gpus"
 fi
+[ ${#not_run[@]} = 0 ] || echo "hardware: NOT RUN: ${not_run[*]}"
 if [ ${#failed[@]} -gt 0 ]; then
     echo "hardware: FAILED: ${failed[*]}"
     exit 1

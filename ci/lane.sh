@@ -1,4 +1,4 @@
-# Sourced by ci/test.sh and ci/deep.sh with their arguments: runs lanes one after the other and sums them up.
+# Sourced by ci/test.sh and ci/deep.sh with their arguments: runs lanes one after the other and prints a summary.
 set -uo pipefail
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=1
 mkdir -p .cache/ci
@@ -7,8 +7,8 @@ began=$SECONDS
 passed=0 failed=0 not_run=0
 summary=()
 
-# lane NAME COMMAND...: exit 0 passed, 77 not run (its last line of output says why), anything else failed. The command
-# runs in a subshell without input. CPU seconds tell a slow machine from a slow lane.
+# lane NAME COMMAND...: exit status 0 is passed, 77 not run (the last line of output says why), any other failed. The
+# command runs in a subshell without input. CPU seconds distinguish a slow lane from a busy machine.
 lane() {
     local name=$1 start=$SECONDS cpu log status took
     shift
@@ -26,10 +26,10 @@ lane() {
     esac
 }
 
-# Of this shell and of all its children that have ended.
+# CPU seconds of this shell and of all its children that have exited.
 cpu_seconds() { awk '{ print int(($14 + $15 + $16 + $17) / hz) }' hz="$(getconf CLK_TCK)" "/proc/$$/stat"; }
 
-# The last lines, and the exit status of the whole.
+# Prints the summary. The exit status is 0 if no lane failed and at least one passed.
 finish() {
     echo
     printf '%s\n' "${summary[@]}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Who may use whom: between packages, and between the layers inside core. Proves first, on planted violations, that
-# it can fail. Needs cargo and perl only.
+# Checks that dependencies run downwards: between packages, and between the layers of core. Proves first, on planted
+# violations, that it can fail. Needs cargo and perl only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Packages. A normal dependency not on its package's line is a violation; dev-dependencies are judged separately.
+# Packages. A normal dependency that is not on its package's line is a violation. Dev-dependencies have their own rules.
 library_crates='hmac libc libloading log memmap2 sha2'
 may_use() {
     case $1 in
@@ -28,7 +28,7 @@ may_use_for_tests() {
     esac
 }
 
-# `judge PACKAGE ALLOWED < dependencies`: prints each one that is not allowed. `*` allows every crate that is not ours.
+# `judge PACKAGE ALLOWED < dependencies`: prints each dependency that is not allowed. `*` allows every crate of others.
 judge() {
     local package=$1 allowed=" $2 " dependency
     while read -r dependency; do
@@ -57,13 +57,13 @@ check_packages() {
     done
 }
 
-# Modules of core. A file may name modules of lower layers and its own module; `crate::Error` and other re-exports of
-# layer 0 are lower for everyone.
+# Modules of core. A file may name its own module and modules of lower layers. `crate::Error` and other re-exports of
+# layer 0 are allowed everywhere.
 check_modules() { # SRC
     perl -e '
         use strict; use warnings;
         my %layer = (
-            (map { $_ => 0 } qw(error deadline abort env fault fork logging wire volatile sync)),
+            (map { $_ => 0 } qw(error deadline abort env failure fault fork logging wire volatile sync)),
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap)),
             (map { $_ => 3 } qw(group)),
@@ -100,15 +100,15 @@ check_modules() { # SRC
         }' "$1"
 }
 
-# The check must be able to fail: a forbidden package edge and a forbidden module edge, planted.
+# Proof that the check can fail: a forbidden package dependency and a forbidden module dependency, planted.
 planted=$(mktemp -d)
 trap 'rm -rf "$planted"' EXIT
-[ -n "$(echo aqueduct | judge aqueduct-ptx "$(may_use aqueduct-ptx)")" ] || { echo "layers: blind to a planted package edge"; exit 2; }
-[ -n "$(echo serde | judge aqueduct "$(may_use aqueduct)")" ] || { echo "layers: blind to a planted crate"; exit 2; }
+[ -n "$(echo aqueduct | judge aqueduct-ptx "$(may_use aqueduct-ptx)")" ] || { echo "layers: does not see a planted package dependency"; exit 2; }
+[ -n "$(echo serde | judge aqueduct "$(may_use aqueduct)")" ] || { echo "layers: does not see a planted crate"; exit 2; }
 mkdir -p "$planted/gpu"
 echo 'use crate::{error::Error, comm::Communicator};' >"$planted/gpu/mod.rs"
 echo 'fn f() { crate::channel::g() }' >"$planted/wire.rs"
-[ "$(check_modules "$planted" | wc -l)" = 2 ] || { echo "layers: blind to a planted module edge"; exit 2; }
+[ "$(check_modules "$planted" | wc -l)" = 2 ] || { echo "layers: does not see a planted module dependency"; exit 2; }
 
 violations=$(check_packages; check_modules core/src)
 if [ -n "$violations" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's first command, checked as a user would read it: the last line and the exit code.
+# Runs the README's first command and checks what a user would look at: the last line and the exit code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --quiet -p aqueduct-tools

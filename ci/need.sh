@@ -1,7 +1,7 @@
-# Sourced by the lanes: gets what a bare machine lacks, or says how to get it.
+# Sourced by the lanes: installs tools that a bare machine lacks, or says how to install them.
 
-# need COMMAND PACKAGE...: has a program (or, with a slash, a file) there, from Debian packages when this is root. Where it
-# cannot, the last line says what to run and the lane ends as not run (exit status 77).
+# need COMMAND PACKAGE...: makes sure that a program (or, with a slash, a file) exists, as root from Debian packages. If
+# that fails, the last line says what to run and the lane counts as not run (exit status 77).
 need() {
     local program=$1 start=$SECONDS
     shift
@@ -18,7 +18,7 @@ need() {
 }
 present() { case $1 in */*) compgen -G "$1" >/dev/null ;; *) command -v "$1" >/dev/null ;; esac; }
 
-# venv FOLDER REQUIREMENT...: a Python environment with these wheels in it, or 77 with the commands.
+# venv FOLDER REQUIREMENT...: makes a Python environment with these wheels, or exits with 77 and the commands to run.
 venv() {
     local folder=$1 stamp
     shift
@@ -34,7 +34,7 @@ venv() {
     exit 77
 }
 
-# The CUDA 13.0 assembler and compiler from PyPI; CUDA_BIN is where they then are.
+# Installs the CUDA 13.0 assembler and compiler from PyPI and sets CUDA_BIN to their folder.
 cuda_compiler() {
     venv .cache/cuda13 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' \
         'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Assembles every variant of every kernel, and the functions of the device library, with NVIDIA's ptxas; where there is
-# an nvcc, compiles the library's header, links its examples, and compares what nvcc makes of those in C++ with what is
-# checked in. Fails on any error, warning or register spill. Results are cached by content.
+# Assembles every variant of every kernel, and the functions of the device library, with NVIDIA's ptxas. If there is
+# an nvcc, also compiles the library's header, links its examples, and compares the PTX of those in C++ with the
+# checked-in text. Fails on any error, warning or register spill. Results are cached by content.
 #
 #   ci/ptx.sh               all variants for sm_70, sm_80, sm_90 and sm_100
-#   ci/ptx.sh --sass        also looks at the machine code that the packet protocols rely on (needs nvdisasm)
+#   ci/ptx.sh --sass        also checks the machine instructions that the packet protocols rely on (needs nvdisasm)
 #
-# PTXAS names the assembler (CUDA 13.0), PTXAS_SM70 the last one that knows sm_70 (CUDA 12.9), NVCC a compiler; whatever
-# is not named is installed from PyPI into .cache/. If that fails the last line says what to run by hand and the
-# exit status is 77: not run.
+# PTXAS names the assembler (CUDA 13.0), PTXAS_SM70 the last one with sm_70 (CUDA 12.9), NVCC a compiler. Those that are
+# not set are installed from PyPI into .cache/. If that fails, the last line says what to run by hand and the
+# exit status is 77 (not run).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=$PWD/.cache/ptx
@@ -16,7 +16,7 @@ mkdir -p "$cache/ok"
 
 # shellcheck source=ci/need.sh
 . ci/need.sh
-# `find_tool NAME FOLDER`: the path of a program out of a virtual environment.
+# `find_tool NAME FOLDER`: prints the path of a program in a virtual environment.
 find_tool() { find "$2" -type f -name "$1" -perm -u+x -print -quit; }
 
 [ -n "${PTXAS:-}" ] || { cuda_compiler && PTXAS=$CUDA_BIN/ptxas; }
@@ -29,7 +29,7 @@ cargo run -q -p aqueduct-ptx --bin aqueduct-ptx-emit -- "$work" 70 80 90 100
 version13=$("$PTXAS" --version | tail -n 1)
 version12=$("$PTXAS_SM70" --version | tail -n 1)
 
-# `assemble FILE`: one line of summary, from the cache if this text has passed this assembler before.
+# `assemble FILE`: prints a summary line, from the cache if this assembler accepted the same text before.
 assemble() {
     local file=$1 name sm ptxas version key log registers
     name=$(basename "$file" .ptx)
@@ -45,7 +45,7 @@ assemble() {
             echo "ptx: $name does not assemble" >&2
             return 1
         fi
-        # A function saves its caller's registers on the stack: the calling convention, not a spill.
+        # By the calling convention a function saves its caller's registers on the stack, which is not a spill.
         local bad='warning|[1-9][0-9]* bytes (spill|stack)'
         case $name in functions.*) bad=warning ;; esac
         if grep -iE "$bad" "$log" >&2; then
@@ -63,13 +63,13 @@ export work cache PTXAS PTXAS_SM70 version12 version13
 find "$work" -name '*.ptx' -print0 | sort -z |
     xargs -0 -P "$(nproc)" -n 16 bash -euo pipefail -c 'for file; do assemble "$file"; done' assemble >>"$work/summary" ||
     exit 1
-# Greatest register count per kernel family and architecture.
+# Largest register count per kernel family and architecture.
 awk '{ split($1, part, "."); sm = $1; sub(/.*\.sm_/, "", sm); key = part[1] " sm_" sm
        count[key]++; if ($2 > most[key]) most[key] = $2 }
      END { for (key in count) printf "ptx: %s: %d variants, at most %d registers\n", key, count[key], most[key] }' \
     "$work/summary" | sort
 
-# The device library for users: header, examples, what nvcc makes of them.
+# The device library: its header, its examples, and their PTX from nvcc.
 library() {
     local tools sm example
     tools=$(dirname "$NVCC")
@@ -95,12 +95,12 @@ if [ -n "${NVCC:-}" ] && [ -x "$(dirname "$NVCC")/nvlink" ]; then
     fi
     echo "ptx: the device library's header compiles, its examples link"
 else
-    echo "ptx: the device library was not compiled: no nvcc and nvlink beside $PTXAS; set NVCC"
+    echo "ptx: the device library was not compiled: no nvcc and nvlink in the folder of $PTXAS; set NVCC"
 fi
 
 if [ "${1:-}" = --sass ]; then
     [ -n "${NVDISASM:-}" ] || { venv .cache/cuda-sass 'nvidia-cuda-nvdisasm>=13.2' && NVDISASM=$(find_tool nvdisasm "$PWD/.cache/cuda-sass"); }
-    # `expect KERNEL PATTERN COUNT`: at least COUNT instructions of this kind.
+    # `expect KERNEL PATTERN COUNT`: fails unless the kernel has at least COUNT instructions of this kind.
     expect() {
         "$PTXAS" -arch=sm_90 "$work/$1.sm_90.ptx" -o "$work/sass.cubin"
         local found
@@ -114,7 +114,11 @@ if [ "${1:-}" = --sass ]; then
     expect packet.ll8 'STG\.E\.64\.STRONG\.SYS' 5
     expect packet.ll8 'LDG\.E\.64\.STRONG\.SYS' 5
     # HB: four independent 128-bit loads, then four stores, twice (put and get).
-    expect channel.4 'LDG\.E\.128 ' 8
-    expect channel.4 'STG\.E\.128 ' 8
+    expect channel.4.bytes 'LDG\.E\.128 ' 8
+    expect channel.4.bytes 'STG\.E\.128 ' 8
+    expect channel.4.words 'LDG\.E\.128 ' 8
+    expect channel.4.words 'STG\.E\.128 ' 8
+    # A push writes its slot under a predicate, inside the loop that waits for room.
+    expect fifo '@!?P[0-9] STG\.E\.128\.STRONG\.SYS' 2
 fi
 echo "ptx: $(wc -l <"$work/summary") variants assembled"

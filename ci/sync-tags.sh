@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every `SYNC name` tag must stand at two ends at least (release side and acquire side, in Rust or PTX) and have a row in
-# docs/memory-model.md. The library, the kernels and the software device are looked at. Proves on a planted tag that it can fail.
+# Every `SYNC name` tag must occur at least twice (on the release and on the acquire side, in Rust or PTX) and have a
+# row in docs/memory-model.md. Checks the library, the kernels and the software device. Proves on a planted tag that it
+# can fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,11 +9,11 @@ check() { # MODEL SOURCE...
     local model=$1 tag
     shift
     grep -rhoE 'SYNC [a-z0-9_-]+(\.[a-z0-9_-]+)+' "$@" | sort | uniq -c | while read -r count _ tag; do
-        [ "$count" -ge 2 ] || echo "sync-tags: $tag stands at one end only"
+        [ "$count" -ge 2 ] || echo "sync-tags: $tag occurs only once; both sides need it"
         grep -qF "\`$tag\`" "$model" || echo "sync-tags: $tag has no row in docs/memory-model.md"
     done
     grep -oE '^\| `[a-z0-9_-]+(\.[a-z0-9_-]+)+`' "$model" | tr -d '|` ' | while read -r tag; do
-        grep -rqF "SYNC $tag" "$@" || echo "sync-tags: docs/memory-model.md lists $tag, which no source bears"
+        grep -rqF "SYNC $tag" "$@" || echo "sync-tags: docs/memory-model.md lists $tag, which no source has"
     done
 }
 
@@ -20,7 +21,7 @@ planted=$(mktemp -d)
 trap 'rm -rf "$planted"' EXIT
 echo '// SYNC planted.tag (release)' >"$planted/a.rs"
 echo '| `other.tag` | x |' >"$planted/model.md"
-[ "$(check "$planted/model.md" "$planted/a.rs" | wc -l)" = 3 ] || { echo "sync-tags: blind to a planted tag"; exit 2; }
+[ "$(check "$planted/model.md" "$planted/a.rs" | wc -l)" = 3 ] || { echo "sync-tags: does not see a planted tag"; exit 2; }
 
 problems=$(check docs/memory-model.md core/src ptx/kernels ptx/src sys/cuda-soft/src)
 if [ -n "$problems" ]; then

@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# The test command of the README: everything that must hold before a change lands. At most 25 minutes on 2 cores, on
-# a bare Debian 12 with Rust and a C compiler; what else it needs it installs (apt as root) or caches in .cache/.
+# The test command of the README: every check that a change must pass. At most 25 minutes on 2 cores, on a bare Debian
+# 12 with Rust and a C compiler. It installs other tools it needs (apt, as root) or caches them in .cache/.
 #
 #   ci/test.sh             all lanes
 #   ci/test.sh LANE...     only these (see the calls of `lane` below)
 #
-# A lane that cannot run here says why, with the command that would make it run, and is counted as not run.
+# A lane that cannot run here prints the command that would make it run, and is counted as not run.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
 
-component() { # NAME: a part of the Rust toolchain that a minimal one lacks
+component() { # NAME COMPONENT: installs a part of the Rust toolchain that a minimal one lacks
     cargo "$1" --version >/dev/null 2>&1 || rustup component add "$2" || { echo "cargo $1 is missing: rustup component add $2"; exit 77; }
 }
 format() { component fmt rustfmt && cargo fmt --all --check; }
 clippy() { component clippy clippy && cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
 tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
-# A job of ours beside one of `nobody`.
+# A job of this user and one of `nobody` at the same time.
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
-        neighbours::jobs_of_two_users_are_right_side_by_side
+        concurrent_jobs::jobs_of_two_users_run_at_the_same_time
 }
-# Its own folder, or everything would be compiled anew in each direction. The software device is only along for the
-# ride here: unoptimised it compiles in seconds.
+# A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
+# the software device, so it is built without optimisation, in seconds.
 loom() {
     local out
     out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom LOOM_MAX_PREEMPTIONS=3 timeout 600 \
@@ -32,14 +32,16 @@ loom() {
     local status=$?
     printf '%s\n' "$out"
     [ $status = 0 ] || return $status
-    grep -qE '^test result: ok\. [1-9]' <<<"$out" || { echo "loom: no model was run"; return 1; }
+    grep -qE '^test result: ok\. [1-9]' <<<"$out" || { echo "loom: no model ran"; return 1; }
 }
 
 lane format format
 lane layers ci/layers.sh
+lane circles ci/circles.sh
 lane sync-tags ci/sync-tags.sh
 lane clippy clippy
 lane docs docs
+lane public ci/public.sh
 lane tests tests
 lane two-users two-users
 lane loom loom

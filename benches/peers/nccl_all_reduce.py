@@ -1,4 +1,4 @@
-"""NCCL's all-reduce by graph replay, to stand beside `aqueduct perf all-reduce -G 20` in the same run.
+"""NCCL's all-reduce by graph replay, to compare with `aqueduct perf all-reduce -G 20` in the same run.
 
     python3 benches/peers/nccl_all_reduce.py [GPUS]
 

@@ -1,4 +1,4 @@
-"""From nothing to NCCL's first finished all-reduce, to stand beside `aqueduct perf startup` in the same run.
+"""Time from the start to the end of NCCL's first all-reduce, to compare with `aqueduct perf startup` in the same run.
 
     torchrun --nproc-per-node 4 benches/peers/nccl_startup.py [--against STARTUP.json]
 
@@ -37,14 +37,14 @@ def main() -> None:
     marks.append(time.perf_counter())
     assert data.eq(dist.get_world_size()).all().item(), "a wrong sum"
 
-    # All end together; the rank that came last waited for nobody, so that its times are without the others' CUDA.
+    # All ranks end together. The rank that started last did not wait for others, so its times exclude their CUDA start.
     mine = torch.tensor([marks[1] - marks[0], marks[2] - marks[1], marks[2] - marks[0]], device="cuda", dtype=torch.float64)
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     group, first, total = min(([second * 1e3 for second in row.tolist()] for row in everyone), key=lambda row: row[2])
     if rank == 0:
         version = ".".join(map(str, torch.cuda.nccl.version()))
-        print(f"# NCCL {version}, {dist.get_world_size()} ranks, without CUDA's own initialisation, the rank that came last, ms")
+        print(f"# NCCL {version}, {dist.get_world_size()} ranks, without CUDA's initialisation, the rank that started last, ms")
         print(f"{'init_process_group':>24} {group:>10.1f}")
         print(f"{'first all_reduce':>24} {first:>10.1f}")
         print(f"{'all':>24} {total:>10.1f}")

@@ -1,4 +1,4 @@
-//! The same through a connection of a communicator: checks, bookkeeping of memory in use, lock.
+//! Cost of a write through a communicator's connection: checks, tracking of memory in use, and the lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use aqueduct::bootstrap::{self, Bootstrap, LocalBootstrap};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Connection, HostBuffer, RegisteredMemory, Transport};
 use aqueduct::gpu::{Context, Device, Driver};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Deadline, Error, Result};
 
 use crate::{REQUESTS, ROUNDS, standin};
 
-/// Median, fastest and slowest nanoseconds per write of 8 bytes, in batches of `batch`, a flush at the end of each round.
+/// Median, minimum and maximum time in nanoseconds per 8-byte write, in batches of `batch`, with a flush at the end of
+/// a round.
 pub(crate) fn writes(batch: u64) -> Result<[f64; 3]> {
     let mut ranks = bootstrap::local(2);
     let other = ranks.pop().ok_or_else(|| Error::usage("bench", "two ranks"))?;
@@ -22,7 +23,7 @@ pub(crate) fn writes(batch: u64) -> Result<[f64; 3]> {
     for round in 0..=ROUNDS {
         let start = Instant::now();
         end.round(batch)?;
-        // The first round warms up.
+        // The first round is the warm-up.
         if round > 0 {
             times.push(start.elapsed().as_secs_f64() * 1e9 / REQUESTS as f64);
         }
@@ -73,7 +74,7 @@ impl End {
         self.connection.flush(soon())
     }
 
-    /// Until both ranks have done with each other.
+    /// Waits until both ranks are done.
     fn wait(&self, bootstrap: &LocalBootstrap) -> Result<()> {
         bootstrap.barrier(soon())
     }

@@ -1,6 +1,6 @@
-//! What a start costs on the CPU: kernel texts, modules, bootstrap, communicator. `cargo run --release -p aqueduct-benches`
+//! CPU time of a start: kernel texts, modules, bootstrap, communicator. `cargo run --release -p aqueduct-benches`
 //!
-//! Prints one line per subject: median, fastest and slowest of its rounds, in microseconds. Needs no GPU: modules and
+//! Prints one line per subject: median, minimum and maximum over its rounds, in microseconds. Needs no GPU: modules and
 //! communicators are made on the software device.
 
 use std::time::{Duration, Instant};

@@ -1,17 +1,17 @@
-//! What a work request costs on the CPU, without a NIC: `cargo run --release -p aqueduct-benches --bin verbs [WORD]`, all
-//! subjects or those with this word in their name.
+//! CPU time of a work request, without a NIC: `cargo run --release -p aqueduct-benches --bin verbs [WORD]` runs all
+//! subjects, or those with this word in their name.
 //!
-//! Requests go to the stand-in provider of `sys/rdma-core-sys/tests`: first as a null provider, which takes and completes them
-//! and does nothing else, then as one that checks them and copies their data at once. Prints one line per subject:
-//! nanoseconds per request with the provider's share (median, fastest and slowest of its rounds; on a machine that does other
-//! work, too, the fastest says most), requests per doorbell and per completion.
+//! Requests go to the stand-in provider of `sys/rdma-core-sys/tests`: first as a null provider, which only accepts and
+//! completes them, then as one that also checks them and copies their data. Prints one line per subject: nanoseconds
+//! per request, including the provider's share (median, minimum and maximum over its rounds; on a machine under other
+//! load the minimum is most reliable), requests per doorbell and per completion.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::Result;
-use aqueduct::rdma::{
+use aqueduct::internals::rdma::{
     Access, Batch, CompletionQueue, MemoryRegion, QpOptions, QueuePair, ReadyToSend, RemoteRegion, Settings,
     Verbs, Window,
 };
@@ -21,7 +21,7 @@ mod connection;
 mod standin;
 
 const ROUNDS: usize = 201;
-/// Of a round, which is short enough to end between two turns of other processes.
+/// Requests per round. A round is short enough to end within one time slice of the scheduler.
 const REQUESTS: u64 = 8 * 1024;
 const BYTES: usize = 4096;
 
@@ -99,7 +99,7 @@ impl Rig {
         for round in 0..=ROUNDS {
             let start = Instant::now();
             self.run(doorbell, signal, kind)?;
-            // The first round warms up.
+            // The first round is the warm-up.
             if round > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e9 / REQUESTS as f64);
             }
@@ -119,7 +119,7 @@ impl Rig {
         Ok(())
     }
 
-    /// What a transport does: number, fill, post, poll.
+    /// The work of a transport: number a request, fill it in, post it, poll for its completion.
     fn run(&self, doorbell: usize, signal: u32, kind: Kind) -> Result<()> {
         let mut window = Window::new(self.qp.max_send(), signal);
         let mut batch = Batch::with_capacity(doorbell);

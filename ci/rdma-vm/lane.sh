@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The steps of the lanes: ci/rdma-vm/lane.sh smoke|long, or netem RULE... To add one, add a line here. Each lane is one boot,
-# and what measures speed another.
+# Runs the steps of a lane in the guest: ci/rdma-vm/lane.sh smoke|long, or netem RULE... To add a step, add a line here.
+# Each lane boots once; the speed measurement boots again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 lane=${1:-smoke}
 mkdir -p .cache
 # shellcheck source=ci/need.sh
 . ci/need.sh
-# Before anything is compiled.
+# Check for the guest before compiling anything.
 need qemu-system-x86_64 qemu-system-x86
 ci/rdma-vm/build >/dev/null
 
-# What the lanes beside this one build, too: unoptimised in ci/test.sh, optimised in ci/deep.sh.
+# Build what other lanes of the same script build too: unoptimised in ci/test.sh, optimised in ci/deep.sh.
 case $lane in
     smoke) packages=(--workspace) ;;
     *) packages=(--release -p aqueduct -p aqueduct-tests -p aqueduct-tools) ;;
@@ -29,7 +29,7 @@ tool=$(program bin aqueduct false)
 options=(--step 300 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduct")
 
 perf='aqueduct perf write --transport'
-# Losses show within seconds. Sooner, a slow machine would look like a lost one.
+# NIC timeouts of a few seconds. With shorter ones a slow peer would look like a lost one.
 soon='AQUEDUCT_IB_TIMEOUT=17 AQUEDUCT_IB_RETRY_CNT=3'
 case $lane in
     smoke)
@@ -73,7 +73,7 @@ case $lane in
 esac
 status=0
 ci/rdma-vm/run "${options[@]}" "${steps[@]}" || status=$?
-# In a boot of its own, whose clock other work on this machine does not disturb.
+# In a separate boot with --steady, whose clock does not depend on other load on this machine.
 if [ "$lane" = long ]; then
     ci/rdma-vm/run --steady --step 280 --timeout 300 --put "$tool=aqueduct" 'verbs-speed 3' || status=$?
 fi

@@ -194,8 +194,8 @@ impl fmt::Debug for AbortWord {
 /// A record `R` in pinned host memory that a leaving kernel fills once, announced by its leading state word.
 ///
 /// `R` is the device ABI's abort record: `repr(C)`, its first field the `u32` state, 0 while nothing is written.
-/// The kernel claims the state by compare-and-swap, fills the rest and publishes the final state with release.
-pub struct AbortRecordCell<R: Copy> {
+/// The one kernel thread that may write it fills the rest and publishes the final state with release.
+pub(crate) struct AbortRecordCell<R: Copy> {
     record: NonNull<R>,
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -211,13 +211,13 @@ impl<R: Copy> AbortRecordCell<R> {
     /// # Safety
     /// `record` is aligned for `R` and to 4 bytes, starts with a `u32` state word, is valid `R` for every bit
     /// pattern, lies in memory that stays mapped while `memory` lives, and is written by kernels only.
-    pub unsafe fn from_ptr(record: NonNull<R>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+    pub(crate) unsafe fn from_ptr(record: NonNull<R>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         const { assert!(size_of::<R>() >= 4 && align_of::<R>() >= 4) };
         Self { record, _memory: memory }
     }
 
     /// The record once its state is `complete`; the same record every time after that.
-    pub fn read(&self, complete: u32) -> Option<R> {
+    pub(crate) fn read(&self, complete: u32) -> Option<R> {
         // SAFETY: valid and aligned for as long as `_memory` lives, by the contract of `from_ptr`.
         let state = unsafe { raw::AtomicU32::from_ptr(self.record.as_ptr().cast()) };
         if state.load(raw::Ordering::Acquire) != complete {

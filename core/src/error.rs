@@ -117,6 +117,13 @@ impl Error {
         Self::new(ErrorKind::PeerLost, op, format!("rank {rank} was lost: {reason}")).with_peer(rank)
     }
 
+    /// The same failure, found by operation `op`.
+    #[must_use]
+    pub(crate) fn of(mut self, op: &'static str) -> Self {
+        self.op = op;
+        self
+    }
+
     /// Names the peer this error is about.
     #[must_use]
     pub fn with_peer(mut self, rank: u32) -> Self {

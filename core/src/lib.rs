@@ -1,34 +1,40 @@
 //! aqueduct: driver-level GPU communication.
 //!
-//! Layers, lowest first; a module imports lower layers only (`ci/layers.sh` checks it):
+//! Ranks meet through a [`bootstrap`] and become a group with a [`comm::Communicator`]. They register memory, connect, build
+//! semaphores, and call `setup()` together; then hosts move data over [`comm::Connection`]s, kernels over the channels of
+//! [`channel`], and whole groups by [`collective`]s. [`gpu`] is the CUDA driver as safe values; [`proxy`] lets kernels ask
+//! the host for work.
 //!
-//! | layer | modules |
+//! Every fallible call returns an [`Error`] that says what to do. Every call that waits takes a [`Deadline`], or a
+//! [`Duration`](std::time::Duration) from now. A wait that kernels gave up, because a peer was lost or the communicator
+//! aborted, is an error of [`gpu::Stream::synchronize`]; for streams of other libraries, ask
+//! [`comm::Communicator::check`] after waiting.
+//!
+//! Rooms, lowest first; a file uses lower rooms and its own only (`ci/layers.sh` checks it):
+//!
+//! | floor | rooms |
 //! |---|---|
-//! | 0 | [`error`] [`deadline`] [`abort`] [`mod@env`] [`fault`] [`logging`] [`wire`] [`volatile`] [`sync`] |
-//! | 1 | [`net`] [`shm`] [`gpu`] [`rdma`] |
-//! | 2 | [`bootstrap`] `group` |
-//! | 3 | `setup` `memory` |
-//! | 4 | `transport` |
-//! | 5 | [`comm`] |
-//! | 6 | [`proxy`] |
-//! | 7 | [`channel`] |
-//! | 8 | [`collective`] |
+//! | 0 | error, deadline, abort, failure, [`mod@env`], fault, [`logging`], wire, volatile, sync |
+//! | 1 | net, shm, [`gpu`], rdma |
+//! | 2 | [`bootstrap`] |
+//! | 3 | group |
+//! | 4 | setup |
+//! | 5 | memory |
+//! | 6 | transport |
+//! | 7 | [`comm`] |
+//! | 8 | [`proxy`] |
+//! | 9 | [`channel`] |
+//! | 10 | [`collective`] |
 
-pub mod abort;
-pub mod deadline;
+mod abort;
+mod deadline;
 pub mod env;
-pub mod error;
-pub mod fault;
+mod error;
+mod failure;
 mod fork;
 pub mod logging;
-pub mod sync;
-pub mod volatile;
-pub mod wire;
 
 pub mod gpu;
-pub mod net;
-pub mod rdma;
-pub mod shm;
 
 pub mod bootstrap;
 mod group;
@@ -46,9 +52,22 @@ pub mod channel;
 
 pub mod collective;
 
-#[cfg(feature = "fuzzing")]
+/// Parts that the project's own tools and tests need besides. Not an interface: they change without notice.
 #[doc(hidden)]
-pub mod fuzzing;
+#[path = "."]
+pub mod internals {
+    pub mod fault;
+    #[cfg(feature = "fuzzing")]
+    pub mod fuzzing;
+    pub mod net;
+    pub mod rdma;
+    pub mod shm;
+    pub mod sync;
+    pub mod volatile;
+    pub mod wire;
+}
+
+pub(crate) use internals::{fault, net, rdma, shm, sync, volatile, wire};
 
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};

@@ -88,11 +88,12 @@ fn shows(spec: &LogSpec, part: &str) -> bool {
         && (spec.parts.is_empty() || spec.parts.iter().any(|p| p == part) != spec.exclude)
 }
 
-/// The part of the library that a log target names: `net` for `aqueduct::net::listener`.
+/// The part of the library that a log target names: `net` for `aqueduct::internals::net::listener`.
 fn part(target: &str) -> &str {
     let mut names = target.split("::");
     let first = names.next().unwrap_or(target);
-    if first == "aqueduct" { names.next().unwrap_or(first) } else { first }
+    let mut rooms = names.filter(|name| *name != "internals");
+    if first == "aqueduct" { rooms.next().unwrap_or(first) } else { first }
 }
 
 fn expand(pattern: &str, host: &str) -> String {
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn parts_are_selected_or_excluded() {
-        assert_eq!(part("aqueduct::net::listener"), "net");
+        assert_eq!(part("aqueduct::internals::net::listener"), "net");
         assert_eq!((part("aqueduct"), part("cuda_soft::engine")), ("aqueduct", "cuda_soft"));
         let spec = |parts: &[&str], exclude| LogSpec {
             level: LevelFilter::Info,
@@ -131,8 +132,8 @@ mod tests {
         let say = |target: &str, level, text: &str| {
             logger.log(&Record::builder().target(target).level(level).args(format_args!("{text}")).build());
         };
-        say("aqueduct::net::raw", log::Level::Warn, "kept");
-        say("aqueduct::net::raw", log::Level::Debug, "too detailed");
+        say("aqueduct::internals::net::raw", log::Level::Warn, "kept");
+        say("aqueduct::internals::net::raw", log::Level::Debug, "too detailed");
         say("aqueduct::gpu", log::Level::Warn, "other part");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -1,8 +1,8 @@
 //! Fuzz targets: one for every decoder of bytes that come from outside this process.
 //!
-//! [`TARGETS`] is the list. Whatever a target is given, it must end soon, must not panic, must take memory in proportion
-//! to its input ([`memory`]), and, where there is an encoder, what it accepts must survive being encoded again. The tests
-//! replay the corpora on stable Rust; `ci/deep.sh fuzz` looks for more with libFuzzer.
+//! [`TARGETS`] is the list. For any input a target must end soon, must not panic, must use memory in proportion to the
+//! input ([`memory`]) and, if there is an encoder, must decode what it accepted and encoded to the same value. The
+//! tests replay the corpora on stable Rust; `ci/deep.sh fuzz` searches for more inputs with libFuzzer.
 
 pub mod corpus;
 pub mod memory;
@@ -11,9 +11,9 @@ mod targets;
 
 pub use targets::{Form, TARGETS, Target, target};
 
-/// What real encoders write, by the target that it belongs to.
+/// Outputs of the real encoders, each with the name of its target.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let mut all = aqueduct::fuzzing::seeds();
+    let mut all = aqueduct::internals::fuzzing::seeds();
     all.extend(software::triggers());
     all
 }

@@ -1,9 +1,10 @@
-//! How much memory an input makes a decoder take, so that no length field on its own word allocates a gigabyte.
+//! Measures the memory that an input makes a decoder use, so that no unchecked length field can allocate a gigabyte.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The most bytes that an input of `len` bytes may make its decoder hold at a time, of which `spare` are for any.
+/// Largest number of bytes that a decoder may hold at a time for an input of `len` bytes. `spare` bytes are allowed for
+/// any input.
 pub const fn limit(len: usize, spare: usize) -> usize {
     64 * len + spare
 }
@@ -13,7 +14,8 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting the bytes that each thread holds: `#[global_allocator]` of tests and fuzzers.
+/// The system's allocator with a count of the bytes that each thread holds: the `#[global_allocator]` of tests and
+/// fuzzers.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -24,7 +26,7 @@ impl Counting {
         PEAK.set(PEAK.get().max(now));
     }
 
-    /// What another thread has allocated may be freed here.
+    /// Signed, because a thread may free memory that another thread allocated.
     fn shrunk(bytes: usize) {
         NOW.set(NOW.get().saturating_sub(bytes));
     }
@@ -59,7 +61,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `f`; its result, and how many bytes more than before it this thread held at most.
+/// Runs `f`. Returns its result and the largest number of additional bytes that this thread held meanwhile.
 pub fn peak<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);

@@ -1,4 +1,4 @@
-//! Targets of what kernels say and of the text they are written in.
+//! Targets for triggers that kernels push and for the text of kernels.
 
 use aqueduct_ptx::abi::{ChannelTrigger, ProxyTrigger, TriggerKind};
 use cuda_soft::{lower, ptx};
@@ -12,7 +12,7 @@ pub(crate) fn channel_trigger(bytes: &[u8]) -> Option<Vec<u8>> {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
     let slot = ProxyTrigger { words: std::array::from_fn(word) };
     let lap = slot.words[0] >> 63 == 1;
-    // A user's own meaning has all of the payload; a torn slot has none.
+    // A user-defined trigger may use the whole payload. A slot with mixed lap bits is not a trigger.
     let payload = ProxyTrigger::from_payload(slot.payload(), lap);
     assert_eq!(payload == Ok(slot), slot.is_whole(lap));
     let trigger = slot.decode().ok()?;
@@ -35,13 +35,13 @@ pub(crate) fn triggers() -> Vec<(&'static str, Vec<u8>)> {
     [(full, true), (full, false), (ChannelTrigger::default(), true)].map(seed).to_vec()
 }
 
-/// A PTX module, read and compiled.
+/// A PTX module, parsed and compiled.
 pub(crate) fn ptx(bytes: &[u8]) -> Option<Vec<u8>> {
     let module = ptx::parse(str::from_utf8(bytes).ok()?).ok()?;
     lower::compile(&[module]).ok().map(|_| Vec::new())
 }
 
-/// A template, and behind a line `---` the fragment `part.ptxi` that it may include.
+/// A template, followed by a line `---` and the fragment `part.ptxi` that it may include.
 pub(crate) fn template(bytes: &[u8]) -> Option<Vec<u8>> {
     let text = str::from_utf8(bytes).ok()?;
     let (main, part) = text.split_once("---\n").unwrap_or((text, ""));

@@ -1,15 +1,15 @@
-//! The list of targets, and what is asserted of all of them.
+//! The list of targets, and the properties that all of them must have.
 
-use aqueduct::fuzzing as core;
+use aqueduct::internals::fuzzing as core;
 
 use crate::{memory, software};
 
-/// What a decoder's answer is good for.
+/// How a decoder relates to its encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// What is accepted is exactly what the encoder writes.
+    /// Every accepted input is exactly what the encoder writes.
     Exact,
-    /// What is accepted and encoded again is accepted again and means the same.
+    /// Every accepted input, encoded again, is accepted and has the same meaning.
     Stable,
     /// There is no encoder.
     OneWay,
@@ -18,20 +18,20 @@ pub enum Form {
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its corpus.
+    /// Name of the target and of its corpus.
     pub name: &'static str,
-    /// Decodes and encodes again; `None` if the input was refused.
+    /// Decodes the input and encodes the result, or returns `None` if the input was refused.
     pub decode: fn(&[u8]) -> Option<Vec<u8>>,
-    /// How the two relate.
+    /// How decoder and encoder relate.
     pub form: Form,
-    /// Bytes that any input may make it hold, however short; see [`memory::limit`].
+    /// Bytes that the decoder may hold for any input, however short; see [`memory::limit`].
     pub memory: usize,
 }
 
-/// Of all but the instantiator, whose business is to write more than it reads.
+/// The value of `spare` for all targets but the instantiator, whose output is larger than its input.
 const LITTLE: usize = 1 << 20;
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     new("peer-info", core::peer_info, Form::Exact),
     new("setup", core::setup, Form::Exact),
@@ -67,16 +67,16 @@ const fn new(name: &'static str, decode: fn(&[u8]) -> Option<Vec<u8>>, form: For
     Target { name, decode, form, memory: LITTLE }
 }
 
-/// The target of this name.
+/// Finds a target by its name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 impl Target {
-    /// Runs the decoder and asserts what holds of all of them; whether it accepted the input.
+    /// Runs the decoder, asserts the properties of all decoders, and returns whether it accepted the input.
     ///
     /// # Panics
-    /// If the decoder has a defect. Memory is only watched where [`memory::Counting`] is the allocator.
+    /// If the decoder has a defect. Memory is checked only if [`memory::Counting`] is the allocator.
     pub fn check(&self, bytes: &[u8]) -> bool {
         let (again, peak) = memory::peak(|| (self.decode)(bytes));
         let limit = memory::limit(bytes.len(), self.memory);

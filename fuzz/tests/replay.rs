@@ -1,4 +1,4 @@
-//! Every kept input, and what is close to it, through its target.
+//! Runs every checked-in input, and small changes of it, through its target.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use aqueduct_fuzz::{Form, TARGETS, Target, corpus, target};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Places of an input that are changed.
+/// Number of offsets at which an input is changed.
 const PLACES: usize = 64;
 
 #[test]
-fn corpora_and_their_neighbours() {
+fn corpora_and_small_changes_of_them() {
     for target in TARGETS {
         let (mut accepted, mut tried) = (0, 0);
         let inputs =
@@ -34,7 +34,7 @@ fn corpora_and_their_neighbours() {
 }
 
 #[test]
-fn what_encoders_write_is_accepted() {
+fn outputs_of_encoders_are_accepted() {
     for (name, bytes) in aqueduct_fuzz::seeds() {
         let target = target(name).unwrap_or_else(|| panic!("a seed for {name}, which is no target"));
         assert!(target.check(&bytes), "{name}: refused {bytes:?}");

@@ -13,14 +13,15 @@
 #define AQUEDUCT_ASSERT(condition, message) _Static_assert(condition, message)
 #endif
 
-#define AQUEDUCT_ABI_VERSION 1u
+#define AQUEDUCT_ABI_VERSION 2u
 #define AQUEDUCT_MAX_REGION_RANKS 72u
 #define AQUEDUCT_SPINS_FREE 1000u
 #define AQUEDUCT_SPINS_PER_ABORT_READ 1000u
 #define AQUEDUCT_ABORT_WORD_RUN 0u
 #define AQUEDUCT_ABORT_RECORD_EMPTY 0u
-#define AQUEDUCT_ABORT_RECORD_WRITING 1u
-#define AQUEDUCT_ABORT_RECORD_COMPLETE 2u
+#define AQUEDUCT_ABORT_RECORD_COMPLETE 1u
+#define AQUEDUCT_ABORT_CLAIM_FREE 0u
+#define AQUEDUCT_ABORT_CLAIM_TAKEN 1u
 #define AQUEDUCT_NO_PEER 4294967295u
 #define AQUEDUCT_OPERATION_WAIT 1u
 #define AQUEDUCT_OPERATION_UNPACK_LL8 2u
@@ -69,8 +70,8 @@ AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, remote_inbound) == 24, "Aquedu
 typedef struct AqueductAbortHandle {
     /* Address of the abort word (u32, pinned host memory): written by the host, see ABORT_WORD_RUN. */
     uint64_t word;
-    /* Address of this rank's AbortRecord (pinned host memory). */
-    uint64_t record;
+    /* Address of this rank's AbortClaim (u64, my device memory). */
+    uint64_t claim;
     /* My rank. */
     uint32_t rank;
     /* Zero. */
@@ -78,16 +79,33 @@ typedef struct AqueductAbortHandle {
 } AqueductAbortHandle;
 AQUEDUCT_ASSERT(sizeof(AqueductAbortHandle) == 24, "AqueductAbortHandle");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, word) == 0, "AqueductAbortHandle.word");
-AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, record) == 8, "AqueductAbortHandle.record");
+AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, claim) == 8, "AqueductAbortHandle.claim");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, rank) == 16, "AqueductAbortHandle.rank");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, reserved) == 20, "AqueductAbortHandle.reserved");
 
+/* Who may write an AbortRecord, and where it lies. Memory of the device whose kernels leave, one per record.
+ *
+ * The first thread that leaves early wins by compare-and-swap on state, of device scope. A claim in host memory
+ * would need native atomics across the link, which PCIe lacks on many machines. The host writes a claim once,
+ * before any kernel knows it, and resets it only while no kernel that knows it is running. */
+typedef struct AqueductAbortClaim {
+    /* ABORT_CLAIM_FREE or ABORT_CLAIM_TAKEN. */
+    uint32_t state;
+    /* Zero. */
+    uint32_t reserved;
+    /* Address of the AbortRecord (pinned host memory). */
+    uint64_t record;
+} AqueductAbortClaim;
+AQUEDUCT_ASSERT(sizeof(AqueductAbortClaim) == 16, "AqueductAbortClaim");
+AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, state) == 0, "AqueductAbortClaim.state");
+AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, reserved) == 4, "AqueductAbortClaim.reserved");
+AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, record) == 8, "AqueductAbortClaim.record");
+
 /* What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
  *
- * The first writer wins by compare-and-swap on state from ABORT_RECORD_EMPTY; it fills the fields and
- * publishes them with a release store of ABORT_RECORD_COMPLETE (SYNC abort.record). Only one GPU
- * writes a record, so the swap needs no atomics across the bus. The host may clear it only while no
- * kernel that knows it is running. */
+ * The thread that won the AbortClaim fills the fields by plain stores and publishes them with a release store of
+ * ABORT_RECORD_COMPLETE (SYNC abort.record). The host may clear a record only while no kernel that knows its
+ * claim is running. */
 typedef struct AqueductAbortRecord {
     /* One of the ABORT_RECORD_* states. */
     uint32_t state;
@@ -138,7 +156,7 @@ typedef struct AqueductMemoryChannelHandle {
     uint64_t packet_bytes;
     /* Address of a u32 in my device memory that counts finished blocks of a launch; zero between launches. */
     uint64_t arrived;
-    /* Abort word, record and my rank. */
+    /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
     /* Rank of the peer. */
     uint32_t peer;
@@ -196,7 +214,7 @@ typedef struct AqueductScratchRegion {
     uint32_t format;
     /* Address of a GridBarrier in my device memory. */
     uint64_t barrier;
-    /* Abort word, record and my rank. */
+    /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
     /* Base of every rank's region as mapped here; entry rank is base. */
     uint64_t peers[72];
@@ -447,6 +465,63 @@ static __device__ __forceinline__ void aqueduct_block_copy(uint64_t dst, uint64_
         "add.u64 %%c_i, %%c_i, %4;\n\t"
         "bra SHIFTED;\n\t"
         "}\n\t"
+        "DONE:\n\t"
+        "}\n\t"
+        : 
+        : "l"(dst), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads)
+        : "memory");
+}
+
+static __device__ __forceinline__ void aqueduct_block_copy_aligned(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u64  %%ca_from;\n\t"
+        ".reg .u64  %%ca_to;\n\t"
+        ".reg .u64  %%ca_end;\n\t"
+        ".reg .u64  %%ca_step;\n\t"
+        ".reg .u64  %%ca_span;\n\t"
+        ".reg .u64  %%ca_last;\n\t"
+        ".reg .u64  %%ca_at<4>;\n\t"
+        ".reg .u64  %%ca_lo<4>;\n\t"
+        ".reg .u64  %%ca_hi<4>;\n\t"
+        ".reg .pred %%ca_p;\n\t"
+        "shl.b64 %%ca_step, %3, 4;\n\t"
+        "add.u64 %%ca_from, %1, %%ca_step;\n\t"
+        "add.u64 %%ca_to, %0, %%ca_step;\n\t"
+        "shl.b64 %%ca_step, %4, 4;\n\t"
+        "add.u64 %%ca_end, %0, %2;\n\t"
+        "mul.lo.u64 %%ca_span, %%ca_step, 3;\n\t"
+        "TURN:\n\t"
+        "add.u64 %%ca_last, %%ca_to, %%ca_span;\n\t"
+        "setp.ge.u64 %%ca_p, %%ca_last, %%ca_end;\n\t"
+        "@%%ca_p bra WORD;\n\t"
+        "mov.u64 %%ca_at0, %%ca_from;\n\t"
+        "add.u64 %%ca_at1, %%ca_at0, %%ca_step;\n\t"
+        "add.u64 %%ca_at2, %%ca_at1, %%ca_step;\n\t"
+        "add.u64 %%ca_at3, %%ca_at2, %%ca_step;\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo0, %%ca_hi0}, [%%ca_at0];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo1, %%ca_hi1}, [%%ca_at1];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo2, %%ca_hi2}, [%%ca_at2];\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo3, %%ca_hi3}, [%%ca_at3];\n\t"
+        "add.u64 %%ca_from, %%ca_at3, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo0, %%ca_hi0};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo1, %%ca_hi1};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo2, %%ca_hi2};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo3, %%ca_hi3};\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "bra TURN;\n\t"
+        "WORD:\n\t"
+        "setp.ge.u64 %%ca_p, %%ca_to, %%ca_end;\n\t"
+        "@%%ca_p bra DONE;\n\t"
+        "ld.weak.global.v2.u64 {%%ca_lo0, %%ca_hi0}, [%%ca_from];\n\t"
+        "st.weak.global.v2.u64 [%%ca_to], {%%ca_lo0, %%ca_hi0};\n\t"
+        "add.u64 %%ca_from, %%ca_from, %%ca_step;\n\t"
+        "add.u64 %%ca_to, %%ca_to, %%ca_step;\n\t"
+        "bra WORD;\n\t"
         "DONE:\n\t"
         "}\n\t"
         : 
@@ -780,7 +855,7 @@ static __device__ __forceinline__ void aqueduct_block_ll128_put(uint64_t packets
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll16(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll16(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -945,30 +1020,32 @@ static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll16(uint64
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%8+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%8+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%8+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%8+4], %9;\n\t"
-        "st.relaxed.sys.global.u32 [%8+8], 3;\n\t"
-        "st.relaxed.sys.global.u32 [%8+12], %10;\n\t"
-        "st.relaxed.sys.global.u32 [%8+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%8+20], %6;\n\t"
-        "st.relaxed.sys.global.u64 [%8+24], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%8+32], %%up_seen;\n\t"
-        "st.release.sys.global.u32 [%8+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 3;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %10;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], %6;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%up_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll8(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll8(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1112,30 +1189,32 @@ static __device__ __forceinline__ void aqueduct_block_unpack_packets_ll8(uint64_
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%8+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%8+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%8+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%8+4], %9;\n\t"
-        "st.relaxed.sys.global.u32 [%8+8], 2;\n\t"
-        "st.relaxed.sys.global.u32 [%8+12], %10;\n\t"
-        "st.relaxed.sys.global.u32 [%8+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%8+20], %6;\n\t"
-        "st.relaxed.sys.global.u64 [%8+24], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%8+32], %%up_seen;\n\t"
-        "st.release.sys.global.u32 [%8+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %10;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], %6;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%up_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t packets, uint64_t dst, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t flag, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1220,20 +1299,22 @@ static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t pack
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%8+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%8+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%8+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%8+4], %9;\n\t"
-        "st.relaxed.sys.global.u32 [%8+8], 4;\n\t"
-        "st.relaxed.sys.global.u32 [%8+12], %10;\n\t"
-        "st.relaxed.sys.global.u32 [%8+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%8+20], %6;\n\t"
-        "st.relaxed.sys.global.u64 [%8+24], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%8+32], %%lu_v1;\n\t"
-        "st.release.sys.global.u32 [%8+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 4;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %10;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], %6;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%lu_v1;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
@@ -1345,7 +1426,7 @@ static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t pack
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(packets), "l"(dst), "l"(bytes), "l"(tid), "l"(nthreads), "r"(flag), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
@@ -1435,7 +1516,7 @@ static __device__ __forceinline__ void aqueduct_block_sem_relaxed_signal(uint64_
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_sem_wait(uint64_t inbound, uint64_t expected, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_sem_wait(uint64_t inbound, uint64_t expected, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1472,30 +1553,32 @@ static __device__ __forceinline__ void aqueduct_block_sem_wait(uint64_t inbound,
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%4+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%4+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
-        "st.relaxed.sys.global.u32 [%4+8], 1;\n\t"
-        "st.relaxed.sys.global.u32 [%4+12], %6;\n\t"
-        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%4+24], %%sw_awaited;\n\t"
-        "st.relaxed.sys.global.u64 [%4+32], %%sw_seen;\n\t"
-        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 1;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %6;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%sw_awaited;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%sw_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(inbound), "l"(expected), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(inbound), "l"(expected), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_sem_relaxed_wait(uint64_t inbound, uint64_t expected, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_sem_relaxed_wait(uint64_t inbound, uint64_t expected, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1532,26 +1615,28 @@ static __device__ __forceinline__ void aqueduct_block_sem_relaxed_wait(uint64_t 
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%4+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%4+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
-        "st.relaxed.sys.global.u32 [%4+8], 1;\n\t"
-        "st.relaxed.sys.global.u32 [%4+12], %6;\n\t"
-        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%4+24], %%rw_awaited;\n\t"
-        "st.relaxed.sys.global.u64 [%4+32], %%rw_seen;\n\t"
-        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 1;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %6;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%rw_awaited;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%rw_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(inbound), "l"(expected), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(inbound), "l"(expected), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
@@ -1591,7 +1676,7 @@ static __device__ __forceinline__ void aqueduct_block_last_block(uint64_t arrive
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_port_push(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_record, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t &position, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_port_push(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_claim, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t &position, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1639,15 +1724,16 @@ static __device__ __forceinline__ void aqueduct_block_port_push(uint64_t slots, 
         ".reg .u64  %%fp_ahead;\n\t"
         ".reg .u64  %%fp_slot;\n\t"
         ".reg .u64  %%fp_lap;\n\t"
-        ".reg .u64  %%fp_a;\n\t"
-        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u64  %%fp_w<4>;\n\t"
+        ".reg .u64  %%fp_t;\n\t"
         ".reg .u32  %%fp_spins;\n\t"
         ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_room;\n\t"
         ".reg .pred %%fp_p;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %18;\n\t"
-        "or.b64 %%fp_b, %%pq_word2, %%pq_word3;\n\t"
-        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
-        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "or.b64 %%fp_t, %%pq_word0, %18;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word2;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word3;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_t, 0;\n\t"
         "@%%fp_p bra TAKE;\n\t"
         "mov.u32 %1, 2;\n\t"
         "mov.u64 %0, 0;\n\t"
@@ -1656,85 +1742,85 @@ static __device__ __forceinline__ void aqueduct_block_port_push(uint64_t slots, 
         "atom.relaxed.gpu.global.add.u64 %0, [%3], 1;\n\t"
         "ld.relaxed.gpu.global.u64 %%fp_tail, [%5];\n\t"
         "cvt.u64.u32 %%fp_capacity, %6;\n\t"
-        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
-        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
-        "@!%%fp_fresh bra ROOM;\n\t"
-        "setp.ge.s64 %%fp_p, %0, 0;\n\t"
-        "@%%fp_p bra FULL;\n\t"
-        "atom.relaxed.gpu.global.add.u64 %0, [%3], 0xffffffffffffffff;\n\t"
-        "mov.u32 %1, 3;\n\t"
-        "mov.u64 %0, 0;\n\t"
-        "bra DONE;\n\t"
-        "FULL:\n\t"
+        "shr.u64 %%fp_lap, %0, %7;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "or.b64 %%fp_w0, %%pq_word0, %%fp_lap;\n\t"
+        "or.b64 %%fp_w1, %18, %%fp_lap;\n\t"
+        "or.b64 %%fp_w2, %%pq_word2, %%fp_lap;\n\t"
+        "or.b64 %%fp_w3, %%pq_word3, %%fp_lap;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
-        "SPIN:\n\t"
-        "ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
+        "setp.ne.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
+        "TURN:\n\t"
+        "@%%fp_fresh ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
         "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
-        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
-        "@%%fp_p bra ROOM;\n\t"
+        "setp.lt.u64 %%fp_room, %%fp_ahead, %%fp_capacity;\n\t"
+        "and.pred %%fp_p, %%fp_room, %%fp_fresh;\n\t"
+        "@%%fp_room fence.acq_rel.sys;\n\t"
+        "@%%fp_p st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_w0, %%fp_w1};\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_w2, %%fp_w3};\n\t"
+        "@%%fp_room bra DONE;\n\t"
+        "setp.lt.s64 %%fp_p, %0, 0;\n\t"
+        "@%%fp_p bra CLOSED;\n\t"
+        "setp.eq.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
         "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
         "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
         "@%%sn_p bra GIVEN_UP;\n\t"
         "ld.relaxed.sys.global.u32 %%sn_word, [%8];\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "mov.u32 %%fp_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
-        "bra SPIN;\n\t"
+        "bra TURN;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
         "mov.u32 %1, 1;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%9+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%9+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%9+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%9+4], %10;\n\t"
-        "st.relaxed.sys.global.u32 [%9+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%9+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%9+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%9+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%9+24], %0;\n\t"
-        "st.relaxed.sys.global.u64 [%9+32], %%fp_tail;\n\t"
-        "st.release.sys.global.u32 [%9+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %10;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
-        "ROOM:\n\t"
-        "fence.acq_rel.sys;\n\t"
-        "@%%fp_fresh st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
-        "shr.u64 %%fp_lap, %0, %7;\n\t"
-        "not.b64 %%fp_lap, %%fp_lap;\n\t"
-        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
-        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
-        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
-        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %18, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
-        "or.b64 %%fp_a, %%pq_word2, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %%pq_word3, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "CLOSED:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %0, [%3], 0xffffffffffffffff;\n\t"
+        "mov.u32 %1, 3;\n\t"
+        "mov.u64 %0, 0;\n\t"
         "DONE:\n\t"
         "}\n\t"
         "PQ_DONE:\n\t"
         "}\n\t"
         : "=l"(position), "+r"(aborted)
-        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_record), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "r"(kind), "l"(dst_offset), "l"(src_offset), "l"(bytes)
+        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_claim), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "r"(kind), "l"(dst_offset), "l"(src_offset), "l"(bytes)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t flushed, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t flushed, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1785,15 +1871,16 @@ static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slo
         ".reg .u64  %%fp_ahead;\n\t"
         ".reg .u64  %%fp_slot;\n\t"
         ".reg .u64  %%fp_lap;\n\t"
-        ".reg .u64  %%fp_a;\n\t"
-        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u64  %%fp_w<4>;\n\t"
+        ".reg .u64  %%fp_t;\n\t"
         ".reg .u32  %%fp_spins;\n\t"
         ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_room;\n\t"
         ".reg .pred %%fp_p;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %15;\n\t"
-        "or.b64 %%fp_b, %%pq_word2, %%pq_word3;\n\t"
-        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
-        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "or.b64 %%fp_t, %%pq_word0, %15;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word2;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word3;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_t, 0;\n\t"
         "@%%fp_p bra TAKE;\n\t"
         "mov.u32 %0, 2;\n\t"
         "mov.u64 %%pc_position, 0;\n\t"
@@ -1802,75 +1889,75 @@ static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slo
         "atom.relaxed.gpu.global.add.u64 %%pc_position, [%2], 1;\n\t"
         "ld.relaxed.gpu.global.u64 %%fp_tail, [%4];\n\t"
         "cvt.u64.u32 %%fp_capacity, %5;\n\t"
-        "sub.u64 %%fp_ahead, %%pc_position, %%fp_tail;\n\t"
-        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
-        "@!%%fp_fresh bra ROOM;\n\t"
-        "setp.ge.s64 %%fp_p, %%pc_position, 0;\n\t"
-        "@%%fp_p bra FULL;\n\t"
-        "atom.relaxed.gpu.global.add.u64 %%pc_position, [%2], 0xffffffffffffffff;\n\t"
-        "mov.u32 %0, 3;\n\t"
-        "mov.u64 %%pc_position, 0;\n\t"
-        "bra DONE;\n\t"
-        "FULL:\n\t"
+        "shr.u64 %%fp_lap, %%pc_position, %6;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "or.b64 %%fp_w0, %%pq_word0, %%fp_lap;\n\t"
+        "or.b64 %%fp_w1, %15, %%fp_lap;\n\t"
+        "or.b64 %%fp_w2, %%pq_word2, %%fp_lap;\n\t"
+        "or.b64 %%fp_w3, %%pq_word3, %%fp_lap;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %%pc_position;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
-        "SPIN:\n\t"
-        "ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
+        "setp.ne.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
+        "TURN:\n\t"
+        "@%%fp_fresh ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
         "sub.u64 %%fp_ahead, %%pc_position, %%fp_tail;\n\t"
-        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
-        "@%%fp_p bra ROOM;\n\t"
+        "setp.lt.u64 %%fp_room, %%fp_ahead, %%fp_capacity;\n\t"
+        "and.pred %%fp_p, %%fp_room, %%fp_fresh;\n\t"
+        "@%%fp_room fence.acq_rel.sys;\n\t"
+        "@%%fp_p st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_w0, %%fp_w1};\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_w2, %%fp_w3};\n\t"
+        "@%%fp_room bra DONE;\n\t"
+        "setp.lt.s64 %%fp_p, %%pc_position, 0;\n\t"
+        "@%%fp_p bra CLOSED;\n\t"
+        "setp.eq.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
         "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
         "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
         "@%%sn_p bra GIVEN_UP;\n\t"
         "ld.relaxed.sys.global.u32 %%sn_word, [%7];\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "mov.u32 %%fp_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
-        "bra SPIN;\n\t"
+        "bra TURN;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
         "mov.u32 %0, 1;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%19+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%19+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%19+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%19+4], %20;\n\t"
-        "st.relaxed.sys.global.u32 [%19+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%19+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%19+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%19+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%19+24], %%pc_position;\n\t"
-        "st.relaxed.sys.global.u64 [%19+32], %%fp_tail;\n\t"
-        "st.release.sys.global.u32 [%19+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %20;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%pc_position;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
-        "ROOM:\n\t"
-        "fence.acq_rel.sys;\n\t"
-        "@%%fp_fresh st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
-        "shr.u64 %%fp_lap, %%pc_position, %6;\n\t"
-        "not.b64 %%fp_lap, %%fp_lap;\n\t"
-        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
-        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
-        "and.b64 %%fp_slot, %%fp_slot, %%pc_position;\n\t"
-        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %15, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
-        "or.b64 %%fp_a, %%pq_word2, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %%pq_word3, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "CLOSED:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %%pc_position, [%2], 0xffffffffffffffff;\n\t"
+        "mov.u32 %0, 3;\n\t"
+        "mov.u64 %%pc_position, 0;\n\t"
         "DONE:\n\t"
         "}\n\t"
         "PQ_DONE:\n\t"
@@ -1907,20 +1994,22 @@ static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slo
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%19+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%19+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%19+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%19+4], %20;\n\t"
-        "st.relaxed.sys.global.u32 [%19+8], 9;\n\t"
-        "st.relaxed.sys.global.u32 [%19+12], %21;\n\t"
-        "st.relaxed.sys.global.u32 [%19+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%19+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%19+24], %%pc_position;\n\t"
-        "st.relaxed.sys.global.u64 [%19+32], %%pf_seen;\n\t"
-        "st.release.sys.global.u32 [%19+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %20;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %21;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%pc_position;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%pf_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
@@ -1928,11 +2017,11 @@ static __device__ __forceinline__ void aqueduct_block_port_complete(uint64_t slo
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "r"(kind), "l"(dst_offset), "l"(src_offset), "l"(bytes), "l"(flushed), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "r"(kind), "l"(dst_offset), "l"(src_offset), "l"(bytes), "l"(flushed), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_port_flushed(uint64_t flushed, uint64_t position, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t peer, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_port_flushed(uint64_t flushed, uint64_t position, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t peer, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -1965,30 +2054,32 @@ static __device__ __forceinline__ void aqueduct_block_port_flushed(uint64_t flus
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%4+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%4+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
-        "st.relaxed.sys.global.u32 [%4+8], 9;\n\t"
-        "st.relaxed.sys.global.u32 [%4+12], %6;\n\t"
-        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%4+24], %2;\n\t"
-        "st.relaxed.sys.global.u64 [%4+32], %%pf_seen;\n\t"
-        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], %6;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %2;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%pf_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(flushed), "l"(position), "l"(abort_word), "l"(abort_record), "r"(rank), "r"(peer)
+        : "l"(flushed), "l"(position), "l"(abort_word), "l"(abort_claim), "r"(rank), "r"(peer)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_record, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint64_t dst_offset, uint64_t src_offset, uint64_t packets, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t barrier, uint32_t flag, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_claim, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint64_t dst_offset, uint64_t src_offset, uint64_t packets, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t barrier, uint32_t flag, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -2068,6 +2159,7 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint
         "DONE:\n\t"
         "}\n\t"
         "cvt.u32.u64 %%pk_threads, %21;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "barrier.sync %22, %%pk_threads;\n\t"
         "setp.ne.u64 %%pk_p, %20, 0;\n\t"
         "@%%pk_p bra DONE;\n\t"
@@ -2118,15 +2210,16 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint
         ".reg .u64  %%fp_ahead;\n\t"
         ".reg .u64  %%fp_slot;\n\t"
         ".reg .u64  %%fp_lap;\n\t"
-        ".reg .u64  %%fp_a;\n\t"
-        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u64  %%fp_w<4>;\n\t"
+        ".reg .u64  %%fp_t;\n\t"
         ".reg .u32  %%fp_spins;\n\t"
         ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_room;\n\t"
         ".reg .pred %%fp_p;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %16;\n\t"
-        "or.b64 %%fp_b, %%pq_word2, %%pq_word3;\n\t"
-        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
-        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "or.b64 %%fp_t, %%pq_word0, %16;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word2;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word3;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_t, 0;\n\t"
         "@%%fp_p bra TAKE;\n\t"
         "mov.u32 %0, 2;\n\t"
         "mov.u64 %%pk_position, 0;\n\t"
@@ -2135,75 +2228,75 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint
         "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 1;\n\t"
         "ld.relaxed.gpu.global.u64 %%fp_tail, [%4];\n\t"
         "cvt.u64.u32 %%fp_capacity, %5;\n\t"
-        "sub.u64 %%fp_ahead, %%pk_position, %%fp_tail;\n\t"
-        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
-        "@!%%fp_fresh bra ROOM;\n\t"
-        "setp.ge.s64 %%fp_p, %%pk_position, 0;\n\t"
-        "@%%fp_p bra FULL;\n\t"
-        "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 0xffffffffffffffff;\n\t"
-        "mov.u32 %0, 3;\n\t"
-        "mov.u64 %%pk_position, 0;\n\t"
-        "bra DONE;\n\t"
-        "FULL:\n\t"
+        "shr.u64 %%fp_lap, %%pk_position, %6;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "or.b64 %%fp_w0, %%pq_word0, %%fp_lap;\n\t"
+        "or.b64 %%fp_w1, %16, %%fp_lap;\n\t"
+        "or.b64 %%fp_w2, %%pq_word2, %%fp_lap;\n\t"
+        "or.b64 %%fp_w3, %%pq_word3, %%fp_lap;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %%pk_position;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
-        "SPIN:\n\t"
-        "ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
+        "setp.ne.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
+        "TURN:\n\t"
+        "@%%fp_fresh ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
         "sub.u64 %%fp_ahead, %%pk_position, %%fp_tail;\n\t"
-        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
-        "@%%fp_p bra ROOM;\n\t"
+        "setp.lt.u64 %%fp_room, %%fp_ahead, %%fp_capacity;\n\t"
+        "and.pred %%fp_p, %%fp_room, %%fp_fresh;\n\t"
+        "@%%fp_room fence.acq_rel.sys;\n\t"
+        "@%%fp_p st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_w0, %%fp_w1};\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_w2, %%fp_w3};\n\t"
+        "@%%fp_room bra DONE;\n\t"
+        "setp.lt.s64 %%fp_p, %%pk_position, 0;\n\t"
+        "@%%fp_p bra CLOSED;\n\t"
+        "setp.eq.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
         "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
         "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
         "@%%sn_p bra GIVEN_UP;\n\t"
         "ld.relaxed.sys.global.u32 %%sn_word, [%7];\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "mov.u32 %%fp_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
-        "bra SPIN;\n\t"
+        "bra TURN;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
         "mov.u32 %0, 1;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%8+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%8+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%8+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%8+4], %9;\n\t"
-        "st.relaxed.sys.global.u32 [%8+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%8+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%8+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%8+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%8+24], %%pk_position;\n\t"
-        "st.relaxed.sys.global.u64 [%8+32], %%fp_tail;\n\t"
-        "st.release.sys.global.u32 [%8+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%pk_position;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
-        "ROOM:\n\t"
-        "fence.acq_rel.sys;\n\t"
-        "@%%fp_fresh st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
-        "shr.u64 %%fp_lap, %%pk_position, %6;\n\t"
-        "not.b64 %%fp_lap, %%fp_lap;\n\t"
-        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
-        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
-        "and.b64 %%fp_slot, %%fp_slot, %%pk_position;\n\t"
-        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %16, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
-        "or.b64 %%fp_a, %%pq_word2, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %%pq_word3, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "CLOSED:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 0xffffffffffffffff;\n\t"
+        "mov.u32 %0, 3;\n\t"
+        "mov.u64 %%pk_position, 0;\n\t"
         "DONE:\n\t"
         "}\n\t"
         "PQ_DONE:\n\t"
@@ -2211,11 +2304,11 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll16(uint
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_record), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "l"(dst_offset), "l"(src_offset), "l"(packets), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads), "r"(barrier), "r"(flag)
+        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_claim), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "l"(dst_offset), "l"(src_offset), "l"(packets), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads), "r"(barrier), "r"(flag)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_record, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint64_t dst_offset, uint64_t src_offset, uint64_t packets, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t barrier, uint32_t flag, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t fifo_word, uint64_t abort_claim, uint32_t rank, uint32_t semaphore_id, uint32_t dst_id, uint32_t src_id, uint64_t dst_bytes, uint64_t src_bytes, uint64_t dst_offset, uint64_t src_offset, uint64_t packets, uint64_t src, uint64_t bytes, uint64_t tid, uint64_t nthreads, uint32_t barrier, uint32_t flag, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -2286,6 +2379,7 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint6
         "DONE:\n\t"
         "}\n\t"
         "cvt.u32.u64 %%pk_threads, %21;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "barrier.sync %22, %%pk_threads;\n\t"
         "setp.ne.u64 %%pk_p, %20, 0;\n\t"
         "@%%pk_p bra DONE;\n\t"
@@ -2336,15 +2430,16 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint6
         ".reg .u64  %%fp_ahead;\n\t"
         ".reg .u64  %%fp_slot;\n\t"
         ".reg .u64  %%fp_lap;\n\t"
-        ".reg .u64  %%fp_a;\n\t"
-        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u64  %%fp_w<4>;\n\t"
+        ".reg .u64  %%fp_t;\n\t"
         ".reg .u32  %%fp_spins;\n\t"
         ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_room;\n\t"
         ".reg .pred %%fp_p;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %16;\n\t"
-        "or.b64 %%fp_b, %%pq_word2, %%pq_word3;\n\t"
-        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
-        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "or.b64 %%fp_t, %%pq_word0, %16;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word2;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %%pq_word3;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_t, 0;\n\t"
         "@%%fp_p bra TAKE;\n\t"
         "mov.u32 %0, 2;\n\t"
         "mov.u64 %%pk_position, 0;\n\t"
@@ -2353,75 +2448,75 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint6
         "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 1;\n\t"
         "ld.relaxed.gpu.global.u64 %%fp_tail, [%4];\n\t"
         "cvt.u64.u32 %%fp_capacity, %5;\n\t"
-        "sub.u64 %%fp_ahead, %%pk_position, %%fp_tail;\n\t"
-        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
-        "@!%%fp_fresh bra ROOM;\n\t"
-        "setp.ge.s64 %%fp_p, %%pk_position, 0;\n\t"
-        "@%%fp_p bra FULL;\n\t"
-        "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 0xffffffffffffffff;\n\t"
-        "mov.u32 %0, 3;\n\t"
-        "mov.u64 %%pk_position, 0;\n\t"
-        "bra DONE;\n\t"
-        "FULL:\n\t"
+        "shr.u64 %%fp_lap, %%pk_position, %6;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "or.b64 %%fp_w0, %%pq_word0, %%fp_lap;\n\t"
+        "or.b64 %%fp_w1, %16, %%fp_lap;\n\t"
+        "or.b64 %%fp_w2, %%pq_word2, %%fp_lap;\n\t"
+        "or.b64 %%fp_w3, %%pq_word3, %%fp_lap;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %%pk_position;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
-        "SPIN:\n\t"
-        "ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
+        "setp.ne.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
+        "TURN:\n\t"
+        "@%%fp_fresh ld.relaxed.sys.global.u64 %%fp_tail, [%3];\n\t"
         "sub.u64 %%fp_ahead, %%pk_position, %%fp_tail;\n\t"
-        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
-        "@%%fp_p bra ROOM;\n\t"
+        "setp.lt.u64 %%fp_room, %%fp_ahead, %%fp_capacity;\n\t"
+        "and.pred %%fp_p, %%fp_room, %%fp_fresh;\n\t"
+        "@%%fp_room fence.acq_rel.sys;\n\t"
+        "@%%fp_p st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_w0, %%fp_w1};\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_w2, %%fp_w3};\n\t"
+        "@%%fp_room bra DONE;\n\t"
+        "setp.lt.s64 %%fp_p, %%pk_position, 0;\n\t"
+        "@%%fp_p bra CLOSED;\n\t"
+        "setp.eq.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
         "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
         "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
         "@%%sn_p bra GIVEN_UP;\n\t"
         "ld.relaxed.sys.global.u32 %%sn_word, [%7];\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "mov.u32 %%fp_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
-        "bra SPIN;\n\t"
+        "bra TURN;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
         "mov.u32 %0, 1;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%8+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%8+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%8+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%8+4], %9;\n\t"
-        "st.relaxed.sys.global.u32 [%8+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%8+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%8+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%8+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%8+24], %%pk_position;\n\t"
-        "st.relaxed.sys.global.u64 [%8+32], %%fp_tail;\n\t"
-        "st.release.sys.global.u32 [%8+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %9;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%pk_position;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
-        "ROOM:\n\t"
-        "fence.acq_rel.sys;\n\t"
-        "@%%fp_fresh st.relaxed.gpu.global.u64 [%4], %%fp_tail;\n\t"
-        "shr.u64 %%fp_lap, %%pk_position, %6;\n\t"
-        "not.b64 %%fp_lap, %%fp_lap;\n\t"
-        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
-        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
-        "and.b64 %%fp_slot, %%fp_slot, %%pk_position;\n\t"
-        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %1;\n\t"
-        "or.b64 %%fp_a, %%pq_word0, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %16, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
-        "or.b64 %%fp_a, %%pq_word2, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %%pq_word3, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "CLOSED:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %%pk_position, [%2], 0xffffffffffffffff;\n\t"
+        "mov.u32 %0, 3;\n\t"
+        "mov.u64 %%pk_position, 0;\n\t"
         "DONE:\n\t"
         "}\n\t"
         "PQ_DONE:\n\t"
@@ -2429,11 +2524,11 @@ static __device__ __forceinline__ void aqueduct_block_port_put_packets_ll8(uint6
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_record), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "l"(dst_offset), "l"(src_offset), "l"(packets), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads), "r"(barrier), "r"(flag)
+        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(fifo_word), "l"(abort_claim), "r"(rank), "r"(semaphore_id), "r"(dst_id), "r"(src_id), "l"(dst_bytes), "l"(src_bytes), "l"(dst_offset), "l"(src_offset), "l"(packets), "l"(src), "l"(bytes), "l"(tid), "l"(nthreads), "r"(barrier), "r"(flag)
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_fifo_push(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint64_t &position, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_fifo_push(uint64_t slots, uint64_t head, uint64_t tail, uint64_t tail_cache, uint32_t capacity, uint32_t capacity_log2, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint64_t &position, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -2442,15 +2537,16 @@ static __device__ __forceinline__ void aqueduct_block_fifo_push(uint64_t slots, 
         ".reg .u64  %%fp_ahead;\n\t"
         ".reg .u64  %%fp_slot;\n\t"
         ".reg .u64  %%fp_lap;\n\t"
-        ".reg .u64  %%fp_a;\n\t"
-        ".reg .u64  %%fp_b;\n\t"
+        ".reg .u64  %%fp_w<4>;\n\t"
+        ".reg .u64  %%fp_t;\n\t"
         ".reg .u32  %%fp_spins;\n\t"
         ".reg .pred %%fp_fresh;\n\t"
+        ".reg .pred %%fp_room;\n\t"
         ".reg .pred %%fp_p;\n\t"
-        "or.b64 %%fp_a, %8, %9;\n\t"
-        "or.b64 %%fp_b, %10, %11;\n\t"
-        "or.b64 %%fp_a, %%fp_a, %%fp_b;\n\t"
-        "setp.ge.s64 %%fp_p, %%fp_a, 0;\n\t"
+        "or.b64 %%fp_t, %8, %9;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %10;\n\t"
+        "or.b64 %%fp_t, %%fp_t, %11;\n\t"
+        "setp.ge.s64 %%fp_p, %%fp_t, 0;\n\t"
         "@%%fp_p bra TAKE;\n\t"
         "mov.u32 %1, 2;\n\t"
         "mov.u64 %0, 0;\n\t"
@@ -2459,79 +2555,79 @@ static __device__ __forceinline__ void aqueduct_block_fifo_push(uint64_t slots, 
         "atom.relaxed.gpu.global.add.u64 %0, [%3], 1;\n\t"
         "ld.relaxed.gpu.global.u64 %%fp_tail, [%5];\n\t"
         "cvt.u64.u32 %%fp_capacity, %6;\n\t"
-        "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
-        "setp.ge.u64 %%fp_fresh, %%fp_ahead, %%fp_capacity;\n\t"
-        "@!%%fp_fresh bra ROOM;\n\t"
-        "setp.ge.s64 %%fp_p, %0, 0;\n\t"
-        "@%%fp_p bra FULL;\n\t"
-        "atom.relaxed.gpu.global.add.u64 %0, [%3], 0xffffffffffffffff;\n\t"
-        "mov.u32 %1, 3;\n\t"
-        "mov.u64 %0, 0;\n\t"
-        "bra DONE;\n\t"
-        "FULL:\n\t"
+        "shr.u64 %%fp_lap, %0, %7;\n\t"
+        "not.b64 %%fp_lap, %%fp_lap;\n\t"
+        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
+        "or.b64 %%fp_w0, %8, %%fp_lap;\n\t"
+        "or.b64 %%fp_w1, %9, %%fp_lap;\n\t"
+        "or.b64 %%fp_w2, %10, %%fp_lap;\n\t"
+        "or.b64 %%fp_w3, %11, %%fp_lap;\n\t"
+        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
+        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
+        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
-        "SPIN:\n\t"
-        "ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
+        "setp.ne.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
+        "TURN:\n\t"
+        "@%%fp_fresh ld.relaxed.sys.global.u64 %%fp_tail, [%4];\n\t"
         "sub.u64 %%fp_ahead, %0, %%fp_tail;\n\t"
-        "setp.lt.u64 %%fp_p, %%fp_ahead, %%fp_capacity;\n\t"
-        "@%%fp_p bra ROOM;\n\t"
+        "setp.lt.u64 %%fp_room, %%fp_ahead, %%fp_capacity;\n\t"
+        "and.pred %%fp_p, %%fp_room, %%fp_fresh;\n\t"
+        "@%%fp_room fence.acq_rel.sys;\n\t"
+        "@%%fp_p st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_w0, %%fp_w1};\n\t"
+        "@%%fp_room st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_w2, %%fp_w3};\n\t"
+        "@%%fp_room bra DONE;\n\t"
+        "setp.lt.s64 %%fp_p, %0, 0;\n\t"
+        "@%%fp_p bra CLOSED;\n\t"
+        "setp.eq.u32 %%fp_fresh, %%fp_spins, %%fp_spins;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
         "setp.gt.s32 %%sn_p, %%fp_spins, 1;\n\t"
         "sub.u32 %%fp_spins, %%fp_spins, 1;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "setp.lt.s32 %%sn_p, %%fp_spins, 0;\n\t"
         "@%%sn_p bra GIVEN_UP;\n\t"
         "ld.relaxed.sys.global.u32 %%sn_word, [%12];\n\t"
         "mov.u32 %%fp_spins, 1000;\n\t"
         "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
-        "@%%sn_p bra SPIN;\n\t"
+        "@%%sn_p bra TURN;\n\t"
         "mov.u32 %%fp_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
-        "bra SPIN;\n\t"
+        "bra TURN;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
         "mov.u32 %1, 1;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%13+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%13+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%13+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%13+4], %14;\n\t"
-        "st.relaxed.sys.global.u32 [%13+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%13+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%13+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%13+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%13+24], %0;\n\t"
-        "st.relaxed.sys.global.u64 [%13+32], %%fp_tail;\n\t"
-        "st.release.sys.global.u32 [%13+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %14;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fp_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "bra DONE;\n\t"
-        "ROOM:\n\t"
-        "fence.acq_rel.sys;\n\t"
-        "@%%fp_fresh st.relaxed.gpu.global.u64 [%5], %%fp_tail;\n\t"
-        "shr.u64 %%fp_lap, %0, %7;\n\t"
-        "not.b64 %%fp_lap, %%fp_lap;\n\t"
-        "shl.b64 %%fp_lap, %%fp_lap, 63;\n\t"
-        "sub.u64 %%fp_slot, %%fp_capacity, 1;\n\t"
-        "and.b64 %%fp_slot, %%fp_slot, %0;\n\t"
-        "mad.lo.u64 %%fp_slot, %%fp_slot, 32, %2;\n\t"
-        "or.b64 %%fp_a, %8, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %9, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+0], {%%fp_a, %%fp_b};\n\t"
-        "or.b64 %%fp_a, %10, %%fp_lap;\n\t"
-        "or.b64 %%fp_b, %11, %%fp_lap;\n\t"
-        "st.relaxed.sys.global.v2.u64 [%%fp_slot+16], {%%fp_a, %%fp_b};\n\t"
+        "CLOSED:\n\t"
+        "atom.relaxed.gpu.global.add.u64 %0, [%3], 0xffffffffffffffff;\n\t"
+        "mov.u32 %1, 3;\n\t"
+        "mov.u64 %0, 0;\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "=l"(position), "+r"(aborted)
-        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(word0), "l"(word1), "l"(word2), "l"(word3), "l"(abort_word), "l"(abort_record), "r"(rank)
+        : "l"(slots), "l"(head), "l"(tail), "l"(tail_cache), "r"(capacity), "r"(capacity_log2), "l"(word0), "l"(word1), "l"(word2), "l"(word3), "l"(abort_word), "l"(abort_claim), "r"(rank)
         : "memory");
 }
 
@@ -2550,7 +2646,7 @@ static __device__ __forceinline__ void aqueduct_block_fifo_poll(uint64_t tail, u
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_fifo_sync(uint64_t tail, uint64_t position, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_fifo_sync(uint64_t tail, uint64_t position, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -2585,26 +2681,28 @@ static __device__ __forceinline__ void aqueduct_block_fifo_sync(uint64_t tail, u
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%4+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%4+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%4+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%4+4], %5;\n\t"
-        "st.relaxed.sys.global.u32 [%4+8], 7;\n\t"
-        "st.relaxed.sys.global.u32 [%4+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%4+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%4+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%4+24], %2;\n\t"
-        "st.relaxed.sys.global.u64 [%4+32], %%fs_tail;\n\t"
-        "st.release.sys.global.u32 [%4+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 7;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %2;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%fs_tail;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "DONE:\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(tail), "l"(position), "l"(abort_word), "l"(abort_record), "r"(rank)
+        : "l"(tail), "l"(position), "l"(abort_word), "l"(abort_claim), "r"(rank)
         : "memory");
 }
 
@@ -2615,6 +2713,7 @@ static __device__ __forceinline__ void aqueduct_block_group_sync(uint32_t barrie
         ".reg .pred %%gs_mine;\n\t"
         ".reg .pred %%gs_any;\n\t"
         "setp.ne.u32 %%gs_mine, %0, 0;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "barrier.red.or.pred %%gs_any, %1, %2, %%gs_mine;\n\t"
         "selp.u32 %0, 1, 0, %%gs_any;\n\t"
         "}\n\t"
@@ -2623,7 +2722,7 @@ static __device__ __forceinline__ void aqueduct_block_group_sync(uint32_t barrie
         : "memory");
 }
 
-static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t state, uint32_t groups, uint32_t tid, uint32_t nthreads, uint32_t barrier, uint64_t abort_word, uint64_t abort_record, uint32_t rank, uint32_t &aborted)
+static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t state, uint32_t groups, uint32_t tid, uint32_t nthreads, uint32_t barrier, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
@@ -2634,6 +2733,7 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
         ".reg .u64  %%gb_seen;\n\t"
         ".reg .u64  %%gb_awaited;\n\t"
         ".reg .pred %%gb_p;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "barrier.sync %5, %4;\n\t"
         "setp.ne.u32 %%gb_p, %3, 0;\n\t"
         "@%%gb_p bra TOGETHER;\n\t"
@@ -2677,20 +2777,22 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
         ".reg .pred %%ar_lost;\n\t"
-        "atom.relaxed.sys.global.cas.b32 %%ar_old, [%7+0],\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%7+0],\n\t"
         "0, 1;\n\t"
         "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
         "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%7+8];\n\t"
         "mov.u32 %%ar_block, %%ctaid.x;\n\t"
-        "st.relaxed.sys.global.u32 [%7+4], %8;\n\t"
-        "st.relaxed.sys.global.u32 [%7+8], 5;\n\t"
-        "st.relaxed.sys.global.u32 [%7+12], 4294967295;\n\t"
-        "st.relaxed.sys.global.u32 [%7+16], %%ar_block;\n\t"
-        "st.relaxed.sys.global.u32 [%7+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%7+24], %%gb_awaited;\n\t"
-        "st.relaxed.sys.global.u64 [%7+32], %%gb_seen;\n\t"
-        "st.release.sys.global.u32 [%7+0], 2;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %8;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%gb_awaited;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%gb_seen;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
         "TOGETHER:\n\t"
@@ -2698,12 +2800,13 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
         ".reg .pred %%gs_mine;\n\t"
         ".reg .pred %%gs_any;\n\t"
         "setp.ne.u32 %%gs_mine, %0, 0;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "barrier.red.or.pred %%gs_any, %5, %4, %%gs_mine;\n\t"
         "selp.u32 %0, 1, 0, %%gs_any;\n\t"
         "}\n\t"
         "}\n\t"
         : "+r"(aborted)
-        : "l"(state), "r"(groups), "r"(tid), "r"(nthreads), "r"(barrier), "l"(abort_word), "l"(abort_record), "r"(rank)
+        : "l"(state), "r"(groups), "r"(tid), "r"(nthreads), "r"(barrier), "l"(abort_word), "l"(abort_claim), "r"(rank)
         : "memory");
 }
 
@@ -2746,6 +2849,34 @@ static __device__ __forceinline__ void aqueduct_memory_channel_get(const Aqueduc
     aqueduct_block_copy(channel.src + local_offset, channel.dst + remote_offset, bytes, thread, threads);
 }
 
+/* Copies bytes from my src to the peer's dst, as memory_channel_put does, where channel.dst, channel.src, both
+ * offsets and bytes are multiples of 16. Nothing checks this.
+ * channel: the channel
+ * dst_offset: where to, in bytes from channel.dst
+ * src_offset: where from, in bytes from channel.src
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_memory_channel_put_aligned(const AqueductMemoryChannelHandle &channel, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned(channel.dst + dst_offset, channel.src + src_offset, bytes, thread, threads);
+}
+
+/* Copies bytes from the peer's dst to my src, as memory_channel_get does, where channel.dst, channel.src, both
+ * offsets and bytes are multiples of 16. Nothing checks this.
+ * channel: the channel
+ * remote_offset: where from, in bytes from channel.dst
+ * local_offset: where to, in bytes from channel.src
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_memory_channel_get_aligned(const AqueductMemoryChannelHandle &channel, uint64_t remote_offset, uint64_t local_offset, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned(channel.src + local_offset, channel.dst + remote_offset, bytes, thread, threads);
+}
+
 /* Sends bytes from my src as packets to the peer's dst, which is its packet buffer. Each packet carries its
  * own flag: no signal is needed.
  * channel: the channel
@@ -2779,7 +2910,8 @@ static __device__ __forceinline__ void aqueduct_memory_channel_put_packets_ll8(c
 }
 
 /* Sends bytes from my src as LL128 lines to the peer's dst, which is its packet buffer; bytes of data take
- * 1024 * ceil(bytes / 960) bytes there. Only between GPUs joined by NVLink, or on one.
+ * 1024 * ceil(bytes / 960) bytes there. Only where a line of 128 bytes stays whole, over NVLink or within one
+ * GPU: MemoryChannel::carries says so on the host. Over PCIe stale data can pass for new.
  * channel: the channel
  * dst_offset: where to, in bytes from channel.dst; a multiple of 8 (LL8), 16 (LL16) or 128 (LL128)
  * src_offset: where from, in bytes from channel.src
@@ -2808,7 +2940,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_put_packets_ll128
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll16(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.record, channel.abort.rank, channel.peer, result);
+    aqueduct_block_unpack_packets_ll16(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
     return result;
 }
 
@@ -2826,7 +2958,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packet
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll8(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.record, channel.abort.rank, channel.peer, result);
+    aqueduct_block_unpack_packets_ll8(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
     return result;
 }
 
@@ -2844,7 +2976,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packet
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll128(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_ll128_unpack(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.record, channel.abort.rank, channel.peer, result);
+    aqueduct_block_ll128_unpack(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
     return result;
 }
 
@@ -2918,7 +3050,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_relaxed_signal(co
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_wait(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.record, channel.abort.rank, channel.peer, result);
+    aqueduct_block_sem_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
     return result;
 }
 
@@ -2929,7 +3061,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_wait(const Aq
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_relaxed_wait(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_relaxed_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.record, channel.abort.rank, channel.peer, result);
+    aqueduct_block_sem_relaxed_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
     return result;
 }
 
@@ -2972,7 +3104,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put(const AqueductPortC
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA, dst_offset, src_offset, bytes, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA, dst_offset, src_offset, bytes, position_unused, result);
     return result;
 }
 
@@ -2985,7 +3117,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_signal(const AqueductPo
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_FLAG, 0, 0, 0, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_FLAG, 0, 0, 0, position_unused, result);
     return result;
 }
 
@@ -2997,7 +3129,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_signal(const AqueductPo
 static __device__ __forceinline__ uint32_t aqueduct_port_flush(const AqueductPortChannelHandle &port)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_SYNC, 0, 0, 0, port.flushed, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_SYNC, 0, 0, 0, port.flushed, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3013,7 +3145,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal(const A
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG, dst_offset, src_offset, bytes, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG, dst_offset, src_offset, bytes, position_unused, result);
     return result;
 }
 
@@ -3028,7 +3160,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal(const A
 static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal_and_flush(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG + AQUEDUCT_TRIGGER_SYNC, dst_offset, src_offset, bytes, port.flushed, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG + AQUEDUCT_TRIGGER_SYNC, dst_offset, src_offset, bytes, port.flushed, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3045,7 +3177,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal_and_flu
 static __device__ __forceinline__ uint32_t aqueduct_port_push(const AqueductPortChannelHandle &port, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t &position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, kind, dst_offset, src_offset, bytes, position, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, kind, dst_offset, src_offset, bytes, position, result);
     return result;
 }
 
@@ -3058,7 +3190,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_push(const AqueductPort
 static __device__ __forceinline__ uint32_t aqueduct_port_flushed(const AqueductPortChannelHandle &port, uint64_t position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_flushed(port.flushed, position, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_port_flushed(port.flushed, position, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3070,7 +3202,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_flushed(const AqueductP
 static __device__ __forceinline__ uint32_t aqueduct_port_wait(const AqueductPortChannelHandle &port)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(port.semaphore.inbound, port.semaphore.expected_inbound, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_sem_wait(port.semaphore.inbound, port.semaphore.expected_inbound, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3104,7 +3236,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_poll(const AqueductPort
 static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll16(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t barrier, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_put_packets_ll16(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
+    aqueduct_block_port_put_packets_ll16(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
     return result;
 }
 
@@ -3126,7 +3258,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll16(const 
 static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll8(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t barrier, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_put_packets_ll8(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.record, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
+    aqueduct_block_port_put_packets_ll8(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
     return result;
 }
 
@@ -3176,7 +3308,7 @@ static __device__ __forceinline__ void aqueduct_port_pack_packets_ll8(const Aque
 static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll16(const AqueductPortChannelHandle &port, uint64_t packet_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_unpack_packets_ll16(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3194,7 +3326,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll16(con
 static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll8(const AqueductPortChannelHandle &port, uint64_t packet_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.record, port.abort.rank, port.peer, result);
+    aqueduct_block_unpack_packets_ll8(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
     return result;
 }
 
@@ -3223,7 +3355,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_last_group(const Aquedu
 static __device__ __forceinline__ uint32_t aqueduct_fifo_push(const AqueductFifo &fifo, const AqueductProxyTrigger &trigger, uint64_t &position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_fifo_push(fifo.slots, fifo.head, fifo.tail, fifo.tail_cache, fifo.capacity, fifo.capacity_log2, trigger.words[0], trigger.words[1], trigger.words[2], trigger.words[3], fifo.abort.word, fifo.abort.record, fifo.abort.rank, position, result);
+    aqueduct_block_fifo_push(fifo.slots, fifo.head, fifo.tail, fifo.tail_cache, fifo.capacity, fifo.capacity_log2, trigger.words[0], trigger.words[1], trigger.words[2], trigger.words[3], fifo.abort.word, fifo.abort.claim, fifo.abort.rank, position, result);
     return result;
 }
 
@@ -3249,7 +3381,7 @@ static __device__ __forceinline__ uint32_t aqueduct_fifo_poll(const AqueductFifo
 static __device__ __forceinline__ uint32_t aqueduct_fifo_sync(const AqueductFifo &fifo, uint64_t position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_fifo_sync(fifo.tail, position, fifo.abort.word, fifo.abort.record, fifo.abort.rank, result);
+    aqueduct_block_fifo_sync(fifo.tail, position, fifo.abort.word, fifo.abort.claim, fifo.abort.rank, result);
     return result;
 }
 
@@ -3280,7 +3412,7 @@ static __device__ __forceinline__ void aqueduct_semaphore_relaxed_signal(const A
 static __device__ __forceinline__ uint32_t aqueduct_semaphore_wait(const AqueductSemaphoreHandle &semaphore, const AqueductAbortHandle &abort, uint32_t peer)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.record, abort.rank, peer, result);
+    aqueduct_block_sem_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.claim, abort.rank, peer, result);
     return result;
 }
 
@@ -3293,7 +3425,7 @@ static __device__ __forceinline__ uint32_t aqueduct_semaphore_wait(const Aqueduc
 static __device__ __forceinline__ uint32_t aqueduct_semaphore_relaxed_wait(const AqueductSemaphoreHandle &semaphore, const AqueductAbortHandle &abort, uint32_t peer)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_relaxed_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.record, abort.rank, peer, result);
+    aqueduct_block_sem_relaxed_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.claim, abort.rank, peer, result);
     return result;
 }
 
@@ -3313,7 +3445,7 @@ static __device__ __forceinline__ uint32_t aqueduct_semaphore_poll(const Aqueduc
  * of them wrote before, all see after.
  * status: what this thread's operations gave: LEFT_NOT, or anything else to make all leave
  * barrier: barrier resource, 0 to 15, that no other group uses
- * threads: threads in the group, a multiple of 32
+ * threads: threads in the group, whole warps: a multiple of 32
  * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them
  * called by: the whole group */
 static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t status, uint32_t barrier, uint32_t threads)
@@ -3329,7 +3461,7 @@ static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t statu
  * state: a GridBarrier in device memory, zeroed once
  * groups: groups that take part, below 2^31
  * thread: index of this thread in its group
- * threads: threads in the group, a multiple of 32
+ * threads: threads in the group, whole warps: a multiple of 32
  * barrier: barrier resource, 0 to 15, that no other group uses
  * abort: how the wait learns that it must be given up
  * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them
@@ -3338,7 +3470,7 @@ static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t statu
 static __device__ __forceinline__ uint32_t aqueduct_grid_barrier(uint32_t status, const volatile void *state, uint32_t groups, uint32_t thread, uint32_t threads, uint32_t barrier, const AqueductAbortHandle &abort)
 {
     uint32_t result = status;
-    aqueduct_block_grid_barrier((uint64_t)__cvta_generic_to_global((const void *)state), groups, thread, threads, barrier, abort.word, abort.record, abort.rank, result);
+    aqueduct_block_grid_barrier((uint64_t)__cvta_generic_to_global((const void *)state), groups, thread, threads, barrier, abort.word, abort.claim, abort.rank, result);
     return result;
 }
 
@@ -3366,6 +3498,19 @@ static __device__ __forceinline__ uint32_t aqueduct_last_group(const volatile vo
 static __device__ __forceinline__ void aqueduct_copy(const volatile void *dst, const volatile void *src, uint64_t bytes, uint64_t thread, uint64_t threads)
 {
     aqueduct_block_copy((uint64_t)__cvta_generic_to_global((const void *)dst), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads);
+}
+
+/* Copies bytes where both addresses and bytes are multiples of 16, which nothing checks; the ranges must not
+ * overlap.
+ * dst: where to
+ * src: where from
+ * bytes: bytes to copy, a multiple of 16
+ * thread: index of this thread in its group
+ * threads: threads in the group, at least 1
+ * called by: the whole group; no barrier inside, threads may arrive and leave at different times */
+static __device__ __forceinline__ void aqueduct_copy_aligned(const volatile void *dst, const volatile void *src, uint64_t bytes, uint64_t thread, uint64_t threads)
+{
+    aqueduct_block_copy_aligned((uint64_t)__cvta_generic_to_global((const void *)dst), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads);
 }
 
 /* Writes bytes of data as packets.
@@ -3396,7 +3541,7 @@ static __device__ __forceinline__ void aqueduct_put_packets_ll8(const volatile v
     aqueduct_block_put_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)src), bytes, thread, threads, flag);
 }
 
-/* Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU.
+/* Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU: over PCIe a line may split.
  * packets: the packets, aligned to 8 (LL8), 16 (LL16) or 128 (LL128)
  * src: where from
  * bytes: bytes of data, a multiple of 4
@@ -3425,7 +3570,7 @@ static __device__ __forceinline__ void aqueduct_put_packets_ll128(const volatile
 static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll16(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.record, abort.rank, peer, result);
+    aqueduct_block_unpack_packets_ll16((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
     return result;
 }
 
@@ -3444,7 +3589,7 @@ static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll16(const vo
 static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll8(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.record, abort.rank, peer, result);
+    aqueduct_block_unpack_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
     return result;
 }
 
@@ -3463,7 +3608,7 @@ static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll8(const vol
 static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll128(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_ll128_unpack((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.record, abort.rank, peer, result);
+    aqueduct_block_ll128_unpack((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
     return result;
 }
 

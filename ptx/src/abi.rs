@@ -19,7 +19,7 @@ pub use trigger::{ChannelTrigger, Fifo, ProxyTrigger, TriggerError, TriggerKind,
 use layout::device_struct;
 
 /// Version of everything in this module. Ranks compare it when they connect; a difference is refused.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Largest number of ranks that can share one [`ScratchRegion`] (one NVLink domain of the largest kind sold).
 pub const MAX_REGION_RANKS: usize = 72;
@@ -35,10 +35,13 @@ pub const ABORT_WORD_RUN: u32 = 0;
 
 /// [`AbortRecord::state`]: nothing has been recorded.
 pub const ABORT_RECORD_EMPTY: u32 = 0;
-/// [`AbortRecord::state`]: a thread won the right to write and is writing; do not read the other fields.
-pub const ABORT_RECORD_WRITING: u32 = 1;
 /// [`AbortRecord::state`]: complete; valid after an acquire load of `state`.
-pub const ABORT_RECORD_COMPLETE: u32 = 2;
+pub const ABORT_RECORD_COMPLETE: u32 = 1;
+
+/// [`AbortClaim::state`]: no thread has left early.
+pub const ABORT_CLAIM_FREE: u32 = 0;
+/// [`AbortClaim::state`]: one thread has the right to write the record.
+pub const ABORT_CLAIM_TAKEN: u32 = 1;
 
 /// [`AbortRecord::peer`] when the wait was not for one particular rank (a grid barrier).
 pub const NO_PEER: u32 = u32::MAX;
@@ -108,8 +111,8 @@ device_struct! {
     pub struct AbortHandle as "ABORT_HANDLE" size 24 {
         /// Address of the abort word (u32, pinned host memory): written by the host, see [`ABORT_WORD_RUN`].
         pub word: u64 => "WORD" at 0,
-        /// Address of this rank's [`AbortRecord`] (pinned host memory).
-        pub record: u64 => "RECORD" at 8,
+        /// Address of this rank's [`AbortClaim`] (u64, my device memory).
+        pub claim: u64 => "CLAIM" at 8,
         /// My rank.
         pub rank: u32 => "RANK" at 16,
         /// Zero.
@@ -118,12 +121,27 @@ device_struct! {
 }
 
 device_struct! {
+    /// Who may write an [`AbortRecord`], and where it lies. Memory of the device whose kernels leave, one per record.
+    ///
+    /// The first thread that leaves early wins by compare-and-swap on `state`, of device scope. A claim in host memory
+    /// would need native atomics across the link, which PCIe lacks on many machines. The host writes a claim once,
+    /// before any kernel knows it, and resets it only while no kernel that knows it is running.
+    pub struct AbortClaim as "ABORT_CLAIM" size 16 {
+        /// [`ABORT_CLAIM_FREE`] or [`ABORT_CLAIM_TAKEN`].
+        pub state: u32 => "STATE" at 0,
+        /// Zero.
+        pub reserved: u32 => "RESERVED" at 4,
+        /// Address of the [`AbortRecord`] (pinned host memory).
+        pub record: u64 => "RECORD" at 8,
+    }
+}
+
+device_struct! {
     /// What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
     ///
-    /// The first writer wins by compare-and-swap on `state` from [`ABORT_RECORD_EMPTY`]; it fills the fields and
-    /// publishes them with a release store of [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). Only one GPU
-    /// writes a record, so the swap needs no atomics across the bus. The host may clear it only while no
-    /// kernel that knows it is running.
+    /// The thread that won the [`AbortClaim`] fills the fields by plain stores and publishes them with a release store of
+    /// [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). The host may clear a record only while no kernel that knows its
+    /// claim is running.
     pub struct AbortRecord as "ABORT_RECORD" size 40 {
         /// One of the `ABORT_RECORD_*` states.
         pub state: u32 => "STATE" at 0,
@@ -167,7 +185,7 @@ device_struct! {
         pub packet_bytes: u64 => "PACKET_BYTES" at 72,
         /// Address of a u32 in my device memory that counts finished blocks of a launch; zero between launches.
         pub arrived: u64 => "ARRIVED" at 80,
-        /// Abort word, record and my rank.
+        /// Abort word, claim of the record and my rank.
         pub abort: AbortHandle => "ABORT" at 88,
         /// Rank of the peer.
         pub peer: u32 => "PEER" at 112,
@@ -214,7 +232,7 @@ device_struct! {
         pub format: u32 => "FORMAT" at 36,
         /// Address of a [`GridBarrier`] in my device memory.
         pub barrier: u64 => "BARRIER" at 40,
-        /// Abort word, record and my rank.
+        /// Abort word, claim of the record and my rank.
         pub abort: AbortHandle => "ABORT" at 48,
         /// Base of every rank's region as mapped here; entry `rank` is `base`.
         pub peers: [u64; 72] => "PEERS" at 72,
@@ -257,8 +275,9 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("SPINS_PER_ABORT_READ", SPINS_PER_ABORT_READ as u64),
     ("ABORT_WORD_RUN", ABORT_WORD_RUN as u64),
     ("ABORT_RECORD_EMPTY", ABORT_RECORD_EMPTY as u64),
-    ("ABORT_RECORD_WRITING", ABORT_RECORD_WRITING as u64),
     ("ABORT_RECORD_COMPLETE", ABORT_RECORD_COMPLETE as u64),
+    ("ABORT_CLAIM_FREE", ABORT_CLAIM_FREE as u64),
+    ("ABORT_CLAIM_TAKEN", ABORT_CLAIM_TAKEN as u64),
     ("NO_PEER", NO_PEER as u64),
     ("OPERATION_WAIT", Operation::WAIT.0 as u64),
     ("OPERATION_UNPACK_LL8", Operation::UNPACK_LL8.0 as u64),
@@ -287,6 +306,7 @@ pub const CONSTANTS: &[(&str, u64)] = &[
 pub const STRUCTS: &[&StructLayout] = &[
     &SemaphoreHandle::LAYOUT,
     &AbortHandle::LAYOUT,
+    &AbortClaim::LAYOUT,
     &AbortRecord::LAYOUT,
     &MemoryChannelHandle::LAYOUT,
     &GridBarrier::LAYOUT,

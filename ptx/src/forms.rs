@@ -182,7 +182,7 @@ mod tests {
         let text = header().unwrap();
         let put = &text[text.find("aqueduct_port_put_with_signal(").unwrap()..];
         let put = &put[..put.find("\n}").unwrap()];
-        assert!(put.contains("port.fifo.abort.word, port.abort.record, port.abort.rank"), "{put}");
+        assert!(put.contains("port.fifo.abort.word, port.abort.claim, port.abort.rank"), "{put}");
         assert!(put.contains("AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG"), "{put}");
         assert!(put.contains("return result;"), "{put}");
     }

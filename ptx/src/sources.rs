@@ -27,6 +27,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/abort_record.ptxi",
     "inc/combine.ptxi",
     "inc/copy.ptxi",
+    "inc/copy_aligned.ptxi",
     "inc/element_read.ptxi",
     "inc/element_write.ptxi",
     "inc/fifo_poll.ptxi",

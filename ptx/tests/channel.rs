@@ -35,6 +35,7 @@ struct Pair {
 const KERNELS: &[(&str, &str, &str, usize)] = &[
     ("channel", "UNROLL", "4", 2),
     ("channel", "UNROLL", "8", 2),
+    ("channel", "COPY", "words", 2),
     ("semaphore", "", "", 5),
     ("packet", "FORMAT", "ll8", 2),
     ("packet", "FORMAT", "ll16", 2),
@@ -135,33 +136,54 @@ fn put_and_get_move_exactly_the_bytes_asked_for() {
     // Aligned alike, source ahead, destination ahead, words apart, bytes apart.
     let skews = [(0, 0), (5, 5), (1, 0), (0, 3), (8, 0), (4, 12), (15, 14)];
     for (turn, &bytes) in sizes(CAPACITY / 2).iter().enumerate() {
-        let (src_skew, dst_skew) = skews[turn % skews.len()];
-        let (grid, block) = [(1, 32), (2, 64), (3, 128)][turn % 3];
-        for (entry, name) in ["put", "get"].iter().enumerate() {
-            let context =
-                format!("{name} of {bytes} bytes from +{src_skew} to +{dst_skew}, {grid} x {block}");
-            let seed = (2 * turn + entry) as u64;
-            // A put goes from rank 0 to rank 1, a get from rank 1 to rank 0; rank 0 runs both.
-            let (from, to) = (entry, 1 - entry);
-            let source = paint(seed, CAPACITY);
-            let mut expected = paint(seed + 1000, CAPACITY);
-            pair.fill(from, &source);
-            pair.fill(to, &expected);
-            copy(&mut expected, dst_skew, &source, src_skew, bytes);
-            let (first, second) = if entry == 0 { (dst_skew, src_skew) } else { (src_skew, dst_skew) };
-            let mut args = Args::default().structure(&pair.handles[0]);
-            args = args.u64(first as u64).u64(second as u64).u64(bytes as u64);
-            if entry == 0 {
-                args = args.u32(0);
-            }
-            let unroll = if turn % 2 == 0 { "4" } else { "8" };
-            pair.run(0, "channel", unroll, entry, shape(grid, block), &args);
-            pair.machine.finish();
-            assert!(pair.contents(to, &context) == expected, "{context}: wrong bytes");
-            assert!(pair.contents(from, &context) == source, "{context}: changed its source");
-        }
+        let unroll = if turn % 2 == 0 { "4" } else { "8" };
+        put_and_get(&pair, unroll, turn, bytes, skews[turn % skews.len()]);
     }
     assert_eq!(pair.counter(1, pair.handles[1].semaphore.inbound), 0, "a put without signal must not signal");
+}
+
+#[test]
+fn whole_words_are_moved_exactly_too() {
+    let pair = Pair::new();
+    let skews = [(0, 0), (16, 0), (0, 48), (32, 16)];
+    let mut all: Vec<usize> = sizes(CAPACITY / 2).iter().map(|bytes| bytes.next_multiple_of(16)).collect();
+    all.dedup();
+    for (turn, bytes) in all.into_iter().enumerate() {
+        put_and_get(&pair, "words", turn, bytes, skews[turn % skews.len()]);
+    }
+}
+
+/// A put of rank 0 to rank 1, then a get the other way, each compared with its oracle.
+fn put_and_get(
+    pair: &Pair,
+    variant: &'static str,
+    turn: usize,
+    bytes: usize,
+    (src_skew, dst_skew): (usize, usize),
+) {
+    let (grid, block) = [(1, 32), (2, 64), (3, 128)][turn % 3];
+    for (entry, name) in ["put", "get"].iter().enumerate() {
+        let context =
+            format!("{name} of {bytes} bytes from +{src_skew} to +{dst_skew}, {grid} x {block}, {variant}");
+        let seed = (2 * turn + entry) as u64;
+        // A put goes from rank 0 to rank 1, a get from rank 1 to rank 0; rank 0 runs both.
+        let (from, to) = (entry, 1 - entry);
+        let source = paint(seed, CAPACITY);
+        let mut expected = paint(seed + 1000, CAPACITY);
+        pair.fill(from, &source);
+        pair.fill(to, &expected);
+        copy(&mut expected, dst_skew, &source, src_skew, bytes);
+        let (first, second) = if entry == 0 { (dst_skew, src_skew) } else { (src_skew, dst_skew) };
+        let mut args = Args::default().structure(&pair.handles[0]);
+        args = args.u64(first as u64).u64(second as u64).u64(bytes as u64);
+        if entry == 0 {
+            args = args.u32(0);
+        }
+        pair.run(0, "channel", variant, entry, shape(grid, block), &args);
+        pair.machine.finish();
+        assert!(pair.contents(to, &context) == expected, "{context}: wrong bytes");
+        assert!(pair.contents(from, &context) == source, "{context}: changed its source");
+    }
 }
 
 #[test]

@@ -9,10 +9,12 @@ extern "C" __global__ void memory_channel(const AqueductMemoryChannelHandle chan
 
     for (int twice = 0; twice < 2; twice++) {
         aqueduct_memory_channel_put(channel, 0, 8, bytes, thread, threads);
+        aqueduct_memory_channel_put_aligned(channel, 0, 16, bytes, thread, threads);
         aqueduct_memory_channel_put_packets_ll8(channel, 0, 4, bytes, thread, threads, 7);
         status |= aqueduct_memory_channel_unpack_packets_ll8(channel, 0, 4, bytes, thread, threads, 7);
     }
     aqueduct_memory_channel_get(channel, 0, 8, bytes, thread, threads);
+    aqueduct_memory_channel_get_aligned(channel, 0, 16, bytes, thread, threads);
     aqueduct_memory_channel_put_packets_ll16(channel, 0, 8, bytes, thread, threads, 7);
     status |= aqueduct_memory_channel_unpack_packets_ll16(channel, 0, 8, bytes, thread, threads, 7);
     aqueduct_memory_channel_put_packets_ll128(channel, 0, 8, bytes, thread, threads, 7);
@@ -59,6 +61,7 @@ extern "C" __global__ void without_a_channel(const AqueductFifo fifo, const Aque
     uint32_t status = AQUEDUCT_LEFT_NOT;
 
     aqueduct_copy(to, from, 960, thread, threads);
+    aqueduct_copy_aligned(to, from, 960, thread, threads);
     aqueduct_put_packets_ll8(packets, from, 960, thread, threads, 1);
     status |= aqueduct_unpack_packets_ll8(packets, to, 960, thread, threads, 1, fifo.abort, 0);
     aqueduct_put_packets_ll16(packets, from, 960, thread, threads, 2);

@@ -23,6 +23,9 @@ fn every_row_instantiates_for_every_target_and_variant() {
                 }
                 assert_eq!(module.text.matches(".entry").count(), module.entries.len(), "{context}");
                 check_ordering(&context, &module.text);
+                check_atomics(&context, &module.text);
+                check_convergence(&context, &module.text);
+                check_commit(&context, &module.text);
                 check_labels(&context, &module.text);
             }
         }
@@ -35,6 +38,9 @@ fn the_functions_obey_the_same_rules() {
         let module = functions(Target::new(sm)).unwrap();
         assert_eq!(module.text.matches(".visible .func").count(), module.entries.len());
         check_ordering("functions", &module.text);
+        check_atomics("functions", &module.text);
+        check_convergence("functions", &module.text);
+        check_commit("functions", &module.text);
         check_labels("functions", &module.text);
     }
 }
@@ -52,6 +58,56 @@ fn check_ordering(context: &str, text: &str) {
                 "{context}: {access} does not spell its semantics"
             );
         }
+    }
+}
+
+/// The instructions of a text, without comments, labels and directives.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .map(|line| line.split("//").next().unwrap_or("").trim())
+        .filter(|code| !code.is_empty() && !code.ends_with(':') && !code.starts_with('.'))
+}
+
+/// No atomic operation leaves the device: many links between devices and hosts carry no atomics.
+fn check_atomics(context: &str, text: &str) {
+    for code in code(text).filter(|code| code.contains("atom.") || code.contains("red.global")) {
+        assert!(!code.contains(".sys"), "{context}: {code}: an atomic of system scope");
+    }
+}
+
+/// Warps reconverge before each barrier of a group: divergent lanes may not reach it one after the other. No fence stands
+/// before it: a fence orders what its own thread wrote or observed, so the fence that publishes what a group wrote comes
+/// behind the group's barrier.
+fn check_convergence(context: &str, text: &str) {
+    let all: Vec<&str> = code(text).collect();
+    for (at, code) in all.iter().enumerate().filter(|(_, code)| code.starts_with("barrier.")) {
+        assert_eq!(all[at - 1], "bar.warp.sync 0xffffffff;", "{context}: {code} without reconvergence");
+        assert!(!all[at - 2].starts_with("fence."), "{context}: {} stands before {code}", all[at - 2]);
+    }
+}
+
+/// A push writes its slot inside the loop that waits for room, under a predicate and before the branch that leaves the
+/// loop. Behind the loop, a lane that has room may be held at the point of reconvergence by lanes of its warp that wait for
+/// just this slot to be popped.
+fn check_commit(context: &str, text: &str) {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let commits =
+        lines.iter().enumerate().filter(|(_, line)| line.contains("SYNC fifo.commit (release, with"));
+    for (at, commit) in commits {
+        assert!(commit.starts_with('@'), "{context}: {commit} is not predicated");
+        let label =
+            lines[..at].iter().rev().find(|line| line.ends_with(':')).expect("a label before the store");
+        let back = format!("bra {};", label.trim_end_matches(':'));
+        let branch =
+            lines[at..].iter().find(|line| line.contains("bra ")).expect("a branch behind the store");
+        assert!(
+            branch.starts_with('@') && !branch.ends_with(&back),
+            "{context}: {branch} does not leave the loop"
+        );
+        assert!(
+            lines[at..].iter().any(|line| line.ends_with(&back)),
+            "{context}: {commit} stands in no loop"
+        );
     }
 }
 

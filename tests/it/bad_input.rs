@@ -1,5 +1,5 @@
-//! Wrong use: each gives a clear error on the host, of the right kind, that says what to do. Never a hang, a crash or a
-//! wrong result.
+//! Wrong use of the API. Each call returns an error of the right kind that says what to do. None hangs, crashes or
+//! gives a wrong result.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -18,12 +18,12 @@ use aqueduct::gpu::{
 use aqueduct::{Error, ErrorKind, Result};
 
 use crate::data::{assert_same, bytes};
-use crate::group::{Machine, Rank, context, join_as, processes, soon, threads};
+use crate::group::{Machine, Rank, config, context, join_as, processes, soon, threads, threads_with};
 
 /// Asserts that `result` is an error of `kind` whose text has all of `words`.
 #[track_caller]
 fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
-    let Err(error) = result else { panic!("accepted, where {kind:?} with {words:?} was expected") };
+    let Err(error) = result else { panic!("succeeded, but should fail with {kind:?} and {words:?}") };
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
     for word in words {
@@ -97,7 +97,7 @@ fn ranges_that_do_not_fit_a_channel() {
             &["no packet buffer", "MemoryChannel::new"],
         );
 
-        // Nothing of all this reached the stream, and zero bytes at the very end are no error.
+        // No refused call reached the stream, and zero bytes at the very end are no error.
         data.put(s, 4096, 4096, 0).unwrap();
         data.get(s, 4096, 4096, 0).unwrap();
         put(ll128, 2048, 4096, 0, 1).unwrap();
@@ -105,6 +105,94 @@ fn ranges_that_do_not_fit_a_channel() {
         data.put_with_signal(s, 0, 0, 0).unwrap();
         data.wait(s).unwrap();
         s.synchronize(soon()).unwrap();
+        rank.barrier();
+    });
+}
+
+#[test]
+fn a_broken_promise_of_alignment() {
+    threads(Machine::Software, 2, "bad_input::a_broken_promise_of_alignment", |rank| {
+        let (comm, peer) = (&rank.comm, 1 - rank.me());
+        let (buffer, usage) = (rank.buffer(4096), ErrorKind::InvalidUsage);
+        let register = |at| comm.register_range(&buffer, at, 1024, Transport::CudaIpc).unwrap();
+        let (straight, odd) = (register(0), register(1032));
+        comm.send_memory(&straight, peer, 0).unwrap();
+        comm.send_memory(&odd, peer, 1).unwrap();
+        let theirs = [0, 1].map(|tag| comm.recv_memory(peer, tag).unwrap());
+        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.map(|memory| memory.get().unwrap()));
+        let stream = Stream::new(comm.context()).unwrap();
+        let channel = |dst, src| MemoryChannel::new(&semaphore, dst, src, None).unwrap();
+        let good = channel(&theirs[0], &straight);
+        for (dst, src, bytes) in [(8, 0, 16), (0, 1, 16), (0, 0, 17)] {
+            let words =
+                ["multiples of 16", &format!("offset {dst} of dst, offset {src} of src, size {bytes}")];
+            refused(good.put_aligned(&stream, dst, src, bytes), usage, &words);
+            refused(good.put_aligned_with_signal(&stream, dst, src, bytes), usage, &words);
+            refused(good.get_aligned(&stream, dst, src, bytes), usage, &words);
+        }
+        refused(good.put_aligned(&stream, 1024, 0, 16), usage, &["do not fit"]);
+        for bad in [channel(&theirs[1], &straight), channel(&theirs[0], &odd)] {
+            refused(
+                bad.put_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`put` takes any"],
+            );
+            refused(
+                bad.get_aligned(&stream, 0, 0, 16),
+                usage,
+                &["memory at multiples of 16", "`get` takes any"],
+            );
+        }
+        rank.barrier();
+    });
+}
+
+/// Over PCIe a line of 128 bytes may arrive in parts, and stale data pass for new.
+#[test]
+fn lines_of_128_bytes_over_a_link_that_may_split_them() {
+    let test = "bad_input::lines_of_128_bytes_over_a_link_that_may_split_them";
+    let pcie = [("AQUEDUCT_SOFT_LACKS", "native_atomics")];
+    threads_with(Machine::Software, 2, test, &config(), &pcie, |rank| {
+        let (_, packets, stream) = channel(&rank, 1 - rank.me());
+        rank.barrier();
+        let words = ["LL128", "NVLink", &format!("rank {}", 1 - rank.me()), "use LL16"];
+        let flag = |format| format as u32 + 1;
+        let put = |format, size| packets.put_packets(&stream, format, 0, 0, size, flag(format));
+        let unpack = |format, size| packets.unpack_packets(&stream, format, 0, 0, size, flag(format));
+        for size in [0, 960] {
+            refused(put(PacketFormat::Ll128, size), ErrorKind::Unsupported, &words);
+            refused(unpack(PacketFormat::Ll128, size), ErrorKind::Unsupported, &words);
+        }
+        for format in [PacketFormat::Ll8, PacketFormat::Ll16] {
+            put(format, 8).unwrap();
+            unpack(format, 8).unwrap();
+            stream.synchronize(soon()).unwrap();
+            rank.barrier();
+        }
+    });
+}
+
+#[test]
+fn queued_waits_leave_soon_after_an_abort() {
+    threads(Machine::Software, 2, "bad_input::queued_waits_leave_soon_after_an_abort", |rank| {
+        let (data, packets, stream) = channel(&rank, 1 - rank.me());
+        rank.barrier();
+        if rank.me() == 0 {
+            for _ in 0..10 {
+                data.wait(&stream).unwrap();
+                packets.unpack_packets(&stream, PacketFormat::Ll16, 0, 0, 256, 7).unwrap();
+            }
+            refused(stream.synchronize(Duration::from_millis(300)), ErrorKind::Timeout, &["synchronize"]);
+            let begun = Instant::now();
+            rank.comm.abort("the test gives up");
+            while !stream.is_idle().unwrap() {
+                assert!(begun.elapsed() < Duration::from_secs(2), "20 queued waits have not left yet");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         rank.barrier();
     });
 }
@@ -135,7 +223,7 @@ fn a_channel_with_the_wrong_ends() {
     });
 }
 
-/// One to oneself is allowed, and right.
+/// A rank may have a channel to itself, and it works.
 #[test]
 fn a_channel_to_oneself() {
     threads(Machine::Software, 1, "bad_input::a_channel_to_oneself", |rank| {
@@ -157,18 +245,18 @@ fn a_channel_to_oneself() {
         stream.synchronize(soon()).unwrap();
         let mut seen = vec![9; 1000];
         target.download(0, &mut seen, soon()).unwrap();
-        assert_same(&seen[1..], &bytes(0, 0, 999), format_args!("what was put to oneself"));
+        assert_same(&seen[1..], &bytes(0, 0, 999), format_args!("data put to this rank itself"));
         assert_eq!(seen[0], 0);
         refused(comm.connect(1, 1, Transport::CudaIpc), ErrorKind::InvalidUsage, &["no rank 1", "0 to 0"]);
     });
 }
 
 #[test]
-fn a_wait_for_nobody_ends_at_its_deadline_and_with_an_abort() {
+fn a_wait_without_a_signal_ends_at_its_deadline_or_by_an_abort() {
     threads(
         Machine::Software,
         2,
-        "bad_input::a_wait_for_nobody_ends_at_its_deadline_and_with_an_abort",
+        "bad_input::a_wait_without_a_signal_ends_at_its_deadline_or_by_an_abort",
         |rank| {
             let (data, _, stream) = channel(&rank, 1 - rank.me());
             rank.barrier();
@@ -179,7 +267,7 @@ fn a_wait_for_nobody_ends_at_its_deadline_and_with_an_abort() {
                 rank.comm.abort("the test gives up");
                 let _ = stream.synchronize(soon());
                 assert!(stream.is_idle().unwrap(), "the kernel has left");
-                let record = rank.comm.abort_record().expect("the kernel says what it waited for");
+                let record = rank.comm.abort_record().expect("the kernel recorded what it waited for");
                 assert!(format!("{record}").contains("rank 1"), "{record}");
                 refused(data.signal(&stream), ErrorKind::Aborted, &["the test gives up"]);
             }
@@ -213,7 +301,7 @@ fn memory_of_zero_bytes_and_ranges_outside() {
 }
 
 #[test]
-fn two_ranks_with_one_number() {
+fn two_ranks_with_the_same_number() {
     for (size, numbers) in [(2, vec![(1, 2), (1, 2)]), (3, vec![(0, 3), (2, 3), (2, 3)])] {
         let started = Instant::now();
         let results = join_as(&numbers, Duration::from_secs(30));
@@ -245,9 +333,9 @@ fn a_rank_that_never_comes() {
     refused(result, ErrorKind::Timeout, &["rank 1 of 2 did not arrive", "whether they were started"]);
 }
 
-/// A bootstrap that lies about its rank, as a launcher that numbers wrongly would.
+/// A bootstrap that reports wrong ranks, as a launcher that numbers its processes wrongly would.
 #[test]
-fn communicators_that_do_not_fit_together() {
+fn a_bootstrap_with_a_wrong_rank() {
     #[derive(Debug)]
     struct Lying(bootstrap::LocalBootstrap);
     impl bootstrap::Bootstrap for Lying {
@@ -269,7 +357,7 @@ fn communicators_that_do_not_fit_together() {
     refused(joined, ErrorKind::InvalidUsage, &["rank 7 is not below the world size of 1"]);
 }
 
-/// Memory that no other process can open is refused where it is sent, with how to allocate it.
+/// Memory that no other process can open is refused in `send_memory`; the error says how to allocate it instead.
 #[test]
 fn memory_that_cannot_be_exported() {
     processes(Machine::Software, 2, "bad_input::memory_that_cannot_be_exported", |rank| {
@@ -283,7 +371,7 @@ fn memory_that_cannot_be_exported() {
             refused(rank.comm.send_memory(&memory, 1, 0), ErrorKind::Unsupported, &words);
         }
         rank.barrier();
-        // The communicator is none the worse.
+        // The communicator still works.
         let memory = rank.comm.register_memory(&rank.buffer(64), Transport::CudaIpc).unwrap();
         rank.comm.send_memory(&memory, 1 - rank.me(), 0).unwrap();
         let theirs = rank.comm.recv_memory(1 - rank.me(), 0).unwrap();
@@ -302,7 +390,7 @@ fn a_kind_of_handle_that_the_device_lacks() {
 
 const HANDLE: &str = "LEGACY_HANDLE ";
 
-/// Run as a process of its own: prints a legacy handle and is killed.
+/// The exporter of the next test, run as a process of its own: prints a legacy handle and kills itself.
 #[test]
 #[ignore = "part of the next test"]
 fn exporter_that_dies() {
@@ -313,7 +401,7 @@ fn exporter_that_dies() {
     let text: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
     println!("\n{HANDLE}{text}");
     std::io::stdout().flush().unwrap();
-    // SAFETY: ends this process, which is the point.
+    // SAFETY: kills this process, as the test wants.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
@@ -336,7 +424,7 @@ fn a_handle_of_a_dead_process() {
     refused(LegacyMapping::open(&context, &handle), ErrorKind::Cuda, &words);
     let words = ["cuIpcOpenMemHandle"];
     refused(LegacyMapping::open(&context, &LegacyHandle([0xFF; 64])), ErrorKind::Cuda, &words);
-    // The context works on.
+    // The context still works.
     GpuBuffer::new(&context, 64).unwrap();
 }
 
@@ -360,12 +448,12 @@ fn no_driver() {
 
 #[test]
 fn a_driver_that_lacks_functions() {
-    // A library that is none: every required function is missing, each with the version that brought it.
+    // Another library: every required function is missing and is named with its CUDA version.
     let words =
         ["libc.so.6 lacks required functions", "cuInit (CUDA 2.0)", "cuLaunchKernel (CUDA 4.0)", "update"];
     refused(Driver::load(Some("libc.so.6")), ErrorKind::Unsupported, &words);
 
-    // An old one: what is missing is named where it is needed, and nothing else suffers.
+    // An old driver: a missing function is named where it is needed, and everything else works.
     let mut table = cuda_soft::driver_table();
     table.cuMemCreate = None;
     table.cuStreamWriteValue64_v2 = None;
@@ -387,7 +475,7 @@ fn a_driver_that_lacks_functions() {
     );
     stream.fill(&word, 7).unwrap();
     stream.synchronize(soon()).unwrap();
-    // What needs no particular handle does without.
+    // An allocation that needs no particular handle still works.
     let automatic = BufferOptions { zeroed: true, handles: HandlePolicy::Auto };
     GpuBuffer::with_options(&context, 64, automatic).expect("a plain allocation takes its place");
 }
@@ -413,7 +501,7 @@ fn ptx_that_does_not_assemble() {
     refused(Module::load_ptx(&context, "no PTX at all"), ErrorKind::Cuda, &["cuModuleLoadDataEx"]);
     refused(Module::load_ptx(&context, "a\0b"), ErrorKind::InvalidUsage, &["NUL"]);
     let good = text.replace("addd", "add");
-    let module = Module::load_ptx(&context, &good).expect("the context works on");
+    let module = Module::load_ptx(&context, &good).expect("the context still works");
     refused(module.function("worse"), ErrorKind::InvalidUsage, &["no kernel named worse"]);
 }
 

@@ -14,7 +14,7 @@ use crate::group::{Machine, Rank, processes, soon};
 const LEN: usize = 96 << 10;
 const CANARY: u8 = 0xA5;
 
-/// Where one format's packets begin in the packet buffer: a region has one format for life.
+/// Distance between the packet formats' regions in the packet buffer. A region keeps one format for life.
 const PACKET_REGION: usize = 64 << 10;
 
 /// One end of two channels to the other rank.
@@ -22,9 +22,9 @@ struct End<'a> {
     rank: &'a Rank,
     peer: u32,
     stream: Stream,
-    /// What both channels read from, or write to on the receiving side.
+    /// Source of both channels' puts, and target of gets and unpacked packets.
     local: Arc<GpuBuffer>,
-    /// The target of the peer's `data` channel.
+    /// Target of the peer's `data` channel.
     inbox: Arc<GpuBuffer>,
     data: MemoryChannel,
     packets: MemoryChannel,
@@ -83,8 +83,8 @@ impl<'a> End<'a> {
     }
 }
 
-/// Boundaries of a vector, a warp of vectors, an unrolled turn and a block's turn, with their neighbours; and the
-/// first byte of target and source.
+/// Sizes at and next to those of a vector, a warp of vectors, an unrolled iteration and a block's iteration, with the
+/// offsets of target and source.
 fn ranges() -> Vec<(usize, usize, usize)> {
     let sizes = [
         0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 100, 511, 512, 513, 2047, 2048, 2049, 8191, 8192,
@@ -95,7 +95,7 @@ fn ranges() -> Vec<(usize, usize, usize)> {
     all.flat_map(|(i, &size)| [i, i + 2, i + 5].map(|s| (size, starts[s % 7].0, starts[s % 7].1))).collect()
 }
 
-/// A canvas of canaries with `data` at `start`.
+/// A buffer of canaries with `data` at `start`.
 fn framed(start: usize, data: &[u8]) -> Vec<u8> {
     let mut canvas = vec![CANARY; LEN];
     canvas[start..start + data.len()].copy_from_slice(data);
@@ -110,7 +110,7 @@ fn puts(end: &End<'_>) {
         if iteration % 2 == 0 {
             end.data.put_with_signal(&end.stream, to, from, size).unwrap();
         } else {
-            // Two puts, published by one signal.
+            // Two puts and one signal.
             let half = size / 2;
             end.data.put(&end.stream, to, from, half).unwrap();
             end.data.put(&end.stream, to + half, from + half, size - half).unwrap();
@@ -121,6 +121,40 @@ fn puts(end: &End<'_>) {
         let sent = bytes(end.peer, iteration, LEN);
         let what = format_args!("put of {size} bytes from {from} to {to}");
         assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        end.rank.barrier();
+    }
+}
+
+/// Sizes of whole vectors around a warp and a block's turn; target and source at multiples of 16.
+fn aligned(end: &End<'_>) {
+    let starts = [(0, 0), (16, 0), (0, 48), (256, 4096)];
+    for (iteration, size) in (0..).zip([0, 16, 32, 496, 512, 2048, 2064, 8192, 8208, 65_536]) {
+        let (to, from) = starts[iteration as usize % starts.len()];
+        end.load(&end.local, &bytes(end.me(), iteration, LEN));
+        end.inbox.fill(CANARY, soon()).unwrap();
+        end.rank.barrier();
+        if iteration % 2 == 0 {
+            end.data.put_aligned_with_signal(&end.stream, to, from, size).unwrap();
+        } else {
+            end.data.put_aligned(&end.stream, to, from, size).unwrap();
+            end.data.signal(&end.stream).unwrap();
+        }
+        end.data.wait(&end.stream).unwrap();
+        end.done();
+        let sent = bytes(end.peer, iteration, LEN);
+        let what = format_args!("aligned put of {size} bytes from {from} to {to}");
+        assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        end.rank.barrier();
+        // What the peer's inbox got is this rank's own data.
+        end.local.fill(CANARY, soon()).unwrap();
+        end.data.get_aligned(&end.stream, to, from, size).unwrap();
+        end.done();
+        let mine = &bytes(end.me(), iteration, LEN)[from..from + size];
+        assert_same(
+            &end.contents(&end.local),
+            &framed(from, mine),
+            format_args!("aligned get of {size} bytes"),
+        );
         end.rank.barrier();
     }
 }
@@ -144,7 +178,7 @@ fn gets(end: &End<'_>) {
     }
 }
 
-/// Sizes around a packet, a warp of packets, a unit of LL128 and a block's turn.
+/// Sizes around a packet, a warp of packets, a unit of LL128 and a block's iteration.
 const PACKET_SIZES: [usize; 17] =
     [0, 4, 8, 12, 120, 124, 256, 480, 956, 960, 964, 1024, 1920, 4096, 9600, 16384, 24000];
 
@@ -155,7 +189,7 @@ fn packets(end: &End<'_>) {
         let (grain, align) = (format.granularity(), format.alignment());
         for (n, size) in PACKET_SIZES.map(|size| size.next_multiple_of(grain)).into_iter().enumerate() {
             flag += 1;
-            // Offsets as odd as the format allows, different in each turn.
+            // Offsets as unaligned as the format allows, different each time.
             let (from, to) = (grain * (n % 5), HALF + grain * (n % 7));
             let at = region * PACKET_REGION + align * (n % 3);
             let mut canvas = bytes(end.me(), flag, HALF);
@@ -174,7 +208,7 @@ fn packets(end: &End<'_>) {
     }
 }
 
-/// Packets that come after their reader has begun to wait, in both directions at once, with no host in between.
+/// Packets that arrive after their reader started to wait, in both directions at once, without the host in between.
 fn packets_chase_each_other(end: &End<'_>) {
     const SIZE: usize = 480;
     const TURNS: u32 = 20;
@@ -184,7 +218,7 @@ fn packets_chase_each_other(end: &End<'_>) {
         std::thread::sleep(Duration::from_millis(100));
     }
     for turn in 0..TURNS {
-        // Two places in turn: a place is written again only after what was in it has been answered.
+        // Two places alternate: a place is written again only after the packets in it have been answered.
         let (at, slot) = ((turn as usize % 2) * 8192, turn as usize * SIZE);
         end.packets.put_packets(&end.stream, PacketFormat::Ll16, at, slot, SIZE, 1000 + turn).unwrap();
         let to = LEN / 2 + slot;
@@ -237,7 +271,7 @@ fn counting(end: &End<'_>) {
         u32::from_le_bytes(end.contents(&taken).try_into().unwrap())
     };
     let before = end.semaphore.counters(soon()).unwrap();
-    assert_eq!(poll(), 0, "nothing was signalled");
+    assert_eq!(poll(), 0, "no signal was sent");
     end.rank.barrier();
     for _ in 0..3 {
         end.data.signal(&end.stream).unwrap();
@@ -247,12 +281,12 @@ fn counting(end: &End<'_>) {
     }
     end.done();
     end.rank.barrier();
-    assert_eq!(poll(), 1, "five were signalled");
+    assert_eq!(poll(), 1, "five signals were sent");
     end.data.wait(&end.stream).unwrap();
     end.data.relaxed_wait(&end.stream).unwrap();
     end.data.wait(&end.stream).unwrap();
     end.done();
-    assert_eq!((poll(), poll()), (1, 0), "the fifth, and no sixth");
+    assert_eq!((poll(), poll()), (1, 0), "one signal is left, and no more");
     let after = end.semaphore.counters(soon()).unwrap();
     assert_eq!(after.outbound - before.outbound, 5);
     assert_eq!(after.inbound - before.inbound, 5);
@@ -260,7 +294,7 @@ fn counting(end: &End<'_>) {
     end.rank.barrier();
 }
 
-/// A wait that begins long before the signal holds back what follows it on the stream.
+/// A wait that starts long before the signal holds back later work on the stream.
 fn waiting_first(end: &End<'_>) {
     end.inbox.fill(CANARY, soon()).unwrap();
     end.load(&end.local, &bytes(end.me(), 7, LEN));
@@ -279,7 +313,7 @@ fn waiting_first(end: &End<'_>) {
     end.rank.barrier();
 }
 
-/// Messages of changing content, answered one by one, all enqueued at once: order is kept by signals alone.
+/// Different messages, each answered, all enqueued at once: only signals keep them in order.
 fn ping_pong(end: &End<'_>) {
     const TURNS: usize = 25;
     const SIZE: usize = 1001;
@@ -334,6 +368,7 @@ macro_rules! between_two_processes {
 between_two_processes! {
     put_at_any_place_and_size: puts;
     get_at_any_place_and_size: gets;
+    whole_vectors: aligned;
     packets_of_every_format: packets, packets_chase_each_other;
     elements_and_counts: single_elements, counting;
     order_on_streams: waiting_first, ping_pong;

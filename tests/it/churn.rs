@@ -10,7 +10,7 @@ use aqueduct::comm::{
     Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
 };
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct_tests::ranks;
 
 use crate::group::{Machine, Rank, config, processes_with, soon, threads_with};

@@ -1,17 +1,19 @@
 //! All-reduce between threads with a device each, and between processes.
 
+use std::time::Duration;
+
 use aqueduct::ErrorKind;
 use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::gpu::{CaptureMode, DeviceSlice, GraphExec, Stream};
 
 use crate::data::{assert_same, elements, reduced};
-use crate::group::{Machine, Rank, processes, soon, threads};
+use crate::group::{Machine, Rank, config, processes, processes_each, soon, threads};
 
 const CANARY: u8 = 0xA5;
 const F32_SUM: (ElementType, ReduceOp) = (ElementType::F32, ReduceOp::Sum);
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::OneShotLl16, Algorithm::TwoShotHb];
 
-/// A prepared all-reduce of one rank, and how many calls it has made.
+/// A prepared all-reduce of one rank, and the number of its calls so far.
 struct Bench<'a> {
     rank: &'a Rank,
     stream: Stream,
@@ -19,16 +21,16 @@ struct Bench<'a> {
     iteration: u32,
 }
 
-/// Where the buffers of a call lie.
+/// Placement of a call's buffers.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// In place.
     Same,
     /// Out of place.
     Apart,
-    /// Out of place; input and output begin one and three elements behind a multiple of 256.
+    /// Out of place; input and output start one and three elements after a multiple of 256 bytes.
     Odd,
-    /// In place, one element behind a multiple of 256.
+    /// In place, one element after a multiple of 256 bytes.
     OddSame,
 }
 
@@ -44,7 +46,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// One call with fresh data; every byte of both buffers is checked, those outside the call, too.
+    /// Runs one call with fresh data and checks every byte of both buffers, also those outside the call.
     fn call(&mut self, ty: ElementType, op: ReduceOp, count: usize, place: Place) {
         self.iteration += 1;
         let (me, ranks) = (self.rank.me(), self.rank.comm.size());
@@ -88,11 +90,11 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Element counts around a packet, a warp, a vector of each rank and a slice, up and down again.
+/// Element counts around a packet, a warp, a vector per rank and a slice; they grow and shrink.
 const COUNTS: [usize; 21] =
     [0, 1, 2, 3, 4, 5, 31, 257, 1023, 4097, 20_001, 4096, 4095, 1024, 256, 255, 33, 8, 7, 1, 0];
 
-/// Every element type with every reduction; sizes jump, places take turns.
+/// Every element type with every reduction, with changing sizes and placements.
 fn types_and_reductions(rank: &Rank, algorithm: Algorithm) {
     let mut bench = Bench::new(rank, AllReduceConfig::default().with_algorithm(algorithm));
     let mut n = 0;
@@ -102,7 +104,7 @@ fn types_and_reductions(rank: &Rank, algorithm: Algorithm) {
                 bench.call(ty, op, count, PLACES[n % 4]);
                 n += 1;
             }
-            // Four counts and four places would always pair up alike.
+            // Shift the placement, or each count would always get the same one.
             n += 1;
         }
     }
@@ -122,15 +124,13 @@ fn sizes(rank: &Rank, algorithm: Algorithm) {
     rank.barrier();
 }
 
-/// The library's own choice: sizes at the limit between the algorithms, one element to either side, in turns.
+/// The library's choice of an algorithm: sizes at the limit and one element below and above it, alternating.
 fn choice(rank: &Rank) {
     let mut bench = Bench::new(rank, AllReduceConfig::default().with_variants([F32_SUM]));
     let serves = |bytes| bench.reduce.algorithm(bytes);
-    let limit = (1..=1 << 20)
-        .rev()
-        .find(|&b| serves(b) == Algorithm::OneShotLl16)
-        .expect("one-shot serves small calls");
-    assert_eq!(serves(limit + 1), Algorithm::TwoShotHb, "two-shot serves the rest");
+    let limit =
+        (1..=1 << 20).rev().find(|&b| serves(b) == Algorithm::OneShotLl16).expect("small calls use one-shot");
+    assert_eq!(serves(limit + 1), Algorithm::TwoShotHb, "larger calls use two-shot");
     let count = limit / 4;
     for (n, count) in [count, count + 1, 3, count - 1, count + 1, 5, count].into_iter().enumerate() {
         bench.call(F32_SUM.0, F32_SUM.1, count, PLACES[n % 4]);
@@ -138,7 +138,7 @@ fn choice(rank: &Rank) {
     rank.barrier();
 }
 
-/// A captured sequence of calls, replayed: with fresh input each time, then many times with no host in between.
+/// A captured sequence of calls, replayed with fresh input each time, then many times without the host in between.
 fn graph_replay(rank: &Rank, algorithm: Algorithm) {
     const COUNT: usize = 1500;
     let (me, ranks) = (rank.me(), rank.comm.size());
@@ -151,7 +151,7 @@ fn graph_replay(rank: &Rank, algorithm: Algorithm) {
     let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
         reduce.launch(stream, &all(&input), &all(&output), COUNT, ElementType::F32, ReduceOp::Sum)?;
         reduce.launch(stream, &all(&total), &all(&total), COUNT, ElementType::I32, ReduceOp::Sum)?;
-        // Another size, so that a replay jumps, too.
+        // A second call of another size, so that sizes also change within a replay.
         reduce.launch(stream, &all(&total), &all(&total), 3, ElementType::I32, ReduceOp::Sum)
     })
     .unwrap();
@@ -170,11 +170,11 @@ fn graph_replay(rank: &Rank, algorithm: Algorithm) {
     for _ in 0..6 {
         graph.launch(&stream).unwrap();
     }
-    // A plain call behind replays uses the same scratch.
+    // A plain call after the replays uses the same scratch memory.
     reduce.launch(&stream, &all(&total), &all(&total), COUNT, ElementType::I32, ReduceOp::Sum).unwrap();
     stream.synchronize(soon()).unwrap();
     total.download(0, &mut seen, soon()).unwrap();
-    // The first call sums the ranks; each later one multiplies by their number.
+    // The first call sums over the ranks; each later one multiplies by their number.
     let mut expected = reduced(ElementType::I32, ReduceOp::Sum, ranks, 1000, COUNT);
     for (i, value) in expected.chunks_exact_mut(4).enumerate() {
         let later_calls = if i < 3 { 20 } else { 10 };
@@ -186,7 +186,7 @@ fn graph_replay(rank: &Rank, algorithm: Algorithm) {
     rank.barrier();
 }
 
-/// Calls that cannot be right are refused by every rank, and the next call is as good as ever.
+/// Every rank refuses invalid calls, and the next valid call works.
 fn refusals(rank: &Rank) {
     let mut bench = Bench::new(rank, AllReduceConfig::default().with_variants([F32_SUM]));
     let (a, b) = (rank.buffer(64), rank.buffer(64));
@@ -232,13 +232,40 @@ fn in_threads(machine: Machine, ranks: u32, test: &str) {
     });
 }
 
-/// What differs between processes is how memory is shared, not how it is reduced: fewer cases.
+/// Fewer cases for ranks that are processes: they share memory differently but reduce alike.
 fn in_processes(machine: Machine, ranks: u32, test: &str) {
     processes(machine, ranks, test, |rank| {
         for algorithm in ALGORITHMS {
             sizes(&rank, algorithm);
             graph_replay(&rank, algorithm);
         }
+    });
+}
+
+/// The grid of the two-shot algorithm is computed from what all ranks know, here the smallest device: rank 1 has one
+/// multiprocessor and would launch one block, where the others launch two that wait for their like.
+#[test]
+fn devices_of_different_sizes() {
+    let sizes = |rank| vec![("AQUEDUCT_SOFT_SMS", if rank == 1 { "1" } else { "16" }.to_owned())];
+    let test = "collectives::devices_of_different_sizes";
+    processes_each(Machine::Software, 3, test, config(), sizes, |rank| {
+        const COUNT: usize = 20_000;
+        let multiprocessors = rank.comm.context().device().sm_count().unwrap();
+        assert_eq!(multiprocessors, if rank.me() == 1 { 1 } else { 16 });
+        let all: Vec<_> = rank.comm.peers().iter().map(|peer| peer.device.multiprocessors).collect();
+        assert_eq!(all, [16, 1, 16], "every rank knows every device");
+        let config = AllReduceConfig::default().with_variants([F32_SUM]).with_algorithm(Algorithm::TwoShotHb);
+        let reduce = AllReduce::prepare(&rank.comm, config, soon()).unwrap();
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        let buffer = rank.buffer(4 * COUNT);
+        buffer.upload(0, &elements(F32_SUM.0, rank.me(), 1, COUNT), soon()).unwrap();
+        let whole = buffer.slice(..).unwrap();
+        reduce.launch(&stream, &whole, &whole, COUNT, F32_SUM.0, F32_SUM.1).unwrap();
+        stream.synchronize(Duration::from_secs(20)).expect("no block waits for one that does not exist");
+        let mut seen = vec![0; 4 * COUNT];
+        buffer.download(0, &mut seen, soon()).unwrap();
+        assert_same(&seen, &reduced(F32_SUM.0, F32_SUM.1, 3, 1, COUNT), format_args!("two-shot"));
+        rank.barrier();
     });
 }
 

@@ -1,20 +1,20 @@
-//! Surroundings that do not serve: each gives an error that names the setting to change.
+//! Unusable environments: GPU mode, driver, rendezvous, limits. Each gives an error that names the setting to change.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::TcpBootstrap;
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{BufferOptions, CUresult, Context, Device, Driver, GpuBuffer, HandlePolicy};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::{Deadline, Error, ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 
-use crate::group::{Machine, meet};
+use crate::group::{Machine, start_rendezvous};
 
 #[track_caller]
 fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
-    let Err(error) = result else { panic!("accepted, where {words:?} was expected") };
+    let Err(error) = result else { panic!("succeeded, but should fail with {words:?}") };
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
     words.iter().for_each(|word| assert!(text.contains(word), "`{word}` is not in: {text}"));
@@ -29,7 +29,7 @@ fn a_gpu_in_exclusive_or_prohibited_mode() {
     let device = Device::new(&driver, 0).unwrap();
     let words = ["cuDevicePrimaryCtxRetain", "exclusive or prohibited compute mode", "nvidia-smi -c DEFAULT"];
     refused(Context::new(&device), ErrorKind::Cuda, &words);
-    Context::new(&device).expect("once the mode is changed, it works");
+    Context::new(&device).expect("works after the mode was changed");
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn a_driver_too_old_for_vmm() {
 }
 
 #[test]
-fn a_rendezvous_that_nobody_serves() {
-    let meeting = meet(Some(2));
-    let id = meeting.unique_id().clone();
-    drop(meeting);
+fn a_rendezvous_whose_server_has_stopped() {
+    let rendezvous = start_rendezvous(Some(2));
+    let id = rendezvous.unique_id().clone();
+    drop(rendezvous);
     let since = Instant::now();
     let joined = TcpBootstrap::new(0, 2, &id, Deadline::after(Duration::from_secs(5)));
     let words = ["rank 0 cannot join at the rendezvous", "still runs", "firewall"];
@@ -60,8 +60,9 @@ fn a_rendezvous_that_nobody_serves() {
     assert!(since.elapsed() < Duration::from_secs(6));
 }
 
-/// At every limit from none left to enough: an error and no hang. It names the setting, except where a rank has room for
-/// everything but the connections it accepts: that rank logs why, and the call ends at its deadline.
+/// With every limit from too few to enough, the result is an error, never a hang. The error names the setting, except
+/// where a rank has room for all but the connections it accepts: then that rank logs the reason, and the call ends at
+/// its deadline.
 #[test]
 fn too_few_file_descriptors() {
     if ranks::start(1, "environment::too_few_file_descriptors").is_none() {
@@ -70,7 +71,7 @@ fn too_few_file_descriptors() {
     let driver = Machine::Software.driver();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let mut named = 0;
-    // The limit is on the highest number, and numbers below it may be free.
+    // The limit applies to the highest descriptor number; lower numbers may be free.
     for more in 4..100 {
         let limit = libc::rlimit { rlim_cur: more, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: `limit` is live; only this process, which is this test's own, is concerned.
@@ -95,12 +96,12 @@ fn too_few_file_descriptors() {
         });
         assert!(since.elapsed() < Duration::from_secs(10), "at most {more}: {outcomes:?}");
         if outcomes.iter().all(Result::is_ok) {
-            assert!(named > 3, "only {named} limits were too low");
+            assert!(named > 3, "only {named} limits gave an error that names the setting");
             return;
         }
         let says =
             |word: &str| outcomes.iter().any(|o| o.as_ref().is_err_and(|e| e.to_string().contains(word)));
-        // The software device keeps memory behind descriptors, and has one error for all that it cannot get.
+        // The software device needs a descriptor for memory and reports out of memory when it cannot get one.
         let known = ["ulimit -n", "did not answer in time", "CUDA_ERROR_OUT_OF_MEMORY"];
         assert!(known.into_iter().any(says), "at most {more}: {outcomes:?}");
         named += usize::from(says("ulimit -n"));

@@ -1,4 +1,4 @@
-//! Ranks that have joined a communicator: threads of this process, or processes of their own.
+//! Starts ranks that have joined a communicator: threads of one process, or processes.
 
 use std::cell::OnceCell;
 use std::net::Ipv4Addr;
@@ -11,17 +11,17 @@ use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver, GpuBuffer};
 use aqueduct_tests::ranks;
 
-/// Long enough on a busy machine; nothing waits that long when all is well.
+/// A deadline that no correct test reaches, even on a busy machine.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(90))
 }
 
-/// Whose devices the ranks use.
+/// The devices that the ranks use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     /// The software device.
     Software,
-    /// NVIDIA GPUs, fewer than ranks if need be.
+    /// NVIDIA GPUs. Ranks share them if there are fewer GPUs than ranks.
     Hardware,
 }
 
@@ -49,7 +49,7 @@ impl Rank {
 
     fn join_with(machine: Machine, bootstrap: Arc<dyn Bootstrap>, config: CommunicatorConfig) -> Self {
         let context = context(&machine.driver(), bootstrap.rank());
-        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks meet");
+        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks connect");
         Self { comm, bootstrap }
     }
 
@@ -59,7 +59,7 @@ impl Rank {
 
     /// Waits for all ranks.
     pub(crate) fn barrier(&self) {
-        self.bootstrap.barrier(soon()).expect("all ranks come to the barrier");
+        self.bootstrap.barrier(soon()).expect("all ranks reach the barrier");
     }
 
     pub(crate) fn buffer(&self, len: usize) -> Arc<GpuBuffer> {
@@ -67,7 +67,7 @@ impl Rank {
     }
 }
 
-/// The context of the device for `rank`: as many ranks as there are devices have one each.
+/// A context on the device for `rank`. Ranks share a device only if there are more ranks than devices.
 pub(crate) fn context(driver: &Driver, rank: u32) -> Context {
     let devices = Device::count(driver).expect("devices can be counted");
     assert!(devices > 0, "the machine has no device");
@@ -75,9 +75,9 @@ pub(crate) fn context(driver: &Driver, rank: u32) -> Context {
         .expect("a context can be made")
 }
 
-/// Runs `size` ranks as threads of one process: this binary again, in its test of the full name `test`, which calls this.
-/// A process of its own, because freeing memory waits for whatever else runs on the device: kernels of another test's
-/// ranks, which may be waiting for ranks that wait for this test's.
+/// Runs `size` ranks as threads of one new process: this binary again, running only the test with the full name `test`.
+/// They need a process of their own because freeing memory waits for all kernels on the device: those of another test's
+/// ranks might wait for ranks that in turn wait for memory of this test.
 pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank) + Sync) {
     if ranks::start(1, test).is_none() {
         return;
@@ -90,12 +90,12 @@ pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank
     });
 }
 
-/// What the tests' communicators have in common.
+/// Configuration of the tests' communicators.
 pub(crate) fn config() -> CommunicatorConfig {
     CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(64)
 }
 
-/// [`threads`] in an `environment`, whose communicators are made with `config`.
+/// Like [`threads`], with environment variables and a configuration.
 pub(crate) fn threads_with(
     machine: Machine,
     size: u32,
@@ -105,7 +105,7 @@ pub(crate) fn threads_with(
     run: impl Fn(Rank) + Sync,
 ) {
     let prepare = |_: u32, command: &mut std::process::Command| {
-        // Memory of which most is never touched.
+        // Tests allocate much memory and touch little of it.
         command.env("AQUEDUCT_SOFT_MEMORY", "64G").envs(environment.iter().copied());
     };
     if ranks::start_with(1, test, prepare).is_none() {
@@ -119,12 +119,12 @@ pub(crate) fn threads_with(
     });
 }
 
-/// Runs `size` ranks as processes: this binary again, in its test of the full name `test`, which calls this.
+/// Runs `size` ranks as processes: this binary again, running only the test with the full name `test`.
 pub(crate) fn processes(machine: Machine, size: u32, test: &str, run: impl FnOnce(Rank)) {
     processes_with(machine, size, test, config(), run);
 }
 
-/// [`processes`], whose communicators are made with `config`.
+/// Like [`processes`], with a configuration.
 pub(crate) fn processes_with(
     machine: Machine,
     size: u32,
@@ -132,34 +132,47 @@ pub(crate) fn processes_with(
     config: CommunicatorConfig,
     run: impl FnOnce(Rank),
 ) {
-    let meeting = OnceCell::new();
+    processes_each(machine, size, test, config, |_| Vec::new(), run);
+}
+
+/// [`processes_with`], each rank in an environment of its own.
+pub(crate) fn processes_each(
+    machine: Machine,
+    size: u32,
+    test: &str,
+    config: CommunicatorConfig,
+    environment: impl Fn(u32) -> Vec<(&'static str, String)>,
+    run: impl FnOnce(Rank),
+) {
+    let rendezvous = OnceCell::new();
     let started = ranks::start_with(size, test, |rank, command| {
-        let meeting = meeting.get_or_init(|| meet(Some(size)));
+        command.envs(environment(rank));
+        let rendezvous = rendezvous.get_or_init(|| start_rendezvous(Some(size)));
         command
             .env("AQUEDUCT_RANK", rank.to_string())
             .env("AQUEDUCT_WORLD_SIZE", size.to_string())
-            // Memory of which most is never touched.
+            // Tests allocate much memory and touch little of it.
             .env("AQUEDUCT_SOFT_MEMORY", "64G")
-            .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
+            .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose());
     });
     if started.is_some() {
         let bootstrap =
-            bootstrap::from_env().expect("the ranks meet").expect("the environment names the job");
+            bootstrap::from_env().expect("the ranks connect").expect("the environment names the job");
         run(Rank::join_with(machine, bootstrap, config));
     }
 }
 
-/// A rendezvous on the loopback interface, for `size` ranks if that is known.
-pub(crate) fn meet(size: Option<u32>) -> Rendezvous {
-    let mut interfaces = aqueduct::net::interfaces().expect("interfaces can be listed");
+/// Starts a rendezvous on the loopback interface, for `size` ranks if that is given.
+pub(crate) fn start_rendezvous(size: Option<u32>) -> Rendezvous {
+    let mut interfaces = aqueduct::internals::net::interfaces().expect("interfaces can be listed");
     interfaces.retain(|interface| interface.loopback);
-    Rendezvous::start_on(&interfaces, size).expect("loopback can be listened on")
+    Rendezvous::start_on(&interfaces, size).expect("the rendezvous can listen on loopback")
 }
 
-/// Asks every rank of a new job, each on a thread, to join as `(rank, size)`; what came of it, in this order.
+/// Starts a job in which each thread joins as the given `(rank, size)`. Returns the results in this order.
 pub(crate) fn join_as(numbers: &[(u32, u32)], patience: Duration) -> Vec<aqueduct::Result<()>> {
-    let meeting = meet(None);
-    let id: &UniqueId = meeting.unique_id();
+    let rendezvous = start_rendezvous(None);
+    let id: &UniqueId = rendezvous.unique_id();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = numbers
             .iter()
@@ -173,20 +186,20 @@ pub(crate) fn join_as(numbers: &[(u32, u32)], patience: Duration) -> Vec<aqueduc
     })
 }
 
-/// Whether `bytes` of memory can be registered with the NIC of this machine, if there is one: every page is locked then.
-/// Elsewhere only those that are touched exist.
+/// Whether `bytes` of memory can be registered. A NIC locks every page;
+/// without a NIC only the touched pages take memory.
 pub(crate) fn can_lock(bytes: usize) -> bool {
     let mut nics = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten();
     if nics.next().is_none() {
         return true;
     }
-    let all = std::fs::read_to_string("/proc/meminfo").expect("the system says how much memory it has");
+    let all = std::fs::read_to_string("/proc/meminfo").expect("the size of memory can be read");
     let line = all.lines().find(|line| line.starts_with("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
     kib.is_some_and(|kib: u64| kib << 10 >= bytes as u64)
 }
 
-/// Lets this process open at least `count` files.
+/// Raises this process's limit on open files to at least `count`.
 pub(crate) fn allow_files(count: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is live in both calls.

@@ -1,6 +1,6 @@
 //! Ranks started by real launchers: Open MPI's mpirun, MPICH's mpiexec (Hydra), PyTorch's torchrun.
 //!
-//! A rank is this binary again, running the same test function; nothing tells it about the others but the launcher.
+//! A rank is this binary again, running the same test function. It learns about the other ranks only from the launcher.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -12,15 +12,15 @@ use aqueduct::bootstrap::{self, Launch, Launcher};
 
 use crate::group::soon;
 
-/// How long one job may take.
+/// Time limit of one job.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Set in the ranks.
 const IN_RANK: &str = "TEST_LAUNCHED";
 
-/// One kind of launcher.
+/// A kind of launcher.
 struct Tool {
     launcher: Launcher,
-    /// Its names, the unmistakable ones first, and a word of its `--version`.
+    /// Its program names, the unambiguous ones first, and a word of its `--version` output.
     names: &'static [&'static str],
     word: &'static str,
     arguments: fn(u32) -> Vec<String>,
@@ -31,7 +31,7 @@ const OPEN_MPI: Tool = Tool {
     names: &["mpirun.openmpi", "mpirun"],
     word: "Open MPI",
     arguments: |ranks| {
-        // More ranks than cores are wanted here, and a container's user is often root.
+        // The test starts more ranks than cores, and in containers the user is often root.
         ["--oversubscribe", "--allow-run-as-root", "-n", &ranks.to_string()].map(str::to_owned).to_vec()
     },
 };
@@ -70,7 +70,8 @@ fn in_rank() -> bool {
     std::env::var_os(IN_RANK).is_some()
 }
 
-/// Runs `test` of this binary under `launchers`, the outer first; all that its ranks wrote, and whether all was well.
+/// Runs `test` of this binary under `launchers`, the outermost first. Returns the output of all ranks and whether the
+/// job succeeded.
 fn run(launchers: &[Vec<String>], timeout: u32, test: &str) -> (bool, String) {
     let mut words = launchers.concat();
     words.push(std::env::current_exe().unwrap().to_str().unwrap().to_owned());
@@ -112,7 +113,7 @@ fn run(launchers: &[Vec<String>], timeout: u32, test: &str) -> (bool, String) {
     (status.success(), output)
 }
 
-/// What the ranks see of each other when nothing but the launcher has brought them together.
+/// Ranks started by the launcher alone find each other and agree on ranks and size.
 fn meet(tool: &Tool, ranks: u32, test: &str) {
     if !in_rank() {
         let (fine, output) = run(&[tool.command(ranks)], 20, test);
@@ -134,17 +135,17 @@ fn meet(tool: &Tool, ranks: u32, test: &str) {
     bootstrap.barrier(soon()).unwrap();
 }
 
-/// One rank never joins: the others learn it at their deadline.
+/// One rank never joins: the others learn of it at their deadline.
 fn one_stays_away(tool: &Tool, test: &str) {
     if !in_rank() {
-        // The launcher may call it a failure that a rank ends in the middle of a conversation.
+        // The launcher may report a failure because a rank exits while others are still connected to it.
         let (_, output) = run(&[tool.command(3)], 2, test);
         assert_eq!(output.matches("told in time").count(), 2, "{output}");
         return;
     }
     let rank = Launch::from_env().unwrap().expect("started by a launcher").rank;
     if rank == 1 {
-        // Longer than the others take, and ended by the launcher with them.
+        // Sleep longer than the others take; the launcher ends this rank with them.
         std::thread::sleep(Duration::from_secs(6));
         return;
     }
@@ -154,7 +155,7 @@ fn one_stays_away(tool: &Tool, test: &str) {
     assert!(error.message().contains("every rank it started must join"), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
     eprintln!("rank {rank} was told in time");
-    // The launcher ends the job at the first rank that goes; the other one wants to be heard too.
+    // The launcher ends the job when the first rank exits, so wait until the other rank has printed its result.
     std::thread::sleep(Duration::from_secs(1));
 }
 

@@ -1,9 +1,10 @@
 //! Integration, multi-process and conformance tests of aqueduct.
 //!
-//! Every hardware test has the same body as a software one and is ignored with its need stated; run them on a machine
-//! with GPUs by `cargo test -p aqueduct-tests hardware -- --ignored`. There, an absent device is a failure, never a pass.
-//! Tests under real launchers are ignored, too, and run in `ci/deep.sh launchers`.
+//! Every hardware test has the same body as a software one. It is ignored, with the reason; run them on a machine with
+//! GPUs by `cargo test -p aqueduct-tests hardware -- --ignored`. There, a missing device is a failure, never a pass.
+//! Tests under real launchers are ignored too; `ci/deep.sh launchers` runs them.
 
+mod attackers;
 mod bad_input;
 mod channels;
 mod churn;
@@ -20,5 +21,4 @@ mod ports;
 mod readme;
 #[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
-mod strangers;
 mod transports;

@@ -1,10 +1,10 @@
-//! The README's example: what a reader sees is what is compiled and run here.
+//! The README's example: checks that the README shows the text that is compiled and run here.
 
-// The example is a text of its own, to be read in the README; here it becomes part of this module.
+// The example is a file of its own with the README's text. It becomes part of this module.
 include!("readme_example.rs");
 
 use crate::data::assert_same;
-use crate::group::{Machine, meet};
+use crate::group::{Machine, start_rendezvous};
 use aqueduct_tests::ranks;
 
 const EXAMPLE: &str = include_str!("readme_example.rs");
@@ -25,20 +25,20 @@ fn as_threads(machine: Machine, test: &str) {
     if ranks::start(1, test).is_none() {
         return;
     }
-    let (meeting, driver) = (meet(Some(2)), machine.driver());
+    let (rendezvous, driver) = (start_rendezvous(Some(2)), machine.driver());
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            let (id, driver) = (meeting.unique_id(), &driver);
+            let (id, driver) = (rendezvous.unique_id(), &driver);
             scope.spawn(move || check(rank, &exchange(rank, id, driver).expect("the example works")));
         }
     });
 }
 
 fn as_processes(machine: Machine, test: &str) {
-    let meeting = std::cell::OnceCell::new();
+    let rendezvous = std::cell::OnceCell::new();
     let started = ranks::start_with(2, test, |_, command| {
-        let meeting = meeting.get_or_init(|| meet(Some(2)));
-        command.env("TEST_UNIQUE_ID", meeting.unique_id().to_string());
+        let rendezvous = rendezvous.get_or_init(|| start_rendezvous(Some(2)));
+        command.env("TEST_UNIQUE_ID", rendezvous.unique_id().to_text().expose());
     });
     let Some(rank) = started else { return };
     let id = std::env::var("TEST_UNIQUE_ID").expect("set above").parse().expect("an id was printed");

@@ -1,23 +1,23 @@
-//! Several processes in one test: the test binary executed again, once per rank, running the same test function.
+//! Tests with several processes: the test binary starts itself once per rank, and each runs the same test function.
 //!
 //! A test written for ranks begins with `let Some(me) = ranks::start(N, "path::of::the_test") else { return };`: in
-//! the test process this spawns the ranks, waits for all of them and gives `None`; in a rank it gives the rank.
+//! the test process this starts the ranks, waits for all of them and returns `None`; in a rank it returns the rank.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the ranks of one test may take together.
+/// Time limit for all ranks of one test.
 const LIMIT: Duration = Duration::from_secs(240);
 
 const RANK: &str = "AQUEDUCT_TEST_RANK";
 
-/// This process's rank, or `None` after all ranks have ended well. Panics with their output when one failed.
+/// Returns this process's rank, or `None` after all ranks have succeeded. Panics with their output if one failed.
 pub fn start(size: u32, test: &str) -> Option<u32> {
     start_with(size, test, |_, _| {})
 }
 
-/// [`start`], with `prepare` called on each rank's command before it is spawned.
+/// Like [`start`], and calls `prepare` on each rank's command before starting it.
 pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) -> Option<u32> {
     if let Some(rank) = rank() {
         return Some(rank);
@@ -44,7 +44,7 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
         }
         panic!("ranks {failed:?} of {test} failed; their output is above");
     }
-    // A filter that matches nothing would make a rank succeed without running anything.
+    // A test name that matches nothing would let a rank succeed without running a test.
     for (rank, outcome) in outcomes.iter().enumerate() {
         assert!(
             outcome.output.contains("1 passed"),
@@ -98,7 +98,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<St
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What could be read counts, also when the pipe broke.
+            // Keep what was read, even if the pipe broke.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

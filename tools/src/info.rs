@@ -1,4 +1,4 @@
-//! `aqueduct info`: what is here. Works on a machine with nothing.
+//! `aqueduct info`: drivers, devices, NICs and settings of this machine. Works without a driver, too.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use aqueduct::env::Env;
 use aqueduct::gpu::{Device, Driver};
-use aqueduct::rdma::{self, Verbs};
+use aqueduct::internals::rdma::{self, Verbs};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -91,7 +91,7 @@ fn line(device: &Device) -> aqueduct::Result<String> {
     ))
 }
 
-/// The NICs by the names that transports give them, and how far each is from each GPU.
+/// One line per NIC: its name as a transport (`Ib0`), its device, and its distance from each GPU.
 fn nics(driver: Option<&Driver>) -> aqueduct::Result<Vec<String>> {
     let verbs = Verbs::load(None)?;
     let chosen = Env::get().ok().and_then(|env| env.ib.devices.as_deref());
@@ -109,7 +109,8 @@ fn nics(driver: Option<&Driver>) -> aqueduct::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// One row per device: `NV` loads and stores with native atomics (NVLink), `P2P` loads and stores, `-` neither.
+/// Prints how each device reaches each other: `NV` by loads, stores and native atomics (NVLink), `P2P` by loads and
+/// stores, `-` not at all.
 fn links(devices: &[Device]) {
     print!("  links: {:>6}", "");
     devices.iter().for_each(|d| print!("{:>5}", d.ordinal()));
@@ -144,7 +145,7 @@ fn environment() {
     }
 }
 
-/// The environment, as far as it is text.
+/// The environment variables whose name and value are UTF-8.
 fn text_variables() -> std::collections::BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -1,4 +1,4 @@
-//! What a rank of any job needs first: driver, device, bootstrap, communicator.
+//! Joining a job: driver, device, bootstrap and communicator of one rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ pub(crate) struct Rank {
     pub(crate) timeout: Duration,
 }
 
-/// The driver that jobs use here.
+/// The driver that `AQUEDUCT_DRIVER` selects: NVIDIA's, or the software device.
 pub(crate) fn driver() -> Result<Driver> {
     Ok(Driver::select(Some(cuda_soft::driver_table))?)
 }
 
 impl Rank {
-    /// Joins the job that the environment describes; without one, a job of a single rank.
+    /// Joins the job that the environment describes. Without one, this is a job of a single rank.
     pub(crate) fn join() -> Result<Self> {
         let env = Env::get()?;
         let timeout = env.timeout;
         let deadline = Deadline::after(timeout);
         let driver = driver()?;
-        let bootstrap = meet()?;
+        let bootstrap = connect_bootstrap()?;
         let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
@@ -60,7 +60,11 @@ impl Rank {
         self.bootstrap
             .all_gather(&mine, self.deadline())?
             .into_iter()
-            .map(|bytes| bytes.try_into().ok().context("a rank answered with another number of bytes"))
+            .map(|bytes| {
+                bytes.try_into().ok().context(
+                    "another rank sent a value of a different size; do all ranks run the same version?",
+                )
+            })
             .collect()
     }
 
@@ -70,8 +74,8 @@ impl Rank {
     }
 }
 
-/// The bootstrap of the job that the environment describes; without one, of a single rank.
-pub(crate) fn meet() -> Result<Arc<dyn Bootstrap>> {
+/// Connects to the bootstrap that the environment describes, or makes one for a single rank.
+pub(crate) fn connect_bootstrap() -> Result<Arc<dyn Bootstrap>> {
     match bootstrap::from_env()? {
         Some(bootstrap) => Ok(bootstrap),
         None => alone(),
@@ -85,7 +89,7 @@ fn alone() -> Result<Arc<dyn Bootstrap>> {
     }
 }
 
-/// The device of this rank: its local rank, or else `rank`, modulo the number of devices.
+/// The ordinal of this rank's device: the local rank, or `rank` if that is unknown, modulo the number of devices.
 pub(crate) fn ordinal(driver: &Driver, rank: u32) -> Result<u32> {
     let devices = Device::count(driver)?;
     if devices == 0 {

@@ -19,19 +19,19 @@ struct Cli {
     command: Option<Command>,
 }
 
-const LONG: &str = "GPU communication: what is here, how fast it is, and whether it is right.\n\n\
+const LONG: &str = "GPU communication: show devices, measure operations, check results.\n\n\
     Without a subcommand: all-reduce over every GPU of this machine (or four software ranks where there is none), one \
     process per rank, every value checked.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show devices, links, what was loaded from where, and the environment
+    /// Show drivers, devices, links, NICs and environment variables
     Info(info::Args),
     /// Start N ranks of a command on this machine
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
     Perf(Box<perf::Command>),
-    /// Check everything on the devices that are here, and sum it up for a ticket
+    /// Check every operation on this machine and print a summary for a support ticket
     Selftest(selftest::Args),
 }
 
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and its causes, each said once: the library's errors name theirs.
+/// The error and its causes. A cause that the error's own text already ends with is not repeated.
 fn sentence(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(ToString::to_string);
     let first = causes.next().unwrap_or_default();

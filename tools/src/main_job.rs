@@ -1,7 +1,7 @@
 //! The main job: without arguments, `aqueduct` all-reduces real data over everything this machine has.
 //!
-//! Started by hand it launches one rank per GPU, or four software ranks, as processes of their own. Started as a rank
-//! (by `aqueduct run`, mpirun, mpiexec, srun, torchrun, or by itself) it takes part.
+//! Started by hand, it launches one process per GPU, or four on the software device. Started as a rank
+//! (by `aqueduct run`, mpirun, mpiexec, srun, torchrun, or by itself), it joins the job.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use aqueduct::gpu::Device;
 
 use crate::{job, perf, run};
 
-/// Ranks where there is no GPU.
+/// Number of ranks on a machine without a GPU.
 const SOFTWARE_RANKS: u32 = 4;
 
 pub(crate) fn execute() -> Result<ExitCode> {
@@ -25,12 +25,12 @@ pub(crate) fn execute() -> Result<ExitCode> {
     launch.run()
 }
 
-/// Whether a launcher has started this process as a rank of a job, rather than somebody by hand.
+/// Whether a launcher started this process as a rank of a job.
 pub(crate) fn is_rank() -> Result<bool> {
     Ok(Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)))
 }
 
-/// A Slurm step of one task is how a shell on a compute node is started (`srun --pty bash`).
+/// Whether this is a shell on a compute node (`srun --pty bash`), which Slurm starts as a step of one task.
 fn is_shell(launch: &Launch) -> bool {
     launch.launcher == Launcher::Slurm && launch.size == Some(1)
 }

@@ -1,8 +1,8 @@
 //! `aqueduct run -n N -- CMD`: starts N ranks of a command on this machine.
 //!
-//! Every line of a rank's output is prefixed with its number. When one rank fails, or a signal arrives, all are ended:
-//! first SIGTERM to each rank's process group, then SIGKILL. What ranks leave running in their groups is ended the same
-//! way. No rank outlives the launcher: the kernel sends SIGKILL to the children of a launcher that dies
+//! Every line of a rank's output is prefixed with its number. When one rank fails, or a signal arrives, the launcher
+//! ends all: first SIGTERM to each rank's process group, then SIGKILL. Processes that a rank leaves behind in its group
+//! end the same way. No rank outlives the launcher: the kernel sends SIGKILL to the children of a launcher that dies
 //! (`PR_SET_PDEATHSIG`).
 
 use std::convert::Infallible;
@@ -44,7 +44,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     launch.run()
 }
 
-/// What to start.
+/// The job to start.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) ranks: u32,
@@ -57,15 +57,15 @@ impl Launch {
     /// Starts all ranks and waits for them. The exit code is that of the first rank that failed.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let rendezvous = aqueduct::bootstrap::Rendezvous::start(Some(self.ranks))?;
-        let id = rendezvous.unique_id().to_string();
+        let id = rendezvous.unique_id().to_text();
         catch_signals();
 
         let (ended, endings) = mpsc::channel();
-        // Nothing is sent: it disconnects when the last pipe is at its end.
+        // Nothing is sent on this channel. It disconnects when the last pipe reaches its end.
         let (open, drained) = mpsc::channel();
         let mut job = Job::default();
         let started = (0..self.ranks).try_for_each(|rank| {
-            let mut child = self.spawn(rank, &id)?;
+            let mut child = self.spawn(rank, id.expose())?;
             if let Some(pipe) = child.stdout.take() {
                 forward(pipe, std::io::stdout(), self.label(rank), open.clone());
             }
@@ -75,7 +75,7 @@ impl Launch {
             let (pid, ended) = (child.id(), ended.clone());
             job.ranks.push(Started { child, running: true });
             std::thread::spawn(move || {
-                // The receiver is gone only when the launcher itself is leaving.
+                // Fails only if the launcher is about to exit.
                 let _ = ended.send((rank, exit_of(pid)));
             });
             Ok(())
@@ -111,7 +111,7 @@ impl Launch {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                     return Err(std::io::Error::last_os_error());
                 }
-                // The launcher may have died before the request was made.
+                // The launcher may have died before prctl(2) was called.
                 if libc::getppid() != launcher {
                     return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
                 }
@@ -122,13 +122,13 @@ impl Launch {
     }
 }
 
-/// A rank's process. Reaped by [`Job::finish`] only: until then no other process, and no other group, has its number.
+/// A rank's process. Only [`Job::finish`] reaps it, so until then its pid, and that of its group, cannot be reused.
 struct Started {
     child: Child,
     running: bool,
 }
 
-/// The ranks, and how the job is to end.
+/// The running ranks, and the job's exit code once it is decided.
 #[derive(Default)]
 struct Job {
     ranks: Vec<Started>,
@@ -163,7 +163,7 @@ impl Job {
                 self.end(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)));
             }
             if deadline.is_some_and(|d| Instant::now() >= d) && self.verdict.is_none() {
-                eprintln!("aqueduct run: the time given with --timeout is over; ending all ranks");
+                eprintln!("aqueduct run: --timeout expired; ending all ranks");
                 self.end(ExitCode::from(124));
             }
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
@@ -180,13 +180,13 @@ impl Job {
         self.signal(libc::SIGTERM);
     }
 
-    /// Ends what is left of the ranks' groups, lets the last output through, and reaps.
+    /// Ends what is left of the ranks' process groups, forwards the last output, and reaps the ranks.
     fn finish(&mut self, drained: &mpsc::Receiver<Infallible>) {
         self.signal(libc::SIGTERM);
-        // Ends by disconnecting, or late.
+        // Returns when all pipes are closed, or after the grace period.
         let _ = drained.recv_timeout(GRACE);
         self.signal(libc::SIGKILL);
-        // A process that has left its rank's group may hold a pipe for as long as it likes.
+        // A process that left its rank's group may keep a pipe open for ever, so wait only for a limited time.
         let _ = drained.recv_timeout(GRACE);
         for rank in &mut self.ranks {
             let _ = rank.child.wait();
@@ -205,7 +205,7 @@ impl Job {
     }
 }
 
-/// Waits until the child `pid` has ended, and leaves it to be reaped.
+/// Waits until the child `pid` has exited, without reaping it.
 fn exit_of(pid: u32) -> std::io::Result<ExitStatus> {
     // SAFETY: siginfo_t is plain data, for which zeros are valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -218,7 +218,7 @@ fn exit_of(pid: u32) -> std::io::Result<ExitStatus> {
     }
     // SAFETY: waitid(2) has filled in the fields for a child.
     let status = unsafe { info.si_status() };
-    // As wait(2) would have given it.
+    // Encoded as wait(2) encodes it.
     Ok(ExitStatus::from_raw(if info.si_code == libc::CLD_EXITED { status << 8 } else { status }))
 }
 
@@ -236,7 +236,7 @@ fn code_of(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// Copies `from` to `to` line by line, each with `label` before it; a line is written in one piece. Keeps `open` until
+/// Copies `from` to `to`, each line in one write with `label` in front. Holds `open` until
 /// `from` ends.
 fn forward(
     from: impl Read + Send + 'static,
@@ -259,7 +259,7 @@ fn forward(
             if line.len() > head && line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            // A closed terminal must not end the ranks: their exit codes still count.
+            // Ignore a closed terminal: the ranks go on, and their exit codes still count.
             let _ = to.write_all(&line).and_then(|()| to.flush());
         }
     });

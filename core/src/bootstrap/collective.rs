@@ -6,8 +6,8 @@
 //! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose
 //! edges are among those of the rounds. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
 //!
-//! A rank that cannot go on says why to those it would have sent to later, and they do the same: so each hears of the
-//! rank that was lost, and not only that the one it waits for has given up.
+//! A rank that fails sends the reason to the ranks it would have sent to in later rounds, and they do the same. So each rank
+//! learns which rank was lost, and not only that the rank it waits for has given up.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -25,6 +25,8 @@ const BROADCAST: u64 = RESERVED_TAGS | 2 << 32;
 const FINE: u8 = 0;
 const FAILED: u8 = 1;
 const MAX_TEXT: usize = 1024;
+/// Bytes of a message that belong to no block, at most: the reason of a failure is the longest.
+const MAX_HEAD: u64 = MAX_TEXT as u64 + 64;
 /// How long a rank that gives up may take to say so.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -54,7 +56,7 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
             message.bytes(block);
         });
         send_long(b, to, tag, message.as_bytes(), deadline)?;
-        let reply = recv_long(b, from, tag, deadline)?;
+        let reply = recv_long(b, from, tag, count, deadline)?;
         let mut reader = open("all_gather", from, &reply)?;
         let received = reader.count(b.size() as usize, 4)?;
         if received != count {
@@ -74,7 +76,7 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     Ok(blocks)
 }
 
-/// Runs `round` for every round; an error goes to those who wait for this rank in later ones.
+/// Runs `round` for every round. After an error, tells the ranks that wait for this one in later rounds why.
 fn in_rounds<B: Bootstrap + ?Sized>(
     b: &B,
     base: u64,
@@ -86,7 +88,7 @@ fn in_rounds<B: Bootstrap + ?Sized>(
         let Err(error) = round(to, from, step) else { continue };
         let deadline = deadline.min(Deadline::after(FAREWELL));
         for (to, _, step) in rounds.filter(|(to, ..)| Some(*to) != error.peer()) {
-            // Who cannot be told is lost itself, or will find out.
+            // A rank that cannot be told is lost itself, or notices the loss by itself.
             let _ = send_long(b, to, base | u64::from(step), &failure(&error), deadline);
         }
         return Err(error);
@@ -139,7 +141,7 @@ pub(crate) fn broadcast<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Dea
 }
 
 fn receive<B: Bootstrap + ?Sized>(b: &B, parent: u32, deadline: Deadline) -> Result<Vec<u8>> {
-    let message = recv_long(b, parent, BROADCAST, deadline)?;
+    let message = recv_long(b, parent, BROADCAST, 1, deadline)?;
     let mut reader = open("broadcast", parent, &message)?;
     Ok(reader.raw(reader.remaining())?.to_vec())
 }
@@ -159,11 +161,18 @@ fn send_long<B: Bootstrap + ?Sized>(
     rest.chunks(MAX_MESSAGE).try_for_each(|part| b.send(to, tag, part, deadline))
 }
 
-fn recv_long<B: Bootstrap + ?Sized>(b: &B, from: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+/// Receives what [`send_long`] sent: at most `blocks` blocks. A peer that announces more is refused before it sends them.
+fn recv_long<B: Bootstrap + ?Sized>(
+    b: &B,
+    from: u32,
+    tag: u64,
+    blocks: usize,
+    deadline: Deadline,
+) -> Result<Vec<u8>> {
     let mut bytes = b.recv(from, tag, deadline)?;
     let total = Reader::new(&bytes).u64()?;
-    // Every rank's block, each with its length, and a little in front.
-    let limit = u64::from(b.size()) * (MAX_MESSAGE as u64 + 4) + 64;
+    // Each block has its length before it. In front of all, or instead of them, is a head or the reason of a failure.
+    let limit = blocks as u64 * (MAX_MESSAGE as u64 + 4) + MAX_HEAD;
     if total > limit {
         return Err(WireError::TooLong { length: total, limit }.into());
     }
@@ -186,7 +195,7 @@ pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Resul
     in_rounds(b, BARRIER, deadline, |to, from, step| {
         let tag = BARRIER | u64::from(step);
         send_long(b, to, tag, &[FINE], deadline)?;
-        open("barrier", from, &recv_long(b, from, tag, deadline)?)?;
+        open("barrier", from, &recv_long(b, from, tag, 0, deadline)?)?;
         Ok(())
     })
 }

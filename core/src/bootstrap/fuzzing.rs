@@ -20,7 +20,7 @@ use crate::wire::Writer;
 /// A unique id as text.
 pub fn unique_id(bytes: &[u8]) -> Option<Vec<u8>> {
     let id: UniqueId = str::from_utf8(bytes).ok()?.parse().ok()?;
-    Some(id.to_string().into_bytes())
+    Some(id.to_text().expose().as_bytes().to_vec())
 }
 
 /// The 124 bytes of a unique id before its checksum, which is put right here: the checksum keeps out accidents only.
@@ -60,7 +60,7 @@ pub(crate) fn messages() -> Vec<(&'static str, Vec<u8>)> {
     for addresses in addresses {
         let id = UniqueId::new(addresses, Secret::from_bytes([7; 32]), 9);
         all.push(("unique-id-body", id.to_bytes()[..UniqueId::BYTES - 4].to_vec()));
-        all.push(("unique-id", id.to_string().into_bytes()));
+        all.push(("unique-id", id.to_text().expose().as_bytes().to_vec()));
     }
     let mut w = Writer::new();
     w.u8(0).u16(1).count(1).u32(5);

@@ -5,6 +5,7 @@
 //! handles) goes over its own authenticated control links, never over this.
 
 mod collective;
+mod config;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod launch;
@@ -20,6 +21,7 @@ mod tests;
 use std::fmt::Debug;
 
 pub(crate) use collective::broadcast;
+pub use config::BootstrapConfig;
 pub use launch::{Launch, Launcher, NodeList, TaskCounts, from_env};
 pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;
@@ -28,10 +30,14 @@ pub use unique_id::UniqueId;
 
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::net::{Network, Secret};
+use crate::net::Secret;
 
 /// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;
+
+/// The most ranks that a job can have. A larger number is a mistake, here or at a peer, and is refused before anything is
+/// allocated for it.
+pub const MAX_RANKS: u32 = 1 << 20;
 
 /// The longest message that [`Bootstrap::send`] takes.
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -73,9 +79,4 @@ pub trait Bootstrap: Debug + Send + Sync {
     fn barrier(&self, deadline: Deadline) -> Result<()> {
         collective::barrier(self, deadline)
     }
-}
-
-/// The network of the bootstraps of a job: its key is derived, so that it opens nothing else.
-fn network(secret: &Secret) -> Network {
-    Network::new(secret.derive("bootstrap"))
 }

@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::MAX_RANKS;
 use super::collective::rounds;
-use super::network;
+use super::config::BootstrapConfig;
 use super::unique_id::{UniqueId, read_address, write_address};
 use crate::deadline::Deadline;
-use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::{
-    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, choose, purpose,
-    random_bytes,
+    Address, Claims, Frame, Handler, Interface, Link, Reactor, ReactorConfig, Secret, purpose, random_bytes,
 };
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -27,14 +26,16 @@ pub(super) const REFUSED: u16 = 3;
 
 const VERSION: u16 = 1;
 const MAX_TEXT: usize = 4096;
-/// After an error, for how long ranks that come late are told about it.
+/// How many missing ranks an error names.
+const MAX_NAMED: usize = 16;
+/// How long after an error ranks that come late are told about it.
 const AFTERWORD: Duration = Duration::from_secs(5);
-/// For how long a rendezvous waits for the first rank: a batch system may hold a job back that was given its id already.
+/// How long a rendezvous waits for the first rank: a batch system may hold back a job that has its id already.
 const LONELY: Duration = Duration::from_secs(24 * 3600);
-/// How often the deadline is looked at.
+/// How often the deadlines are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a rank says when it arrives.
+/// The message of a rank that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
@@ -97,22 +98,37 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Listens on the interface that the environment asks for (see [`choose`]). `size` is how many ranks will come;
+    /// Listens on the interface that the environment asks for (see [`choose`](crate::net::choose)). `size` is how many ranks will come;
     /// if it is `None`, the first one says so.
     pub fn start(size: Option<u32>) -> Result<Self> {
-        Self::start_on(&wanted_interfaces()?, size)
+        Self::with_config(size, &BootstrapConfig::from_env()?)
     }
 
-    /// The same on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
+    /// [`start`](Self::start) with settings of its own.
+    pub fn with_config(size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
+        Self::listen(&config.choose()?, size, config)
+    }
+
+    /// [`start`](Self::start) on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
     pub fn start_on(interfaces: &[Interface], size: Option<u32>) -> Result<Self> {
+        Self::listen(interfaces, size, &BootstrapConfig::from_env()?)
+    }
+
+    fn listen(interfaces: &[Interface], size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
+        if let Some(size) = size.filter(|size| *size > MAX_RANKS) {
+            let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
+            return Err(Error::usage("unique id", text));
+        }
         let secret = Secret::random()?;
         let nonce = u64::from_le_bytes(random_bytes()?);
         let local = Claims { purpose: purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
         // All ranks may come at once, and none is to be sent away because of the others.
         let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
-        let network = network(&secret).with_max_pending(waiting);
-        let config = ReactorConfig { tick: Some(TICK) };
-        let reactor = Reactor::start("aq-rendezvous", config, Box::new(Meeting::new(size, LONELY)))?;
+        // Twice as many as needed, so that one rank too many is heard, and told what is wrong.
+        let most = size.map_or(MAX_RANKS as usize, |size| 64 + 2 * size as usize);
+        let network = config.network(&secret).with_max_pending(waiting).with_max_connections(most);
+        let ticks = ReactorConfig { tick: Some(TICK) };
+        let reactor = Reactor::start("aq-rendezvous", ticks, Box::new(Meeting::new(size, LONELY)))?;
         let mut addresses = Vec::new();
         for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
             let listener = network.listen_tcp(interface.ip, local)?;
@@ -132,23 +148,18 @@ impl Rendezvous {
         &self.id
     }
 
-    /// Leaves the service to itself: it ends once all ranks have met or been told why they cannot, or a day after nobody
-    /// came.
+    /// Lets the service run on without an owner. It ends once all ranks have met or been told why they cannot, or after a
+    /// day in which no rank came.
     pub fn detach(self) -> UniqueId {
         self.reactor.detach();
         self.id
     }
 }
 
-/// The interfaces that the environment asks for.
-pub(super) fn wanted_interfaces() -> Result<Vec<Interface>> {
-    choose(&Env::get()?.selection())
-}
-
 /// The state of one rendezvous.
 struct Meeting {
     size: Option<u32>,
-    /// When nobody is expected any more, if nobody has come.
+    /// When to end if no rank has come.
     lonely: Deadline,
     arrived: BTreeMap<u32, (Hello, Link)>,
     /// Hellos so far, refused ones included.
@@ -167,7 +178,7 @@ impl Handler for Meeting {
         if hello.rank != link.peer().from {
             return Err(WireError::Invalid { what: "rank, it differs from the one in the handshake" }.into());
         }
-        self.hellos += 1;
+        self.hellos = self.hellos.saturating_add(1);
         if let Some(error) = &self.failed {
             return refuse(link, error);
         }
@@ -214,6 +225,15 @@ impl Meeting {
     }
 
     fn admit(&mut self, hello: Hello, link: &Link) -> Result<()> {
+        if hello.size > MAX_RANKS {
+            return Err(Error::usage(
+                "bootstrap",
+                format!(
+                    "rank {} says there are {} ranks, the limit is {MAX_RANKS}; give all the same world size",
+                    hello.rank, hello.size
+                ),
+            ));
+        }
         let size = *self.size.get_or_insert(hello.size);
         if hello.size != size {
             let other = match self.arrived.keys().next() {
@@ -245,7 +265,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Everybody is here: tells each rank where to find those it sends to first.
+    /// All ranks are here: tells each the addresses of the ranks it sends to first.
     fn introduce(&mut self) {
         let size = self.arrived.len() as u32;
         for (rank, (_, link)) in &self.arrived {
@@ -272,14 +292,16 @@ impl Meeting {
         self.until = Some(Deadline::after(AFTERWORD));
     }
 
+    /// Names the first ranks that are missing and counts the others, in time proportional to the ranks that are here.
     fn missing(&self) -> Error {
         let size = self.size.unwrap_or(0);
-        let absent: Vec<u32> = (0..size).filter(|rank| !self.arrived.contains_key(rank)).collect();
-        let mut names: Vec<String> = absent.iter().take(16).map(u32::to_string).collect();
-        if absent.len() > names.len() {
-            names.push(format!("and {} more", absent.len() - names.len()));
+        let absent = size as usize - self.arrived.len();
+        let first = (0..size).filter(|rank| !self.arrived.contains_key(rank)).take(MAX_NAMED);
+        let mut names: Vec<String> = first.map(|rank| rank.to_string()).collect();
+        if absent > names.len() {
+            names.push(format!("and {} more", absent - names.len()));
         }
-        let ranks = if absent.len() == 1 { "rank" } else { "ranks" };
+        let ranks = if absent == 1 { "rank" } else { "ranks" };
         Error::timeout(
             "bootstrap",
             format!(

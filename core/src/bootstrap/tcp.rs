@@ -6,23 +6,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::config::BootstrapConfig;
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
-use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer, wanted_interfaces};
+use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer};
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{Bootstrap, MAX_MESSAGE, network};
+use super::{Bootstrap, MAX_MESSAGE, MAX_RANKS};
 use crate::deadline::Deadline;
-use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::net::pulse::{Line, TICK, Watch};
+use crate::net::heartbeat::{Monitor, MonitoredLink, TICK};
 use crate::net::{
-    Address, Claims, Frame, Handler, Layer, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
+    Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
+    tells_of_loss,
 };
 use crate::sync::{Mutex, lock, lock_until};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 pub(super) const MESSAGE: u16 = 1;
-/// Nothing but a sign of life.
+/// A frame without content: a sign of life.
 const ALIVE: u16 = 2;
 
 /// A rank's bootstrap over TCP.
@@ -62,24 +63,10 @@ impl TcpBootstrap {
     /// All ranks get the same clear error if two say they are the same rank, if they disagree about `size`, or if
     /// one is missing when the first of their deadlines passes (it is named). A rank with another secret gets
     /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
-    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
-        check_rank(rank, size)?;
-        Self::join(network(id.secret()), rank, size, id, deadline)
-    }
-
-    /// [`new`](Self::new), with `layer` between every stream of this rank and its socket: for fault injection.
     ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn with_layer(
-        rank: u32,
-        size: u32,
-        id: &UniqueId,
-        layer: Arc<dyn Layer>,
-        deadline: Deadline,
-    ) -> Result<Self> {
-        check_rank(rank, size)?;
-        Self::join(network(id.secret()).with_layer(layer), rank, size, id, deadline)
+    /// Settings come from the environment ([`BootstrapConfig::from_env`]).
+    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
+        Self::with_config(rank, size, id, &BootstrapConfig::from_env()?, deadline)
     }
 
     /// The address at which the other ranks reach this one: where its further listeners belong.
@@ -95,7 +82,19 @@ impl TcpBootstrap {
         links.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
     }
 
-    fn join(network: Network, rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
+    /// [`new`](Self::new) with settings of its own.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_config(
+        rank: u32,
+        size: u32,
+        id: &UniqueId,
+        config: &BootstrapConfig,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        check_rank(rank, size)?;
+        let network = config.network(id.secret()).with_ranks(size);
         let scope = id.nonce();
         let me = Claims { purpose: purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
         let mut root = network.connect_tcp(id.addresses(), me, deadline).map_err(|error| {
@@ -106,12 +105,12 @@ impl TcpBootstrap {
             );
             Error::new(error.kind(), "bootstrap", text).with_code(error.code()).with_source(error)
         })?;
-        let ip = match (&Env::get()?.socket_ifname, root.local_ip()) {
+        let ip = match (&config.interfaces.names, root.local_ip()) {
             // The interface that leads to the rendezvous leads to the other ranks too.
             (None, Some(ip)) => ip,
-            _ => wanted_interfaces()?[0].ip,
+            _ => config.choose()?[0].ip,
         };
-        let peer_timeout = Env::get()?.peer_timeout;
+        let peer_timeout = config.peer_timeout;
         let peers = Arc::new(Peers::new(peer_timeout));
         let listener = network
             .listen_tcp(ip, Claims { purpose: purpose::BOOTSTRAP, scope, from: rank, to: Claims::ANY })?;
@@ -202,15 +201,26 @@ impl TcpBootstrap {
         // A rank that is there answers at once: its service thread does.
         let answer = self.peer_timeout.map_or(deadline, |timeout| deadline.min(Deadline::after(timeout)));
         let stream = self.network.connect_tcp(&[address], me, answer);
-        stream.map_err(|error| Error::peer_lost("send", peer, "it cannot be reached").with_source(error))
+        stream.map_err(|error| {
+            if tells_of_loss(&error) {
+                return Error::peer_lost("send", peer, "it cannot be reached").with_source(error);
+            }
+            let text = format!("cannot connect to rank {peer}");
+            Error::new(error.kind(), "send", text).with_code(error.code()).with_peer(peer).with_source(error)
+        })
     }
 }
 
 fn check_rank(rank: u32, size: u32) -> Result<()> {
-    if rank < size {
-        return Ok(());
+    if size > MAX_RANKS {
+        let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
+        return Err(Error::usage("bootstrap", text));
     }
-    Err(Error::usage("bootstrap", format!("rank {rank} of {size} ranks; ranks are 0 to size - 1")))
+    if rank >= size {
+        let text = format!("rank {rank} of {size} ranks; ranks are 0 to size - 1");
+        return Err(Error::usage("bootstrap", text));
+    }
+    Ok(())
 }
 
 impl Bootstrap for TcpBootstrap {
@@ -234,7 +244,7 @@ impl Bootstrap for TcpBootstrap {
         w.u64(tag).raw(bytes);
         let link = self.link_to(peer, deadline)?;
         link.post(MESSAGE, w.as_bytes())?;
-        // With the kernel, so that dropping the bootstrap right after this loses nothing.
+        // Wait until the kernel has it, so that dropping the bootstrap right after this loses nothing.
         link.flush(deadline)
     }
 
@@ -255,14 +265,14 @@ impl Bootstrap for TcpBootstrap {
 struct Peers {
     mailbox: Mailbox,
     links: Mutex<HashMap<u32, PeerLinks>>,
-    watch: Mutex<Watch>,
+    watch: Mutex<Monitor>,
 }
 
 /// The connections with one peer.
 #[derive(Debug, Default)]
 struct PeerLinks {
     /// Two if both sides connected at the same time.
-    open: Vec<Line>,
+    open: Vec<MonitoredLink>,
     /// Set while this side connects: the peer may have sent on that connection and closed all others already.
     connecting: bool,
     /// Why the last link closed, while it is not known yet whether there will be another.
@@ -272,11 +282,11 @@ struct PeerLinks {
 impl Peers {
     fn new(patience: Option<Duration>) -> Self {
         let (mailbox, links) = (Mailbox::default(), Mutex::default());
-        Self { mailbox, links, watch: Mutex::new(Watch::new(patience)) }
+        Self { mailbox, links, watch: Mutex::new(Monitor::new(patience)) }
     }
 
     fn accepted(&self, peer: u32, link: &Link) {
-        lock(&self.links).entry(peer).or_default().open.push(Line::new(link.clone()));
+        lock(&self.links).entry(peer).or_default().open.push(MonitoredLink::new(link.clone()));
     }
 
     fn heard(&self, link: &Link) {
@@ -287,7 +297,7 @@ impl Peers {
         }
     }
 
-    /// Gives signs of life, and gives up those who have given none for too long.
+    /// Sends signs of life where one is due, and gives up peers that have been silent for too long.
     fn keep_watch(&self) {
         let (now, mut quiet, mut silent) = (Instant::now(), Vec::new(), Vec::new());
         {
@@ -329,7 +339,7 @@ impl Peers {
             Ok(stream) => {
                 // Under the lock: the service thread cannot close the link before it is in the list.
                 let link = reactor.add(stream);
-                links.open.push(Line::new(link.clone()));
+                links.open.push(MonitoredLink::new(link.clone()));
                 Ok(link)
             }
             Err(error) => {

@@ -4,8 +4,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::env::Selection;
 use crate::error::{Error, ErrorKind};
-use crate::net::interfaces;
+use crate::net::{Claims, interfaces};
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -141,6 +142,79 @@ fn different_world_sizes_are_an_error_for_all() {
     assert!(TcpBootstrap::new(2, 2, &id(), soon()).unwrap_err().to_string().contains("rank 2 of 2"));
 }
 
+fn config() -> BootstrapConfig {
+    BootstrapConfig::default()
+}
+
+/// A connection to the rendezvous of `id` that says `hello`, as any holder of the id can.
+fn say_hello(id: &UniqueId, hello: &rendezvous::Hello) -> crate::net::Stream {
+    let (purpose, scope) = (crate::net::purpose::RENDEZVOUS, id.nonce());
+    let me = Claims { purpose, scope, from: hello.rank, to: Claims::ANY };
+    let mut stream = config().network(id.secret()).connect_tcp(id.addresses(), me, soon()).unwrap();
+    stream.send(rendezvous::HELLO, &hello.encode(), soon()).unwrap();
+    stream
+}
+
+#[test]
+fn a_wrong_world_size_costs_the_rendezvous_nothing() {
+    let id = id();
+    let address = id.addresses()[0];
+    let hello = rendezvous::Hello { rank: 1, size: u32::MAX, patience: Duration::from_millis(200), address };
+    let mut stream = say_hello(&id, &hello);
+    let error = rendezvous::read_answer(&stream.recv(soon()).unwrap(), 2).unwrap_err().to_string();
+    assert!(error.contains("rank 1 says there are 4294967295 ranks"), "{error}");
+    let honest = TcpBootstrap::new(0, 2, &id, soon()).unwrap_err().to_string();
+    assert!(honest.contains("rank 1 says there are 4294967295 ranks"), "{honest}");
+    // A rank does not even begin with a size that no job can have.
+    let refused = TcpBootstrap::new(0, u32::MAX, &self::id(), soon()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidUsage);
+}
+
+#[test]
+fn the_absent_are_named_without_counting_all_of_them() {
+    let id = id();
+    let hello = rendezvous::Hello {
+        rank: MAX_RANKS - 1,
+        size: MAX_RANKS,
+        patience: Duration::from_millis(200),
+        address: id.addresses()[0],
+    };
+    let error =
+        rendezvous::read_answer(&say_hello(&id, &hello).recv(soon()).unwrap(), MAX_RANKS).unwrap_err();
+    assert!(error.message().contains("ranks 0, 1, 2"), "{error}");
+    assert!(error.message().contains(&format!("15, and {} more", MAX_RANKS - 17)), "{error}");
+}
+
+#[test]
+fn a_connection_from_a_rank_that_the_job_does_not_have_is_refused() {
+    let id = id();
+    std::thread::scope(|s| {
+        let first = s.spawn(|| TcpBootstrap::new(0, 2, &id, soon()));
+        // Rank 1 joins by hand, and learns where rank 0 listens.
+        let own = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let hello = rendezvous::Hello {
+            rank: 1,
+            size: 2,
+            patience: Duration::from_secs(5),
+            address: own.local_addr().unwrap(),
+        };
+        let answer = say_hello(&id, &hello).recv(soon()).unwrap();
+        let address = rendezvous::read_answer(&answer, 2).unwrap()[&0];
+        let (purpose, scope) = (crate::net::purpose::BOOTSTRAP, id.nonce());
+        let connect = |from| {
+            let me = Claims { purpose, scope, from, to: 0 };
+            config().network(id.secret()).connect_tcp(&[address], me, soon())
+        };
+        for from in [2, 7, Claims::ANY] {
+            let refused = connect(from).expect_err("there is no such rank");
+            assert!(refused.to_string().contains("2 ranks"), "{refused}");
+        }
+        connect(1).unwrap();
+        drop(own);
+        drop(first.join().unwrap());
+    });
+}
+
 #[test]
 fn a_missing_rank_is_named_at_the_deadline() {
     let start = Instant::now();
@@ -198,6 +272,22 @@ fn a_rendezvous_nobody_serves_is_named() {
     assert!(error.to_string().contains(&free.to_string()), "{error}");
 }
 
+/// What one bootstrap is told does not concern another one of the same process, nor the environment.
+#[test]
+fn two_bootstraps_of_one_process_may_differ() {
+    let named = |names: &str| Selection { names: Some(names.to_owned()), ..Selection::default() };
+    let local = BootstrapConfig::default().with_interfaces(named("=lo")).with_peer_timeout(None);
+    let nowhere = BootstrapConfig::default().with_interfaces(named("=none0"));
+    let error = Rendezvous::with_config(Some(1), &nowhere).unwrap_err();
+    assert!(error.to_string().contains("none0"), "{error}");
+    let id = Rendezvous::with_config(None, &local).unwrap().detach();
+    assert!(id.addresses().iter().all(|address| address.ip().is_loopback()), "{id:?}");
+    let error = TcpBootstrap::with_config(0, 1, &id, &nowhere, soon()).unwrap_err();
+    assert!(error.to_string().contains("none0"), "{error}");
+    let alone = TcpBootstrap::with_config(0, 1, &id, &local, soon()).unwrap();
+    assert!(alone.local_ip().is_loopback());
+}
+
 /// One rank of another test, in a process of its own: joins, tells rank 0 and then waits to be killed.
 #[test]
 #[ignore = "a rank that other tests start as a process; it needs their unique id"]
@@ -213,7 +303,7 @@ fn rank_process() {
 fn spawn(rank: u32, id: &UniqueId) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "bootstrap::tests::rank_process", "--ignored", "--nocapture"])
-        .env("AQUEDUCT_UNIQUE_ID", id.to_string())
+        .env("AQUEDUCT_UNIQUE_ID", id.to_text().expose())
         .env("AQUEDUCT_RANK", rank.to_string())
         .stdout(Stdio::null())
         .spawn()

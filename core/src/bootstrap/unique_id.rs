@@ -8,7 +8,7 @@ use std::str::FromStr;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
-use crate::net::Secret;
+use crate::net::{Secret, SecretText};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"AQID");
@@ -18,7 +18,8 @@ const CHECKSUM: usize = 4;
 /// The address of a job's rendezvous and the job's 256-bit secret.
 ///
 /// Whoever has it can join the job: pass it like a password, never on a command line (others can read it there).
-/// `Display` gives the 256 hexadecimal digits that [`FromStr`] takes; `Debug` hides the secret.
+/// [`to_text`](Self::to_text) gives the 256 hexadecimal digits that [`FromStr`] takes; `Debug` hides the secret, and there
+/// is no `Display`.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -78,6 +79,11 @@ impl UniqueId {
         out
     }
 
+    /// The text form, 256 hexadecimal digits, to pass in an environment variable or a private file.
+    pub fn to_text(&self) -> SecretText {
+        SecretText::new(self.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
     /// Takes the binary form apart; an error if it is not one, was damaged, or comes from another version.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         Self::decode(bytes).map_err(|error| bad(&error.to_string()))
@@ -102,12 +108,6 @@ impl UniqueId {
         }
         let secret = Secret::from_bytes(r.array()?);
         Ok(Self { addresses, secret, nonce: r.u64()? })
-    }
-}
-
-impl fmt::Display for UniqueId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -186,10 +186,12 @@ mod tests {
     #[test]
     fn both_forms_round_trip_and_debug_hides_the_secret() {
         let id = sample();
-        let back: UniqueId = format!(" {id}\n").parse().unwrap();
+        let back: UniqueId = format!(" {}\n", id.to_text().expose()).parse().unwrap();
         assert_eq!((back.addresses(), back.nonce()), (id.addresses(), 77));
         assert_eq!(back.secret().expose(), &[0xab; 32]);
-        assert!(!format!("{id:?}").contains("ab, ab") && !format!("{id:?}").contains("abab"));
+        for shown in [format!("{id:?}"), format!("{:?}", id.to_text())] {
+            assert!(!shown.contains("ab, ab") && !shown.contains("abab"), "{shown}");
+        }
     }
 
     proptest! {

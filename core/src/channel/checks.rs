@@ -1,10 +1,10 @@
-//! What every channel asks of offsets, sizes and flags.
+//! Checks of offsets, sizes and flags that all channels share.
 #![forbid(unsafe_code)]
 
 use super::packet::PacketFormat;
 use crate::error::{Error, Result};
 
-/// That `bytes` bytes at `offset` lie within `len`.
+/// Returns an error unless `bytes` bytes at `offset` lie within `len`.
 pub(super) fn check(op: &'static str, what: &str, offset: usize, bytes: usize, len: usize) -> Result<()> {
     match offset.checked_add(bytes) {
         Some(end) if end <= len => Ok(()),
@@ -15,7 +15,7 @@ pub(super) fn check(op: &'static str, what: &str, offset: usize, bytes: usize, l
     }
 }
 
-/// Bytes of packets for `bytes` bytes of data.
+/// Returns how many bytes of packets carry `bytes` bytes of data, or an error for flag 0 or an overflow.
 pub(super) fn packet_room(op: &'static str, format: PacketFormat, bytes: usize, flag: u32) -> Result<usize> {
     if flag == 0 {
         return Err(Error::usage(op, "0 is never a flag: fresh packet buffers hold zeros"));

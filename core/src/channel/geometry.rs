@@ -3,12 +3,12 @@
 use crate::error::Result;
 use crate::gpu::{Context, LaunchConfig};
 
-/// What of the device decides the shape of a launch.
+/// Properties of a device that decide the shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Multiprocessors.
     pub(crate) sms: u32,
-    /// Interpreted: threads cost host time, so few of them do as much as many.
+    /// A software device: its threads cost time of the host, so few of them do as much as many.
     pub(crate) software: bool,
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use aqueduct_ptx::abi;
 
 use super::kernels::{load_kernels, take};
+use super::launch::{Channel, ONE_WARP, check_result, launch};
 use crate::comm::Host2DeviceSemaphore;
-use crate::error::{Error, Result};
-use crate::gpu::{DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
+use crate::error::Result;
+use crate::failure::Outcome;
+use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
 
 /// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
 ///
@@ -21,14 +23,28 @@ pub struct InboundSignals {
 
 #[derive(Debug)]
 struct Inner {
+    outcome: Arc<dyn Outcome>,
     handle: abi::MemoryChannelHandle,
     semaphore: Host2DeviceSemaphore,
     wait: Function,
     poll: Function,
 }
 
-/// One warp, of which one thread acts.
-const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
+impl Channel for Inner {
+    type Handle = abi::MemoryChannelHandle;
+
+    fn handle(&self) -> &Self::Handle {
+        &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.outcome
+    }
+
+    fn check(&self) -> Result<()> {
+        self.semaphore.connection().check("wait")
+    }
+}
 
 impl InboundSignals {
     /// Loads the kernels, so make it before kernels spin.
@@ -51,7 +67,15 @@ impl InboundSignals {
             peer: semaphore.peer(),
             reserved: 0,
         };
-        Ok(Self { inner: Arc::new(Inner { handle, semaphore: semaphore.clone(), wait, poll }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                outcome: semaphore.outcome(),
+                handle,
+                semaphore: semaphore.clone(),
+                wait,
+                poll,
+            }),
+        })
     }
 
     /// Waits for one signal; later work of the stream sees what the peer wrote before it (`ld.acquire.sys`).
@@ -59,7 +83,7 @@ impl InboundSignals {
     /// # Errors
     /// Why no signal can come any more; what the driver says.
     pub fn wait(&self, stream: &Stream) -> Result<()> {
-        self.launch(&self.inner.wait, stream, None)
+        self.act(&self.inner.wait, stream, &[], None)
     }
 
     /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
@@ -68,22 +92,19 @@ impl InboundSignals {
     /// `InvalidUsage` unless `taken` has four aligned bytes of this device's memory; otherwise as for
     /// [`wait`](Self::wait).
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
-        taken.check_context("poll", self.inner.semaphore.context())?;
-        if taken.len() < 4 || !taken.ptr().is_multiple_of(4) {
-            return Err(Error::usage("poll", "the result needs 4 aligned bytes"));
-        }
-        self.launch(&self.inner.poll, stream, Some(taken))
+        check_result::<u32>("poll", self.inner.semaphore.context(), taken)?;
+        self.act(&self.inner.poll, stream, &[arg(&taken.ptr())], Some(taken))
     }
 
-    fn launch(&self, function: &Function, stream: &Stream, taken: Option<&DeviceSlice>) -> Result<()> {
-        self.inner.semaphore.connection().check("wait")?;
-        let at = taken.map_or(0, DeviceSlice::ptr);
-        let all = [arg(&self.inner.handle), arg(&at)];
-        let args = if taken.is_some() { &all[..] } else { &all[..1] };
-        // SAFETY: the arguments are those of the catalog row; the counters belong to the semaphore, which the stream
-        // retains, as it does `taken`. A waiting kernel leaves when the abort word is set.
-        unsafe { function.launch(stream, &ONE_WARP, args) }?;
-        let keep: KeepAlive = self.inner.clone();
-        stream.retain_all(taken.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
+    fn act(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        args: &[KernelArg<'_>],
+        result: Option<&DeviceSlice>,
+    ) -> Result<()> {
+        // SAFETY: the arguments are those of the function's catalog row; the counters belong to the semaphore, which the
+        // channel holds; the result has been checked.
+        unsafe { launch(&self.inner, function, stream, &ONE_WARP, args, result) }
     }
 }

@@ -7,12 +7,14 @@ use aqueduct_ptx::abi;
 use super::checks::{check, packet_room};
 use super::geometry::Geometry;
 use super::kernels::{load_kernels, take};
+use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Outcome;
 use crate::gpu::{
-    BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
-    LaunchConfig, Stream, arg,
+    BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
+    Stream, arg,
 };
 
 /// One end of a channel to a peer whose memory this GPU can load from and store to (the seed's SmChannel).
@@ -22,6 +24,7 @@ use crate::gpu::{
 /// | [`put`](Self::put) | my `src` to the peer's `dst` | published by a later signal |
 /// | [`put_with_signal`](Self::put_with_signal) | the same, then one signal after all of it | release |
 /// | [`get`](Self::get) | the peer's `dst` to my `src` | behind a wait |
+/// | [`put_aligned`](Self::put_aligned), [`put_aligned_with_signal`](Self::put_aligned_with_signal), [`get_aligned`](Self::get_aligned) | the same, in multiples of 16 bytes | the same |
 /// | [`put_packets`](Self::put_packets) | my `src`, as packets, to the peer's `dst` | each packet by its own flag |
 /// | [`unpack_packets`](Self::unpack_packets) | packets in my packet buffer to my `src` | each packet by its own flag |
 /// | [`signal`](Self::signal) / [`wait`](Self::wait) | one count of the semaphore | release / acquire |
@@ -40,6 +43,7 @@ pub struct MemoryChannel {
 
 #[derive(Debug)]
 struct Inner {
+    outcome: Arc<dyn Outcome>,
     handle: abi::MemoryChannelHandle,
     semaphore: Device2DeviceSemaphore,
     dst: RegisteredMemory,
@@ -53,8 +57,8 @@ struct Inner {
 
 #[derive(Debug)]
 struct Functions {
-    put: Function,
-    get: Function,
+    /// Per [`Copy`]: put and get.
+    copies: [[Function; 2]; 2],
     signal: Function,
     relaxed_signal: Function,
     wait: Function,
@@ -71,8 +75,33 @@ struct Functions {
 /// Vectors in flight per thread of the copy kernels.
 const UNROLL: usize = 4;
 
-/// For kernels of which one thread acts.
-const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
+/// Bytes of a vector, of which [`MemoryChannel::put_aligned`] and its like want multiples.
+const VECTOR: usize = 16;
+
+impl Channel for Inner {
+    type Handle = abi::MemoryChannelHandle;
+
+    fn handle(&self) -> &Self::Handle {
+        &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.outcome
+    }
+
+    fn check(&self) -> Result<()> {
+        self.semaphore.check()
+    }
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug)]
+enum Copy {
+    /// At any alignment.
+    Bytes,
+    /// In 16-byte vectors only.
+    Words,
+}
 
 impl MemoryChannel {
     /// A channel over `semaphore` that writes to `dst` (received from the semaphore's peer) and reads `src` (mine).
@@ -107,6 +136,7 @@ impl MemoryChannel {
         };
         Ok(Self {
             inner: Arc::new(Inner {
+                outcome: semaphore.outcome(),
                 handle,
                 semaphore: semaphore.clone(),
                 dst: dst.clone(),
@@ -135,11 +165,17 @@ impl MemoryChannel {
     }
 
     /// Copies `bytes` from my `src_offset` to the peer's `dst_offset`. Any alignment.
+    ///
+    /// # Errors
+    /// `InvalidUsage` past the end; why the channel does not work; what the driver says. The same for the others.
     pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
-        self.put_then(stream, dst_offset, src_offset, bytes, false)
+        self.put_then(stream, Copy::Bytes, dst_offset, src_offset, bytes, false)
     }
 
     /// [`put`](Self::put), then one signal that publishes all of it.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
     pub fn put_with_signal(
         &self,
         stream: &Stream,
@@ -147,23 +183,57 @@ impl MemoryChannel {
         src_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        self.put_then(stream, dst_offset, src_offset, bytes, true)
+        self.put_then(stream, Copy::Bytes, dst_offset, src_offset, bytes, true)
     }
 
-    fn put_then(&self, stream: &Stream, dst: usize, src: usize, bytes: usize, signal: bool) -> Result<()> {
-        check("put", "dst", dst, bytes, self.inner.dst.len())?;
-        check("put", "src", src, bytes, self.inner.src.len())?;
-        let config = self.inner.geometry.copy(bytes, UNROLL);
+    /// [`put`](Self::put) of multiples of 16 bytes between multiples of 16: its kernel has no code for anything else.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put); `InvalidUsage` if an offset, the size or the address of `dst` or `src` is not a multiple of
+    /// 16.
+    pub fn put_aligned(
+        &self,
+        stream: &Stream,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.put_then(stream, Copy::Words, dst_offset, src_offset, bytes, false)
+    }
+
+    /// [`put_aligned`](Self::put_aligned), then one signal that publishes all of it.
+    ///
+    /// # Errors
+    /// As for [`put_aligned`](Self::put_aligned).
+    pub fn put_aligned_with_signal(
+        &self,
+        stream: &Stream,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.put_then(stream, Copy::Words, dst_offset, src_offset, bytes, true)
+    }
+
+    fn put_then(
+        &self,
+        stream: &Stream,
+        copy: Copy,
+        dst: usize,
+        src: usize,
+        bytes: usize,
+        signal: bool,
+    ) -> Result<()> {
+        let config = self.copies("put", copy, dst, src, bytes)?;
+        let [put, _] = &self.inner.functions.copies[copy as usize];
         let (dst, src, bytes, signal) = (dst as u64, src as u64, bytes as u64, u32::from(signal));
-        self.launch(
-            &self.inner.functions.put,
-            stream,
-            &config,
-            &[arg(&dst), arg(&src), arg(&bytes), arg(&signal)],
-        )
+        self.launch(put, stream, &config, &[arg(&dst), arg(&src), arg(&bytes), arg(&signal)])
     }
 
     /// Copies `bytes` from the peer's `remote_offset` to my `local_offset`. Any alignment.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
     pub fn get(
         &self,
         stream: &Stream,
@@ -171,15 +241,96 @@ impl MemoryChannel {
         local_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        check("get", "dst", remote_offset, bytes, self.inner.dst.len())?;
-        check("get", "src", local_offset, bytes, self.inner.src.len())?;
-        let config = self.inner.geometry.copy(bytes, UNROLL);
-        let (remote, local, bytes) = (remote_offset as u64, local_offset as u64, bytes as u64);
-        self.launch(&self.inner.functions.get, stream, &config, &[arg(&remote), arg(&local), arg(&bytes)])
+        self.get_by(stream, Copy::Bytes, remote_offset, local_offset, bytes)
+    }
+
+    /// [`get`](Self::get) of multiples of 16 bytes between multiples of 16.
+    ///
+    /// # Errors
+    /// As for [`put_aligned`](Self::put_aligned).
+    pub fn get_aligned(
+        &self,
+        stream: &Stream,
+        remote_offset: usize,
+        local_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.get_by(stream, Copy::Words, remote_offset, local_offset, bytes)
+    }
+
+    fn get_by(&self, stream: &Stream, copy: Copy, remote: usize, local: usize, bytes: usize) -> Result<()> {
+        let config = self.copies("get", copy, remote, local, bytes)?;
+        let [_, get] = &self.inner.functions.copies[copy as usize];
+        let (remote, local, bytes) = (remote as u64, local as u64, bytes as u64);
+        self.launch(get, stream, &config, &[arg(&remote), arg(&local), arg(&bytes)])
+    }
+
+    /// Checks a copy between `dst` and `src`, at these offsets, and gives its launch.
+    fn copies(
+        &self,
+        op: &'static str,
+        copy: Copy,
+        dst: usize,
+        src: usize,
+        bytes: usize,
+    ) -> Result<LaunchConfig> {
+        check(op, "dst", dst, bytes, self.inner.dst.len())?;
+        check(op, "src", src, bytes, self.inner.src.len())?;
+        if let Copy::Words = copy {
+            self.check_words(op, dst, src, bytes)?;
+        }
+        Ok(self.inner.geometry.copy(bytes, UNROLL))
+    }
+
+    fn check_words(&self, op: &'static str, dst: usize, src: usize, bytes: usize) -> Result<()> {
+        let handle = &self.inner.handle;
+        if ![dst, src, bytes].iter().all(|value| value.is_multiple_of(VECTOR)) {
+            let message = format!(
+                "an aligned {op} needs multiples of {VECTOR}; offset {dst} of dst, offset {src} of src, size {bytes}; \
+                 `{op}` takes any"
+            );
+            return Err(Error::usage(op, message));
+        }
+        if ![handle.dst, handle.src].iter().all(|address| address.is_multiple_of(VECTOR as u64)) {
+            let message = format!(
+                "an aligned {op} needs memory at multiples of {VECTOR}; dst lies at {:#x}, src at {:#x}; `{op}` takes any",
+                handle.dst, handle.src
+            );
+            return Err(Error::usage(op, message));
+        }
+        Ok(())
+    }
+
+    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs a way
+    /// between the devices that keeps lines of 128 bytes whole, which is NVLink, or one device. Ask before your own
+    /// kernels use LL128 with the [`device_handle`](Self::device_handle): nothing checks it there.
+    pub fn carries(&self, format: PacketFormat) -> bool {
+        format != PacketFormat::Ll128 || self.inner.semaphore.topology().is_nvlink()
+    }
+
+    /// Returns an error unless the format [can be carried](Self::carries).
+    fn check_carries(&self, op: &'static str, format: PacketFormat) -> Result<()> {
+        if self.carries(format) {
+            return Ok(());
+        }
+        let peer = self.peer();
+        let why = match self.inner.semaphore.topology().link {
+            Some(_) => format!("the device of rank {peer} is not joined to this one by NVLink"),
+            None => format!(
+                "this process does not see the device of rank {peer} (CUDA_VISIBLE_DEVICES), so nothing says that \
+                 NVLink joins them"
+            ),
+        };
+        let message = format!("{format} relies on lines of 128 bytes that stay whole, and {why}; use LL16");
+        Err(Error::new(ErrorKind::Unsupported, op, message).with_peer(peer))
     }
 
     /// Writes `bytes` from my `src_offset` as packets with `flag` to `dst_offset` of the peer's packet buffer, which is
     /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this channel
+    /// does not [carry](Self::carries); otherwise as for [`put`](Self::put).
     pub fn put_packets(
         &self,
         stream: &Stream,
@@ -193,6 +344,7 @@ impl MemoryChannel {
         format.check("put_packets", dst_offset, src_offset, bytes)?;
         check("put_packets", "dst", dst_offset, room, self.inner.dst.len())?;
         check("put_packets", "src", src_offset, bytes, self.inner.src.len())?;
+        self.check_carries("put_packets", format)?;
         let config = self.inner.geometry.packets(format.work(bytes));
         let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);
         let [put, _] = &self.inner.functions.packets[format as usize];
@@ -201,6 +353,9 @@ impl MemoryChannel {
 
     /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` of data at
     /// `dst_offset` of my `src`.
+    ///
+    /// # Errors
+    /// As for [`put_packets`](Self::put_packets); `InvalidUsage` if the channel has no packet buffer.
     pub fn unpack_packets(
         &self,
         stream: &Stream,
@@ -220,6 +375,7 @@ impl MemoryChannel {
         format.check("unpack_packets", packet_offset, dst_offset, bytes)?;
         check("unpack_packets", "packet buffer", packet_offset, room, packets.len())?;
         check("unpack_packets", "src", dst_offset, bytes, self.inner.src.len())?;
+        self.check_carries("unpack_packets", format)?;
         let config = self.inner.geometry.packets(format.work(bytes));
         let (packets, dst, bytes) = (packet_offset as u64, dst_offset as u64, bytes as u64);
         let [_, unpack] = &self.inner.functions.packets[format as usize];
@@ -315,15 +471,9 @@ impl MemoryChannel {
         args: &[KernelArg<'_>],
         result: Option<&DeviceSlice>,
     ) -> Result<()> {
-        self.inner.semaphore.check()?;
-        let mut all = [arg(&self.inner.handle); 5];
-        all[1..=args.len()].copy_from_slice(args);
-        // SAFETY: the arguments are those of the catalog row this function was loaded from. Its ranges were checked
-        // against the registered memory, which the channel holds and the stream retains; the memory is written by
-        // kernels and peers only, never a Rust reference. Waiting kernels leave when the abort word is set.
-        unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
-        let keep: KeepAlive = self.inner.clone();
-        stream.retain_all(result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
+        // SAFETY: the arguments are those of the catalog row this function was loaded from; its ranges were checked
+        // against the registered memory, which the channel holds; the result has been checked.
+        unsafe { launch(&self.inner, function, stream, config, args, result) }
     }
 }
 
@@ -331,7 +481,8 @@ impl Functions {
     fn load(src: &RegisteredMemory) -> Result<Self> {
         let context = src.context();
         let unroll = UNROLL.to_string();
-        let [put, get] = take(load_kernels(context, "channel", &[("UNROLL", &unroll)])?)?;
+        let copies = |copy| take(load_kernels(context, "channel", &[("UNROLL", &unroll), ("COPY", copy)])?);
+        let copies = [copies("bytes")?, copies("words")?];
         let [signal, relaxed_signal, wait, relaxed_wait, poll] =
             take(load_kernels(context, "semaphore", &[])?)?;
         let [read_u32, write_u32] = take(load_kernels(context, "element", &[("TYPE", "u32")])?)?;
@@ -342,8 +493,7 @@ impl Functions {
             take(load_kernels(context, "ll128", &[])?)?,
         ];
         Ok(Self {
-            put,
-            get,
+            copies,
             signal,
             relaxed_signal,
             wait,
@@ -386,17 +536,6 @@ fn check_sides(
             return refuse(format!("{name} belongs to another context than the semaphore"));
         }
         memory.slice()?;
-    }
-    Ok(())
-}
-
-fn check_result<T>(op: &'static str, context: &Context, slice: &DeviceSlice) -> Result<()> {
-    let size = size_of::<T>();
-    slice.check_context(op, context)?;
-    if slice.len() < size || !slice.ptr().is_multiple_of(size as u64) {
-        let message =
-            format!("the result needs {size} aligned bytes, it has {} at {:#x}", slice.len(), slice.ptr());
-        return Err(Error::usage(op, message));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod checks;
 mod geometry;
 mod inbound;
 mod kernels;
+mod launch;
 mod memory;
 mod packet;
 mod port;

@@ -12,8 +12,8 @@ pub enum PacketFormat {
     Ll8,
     /// Two such words, stored with one 128-bit instruction.
     Ll16,
-    /// 120 bytes of data and an 8-byte flag per 128-byte line. Relies on the line staying whole, so only between GPUs
-    /// joined by NVLink, or on one GPU.
+    /// 120 bytes of data and an 8-byte flag per 128-byte line. Relies on the line staying whole, so channels refuse it
+    /// unless NVLink joins the devices or they are one: see [`MemoryChannel::carries`](super::MemoryChannel::carries).
     Ll128,
 }
 

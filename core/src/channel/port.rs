@@ -7,9 +7,11 @@ use aqueduct_ptx::abi::{self, TriggerKind};
 use super::checks::{check, packet_room};
 use super::geometry::Geometry;
 use super::kernels::{load_kernels, take};
+use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
-use crate::comm::RegisteredMemory;
-use crate::error::{Error, Result};
+use crate::comm::{RegisteredMemory, Transport};
+use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Outcome;
 use crate::gpu::{
     BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
     LaunchConfig, Stream, arg,
@@ -51,7 +53,7 @@ struct Inner {
     _arrived: GpuBuffer,
 }
 
-/// What the packet form needs besides.
+/// Memory that only the packet form uses.
 #[derive(Clone, Debug)]
 struct Packets {
     data: RegisteredMemory,
@@ -67,8 +69,21 @@ struct Functions {
     packets: [[Function; 2]; 2],
 }
 
-/// For kernels of which one thread acts.
-const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
+impl Channel for Inner {
+    type Handle = abi::PortChannelHandle;
+
+    fn handle(&self) -> &Self::Handle {
+        &self.handle
+    }
+
+    fn outcome(&self) -> &Arc<dyn Outcome> {
+        &self.port.outcome
+    }
+
+    fn check(&self) -> Result<()> {
+        self.port.check()
+    }
+}
 
 impl PortChannel {
     /// A channel over semaphore `semaphore` of `service` that puts from its memory `src`, this rank's, to its memory `dst`, received from the
@@ -86,8 +101,12 @@ impl PortChannel {
     /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in `inbox`, this rank's, become.
     /// `inbox` is what the peer's channel has as its `dst`.
     ///
+    /// Packets rely on how the transport writes: `CudaIpc` and `Ethernet` end in a copy engine, which writes aligned 8-byte words
+    /// at once on all GPUs tested, though NVIDIA does not promise it. `docs/memory-model.md` has the argument.
+    ///
     /// # Errors
-    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device.
+    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device; `Unsupported` over verbs, where data
+    /// is registered for relaxed ordering and a flag may arrive before its data.
     pub fn with_packets(
         service: &ProxyService,
         semaphore: SemaphoreId,
@@ -96,9 +115,15 @@ impl PortChannel {
         data: &RegisteredMemory,
         inbox: &RegisteredMemory,
     ) -> Result<Self> {
+        const OP: &str = "PortChannel::with_packets";
         let port = service.port(semaphore, dst, src)?;
+        if let Transport::Ib(_) = port.semaphore.connection().transport() {
+            let message = "a NIC may write a packet's flag before its data, because data is registered for relaxed ordering; use \
+                           put_with_signal and wait, or packets over another transport";
+            return Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(port.semaphore.peer()));
+        }
         for memory in [data, inbox, &port.src] {
-            own("PortChannel::with_packets", memory, &port)?;
+            own(OP, memory, &port)?;
             memory.slice()?;
         }
         let packets = Packets { data: data.clone(), inbox: inbox.clone() };
@@ -234,10 +259,7 @@ impl PortChannel {
     /// # Errors
     /// `InvalidUsage` unless `taken` has four aligned bytes of this device; as for [`signal`](Self::signal).
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
-        taken.check_context("poll", self.context())?;
-        if taken.len() < 4 || !taken.ptr().is_multiple_of(4) {
-            return Err(Error::usage("poll", "the result needs 4 aligned bytes"));
-        }
+        check_result::<u32>("poll", self.inner.port.semaphore.context(), taken)?;
         self.launch(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
     }
 
@@ -349,23 +371,13 @@ impl PortChannel {
         args: &[KernelArg<'_>],
         result: Option<&DeviceSlice>,
     ) -> Result<()> {
-        self.check()?;
-        let mut all = [arg(&self.inner.handle); 7];
-        all[1..=args.len()].copy_from_slice(args);
         // SAFETY: the arguments are those of the catalog row this function was loaded from. Ranges were checked against the
-        // memories, which the channel holds and the stream retains, as it does `result`; they are written by kernels and
-        // peers only, never a Rust reference. Waiting kernels leave when the abort words are set.
-        unsafe { function.launch(stream, config, &all[..=args.len()]) }?;
-        let keep: KeepAlive = self.inner.clone();
-        stream.retain_all(result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]))
-    }
-
-    fn context(&self) -> &Context {
-        self.inner.port.semaphore.context()
+        // memories, which the channel holds; the result has been checked.
+        unsafe { launch(&self.inner, function, stream, config, args, result) }
     }
 }
 
-/// Kernels need not say with what they left: the service does.
+/// Tells kernels not to report why they left early: the service knows the reason.
 const NO_STATUS: u64 = 0;
 
 impl Functions {
@@ -397,7 +409,7 @@ fn check_sides(port: &Port) -> Result<()> {
     port.src.check_transport(OP, transport)
 }
 
-/// That `memory` is this rank's.
+/// Returns an error unless `memory` is this rank's own, in the semaphore's context.
 fn own(op: &'static str, memory: &RegisteredMemory, port: &Port) -> Result<()> {
     match memory.received_from() {
         Some(rank) if rank != port.service().communicator().rank() => Err(Error::usage(

@@ -9,7 +9,7 @@ use aqueduct_ptx::collective::{self as shape, ElementType, HbLayout, ReduceOp};
 use super::algorithm::{Algorithm, one_shot_limit};
 use super::region::{PendingRegion, Region, RegionSpec};
 use crate::channel::{Geometry, load_kernels};
-use crate::comm::Communicator;
+use crate::comm::{Communicator, DriverKind};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
@@ -60,6 +60,7 @@ struct Inner {
     two_shot: Region,
     layout: HbLayout,
     fixed: Option<Algorithm>,
+    /// The same on every rank.
     geometry: Geometry,
 }
 
@@ -83,7 +84,7 @@ impl AllReduce {
     ) -> Result<Self> {
         // First, so that ranks agree about tags also after a call that failed on some of them.
         let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
-        let (ranks, context) = (comm.size(), comm.context());
+        let ranks = comm.size();
         if let Some(far) = comm.topology().peers().iter().find(|peer| !peer.is_reachable()) {
             let message = format!(
                 "rank {} cannot load from and store to the memory of rank {}; all-reduce needs peer access between all ranks",
@@ -92,7 +93,7 @@ impl AllReduce {
             );
             return Err(Error::new(ErrorKind::Unsupported, "prepare all-reduce", message).with_peer(far.rank));
         }
-        let geometry = Geometry::of(context)?;
+        let geometry = agreed_geometry(comm);
         let functions = load_variants(comm, &config)?;
         let blocks = max_blocks(geometry);
         let limit = one_shot_limit(ranks, geometry.software);
@@ -149,42 +150,44 @@ impl AllReduce {
             return Err(Error::usage("all-reduce", message));
         };
         let bytes = check_buffers(self.inner.comm.context(), input, output, count, ty)?;
-        match self.algorithm(bytes) {
-            Algorithm::OneShotLl16 => {
-                self.one_shot(&variant.one_shot, stream, [input.ptr(), output.ptr()], count, bytes)
-            }
-            Algorithm::TwoShotHb => {
-                self.two_shot(&variant.two_shot, stream, [input.ptr(), output.ptr()], count, bytes)
-            }
-        }?;
-        let keep: KeepAlive = self.inner.clone();
-        stream.retain_all([Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive()), keep])
+        let launched = match self.algorithm(bytes) {
+            Algorithm::OneShotLl16 => self.one_shot(&variant.one_shot, stream, [input, output], count, bytes),
+            Algorithm::TwoShotHb => self.two_shot(&variant.two_shot, stream, [input, output], count, bytes),
+        };
+        self.inner.comm.report_to(stream);
+        launched
+    }
+
+    /// Everything that the kernel of a call uses.
+    fn keep(&self, buffers: [&DeviceSlice; 2]) -> [KeepAlive; 3] {
+        let [input, output] = buffers.map(|buffer| Arc::clone(buffer.keep_alive()));
+        [input, output, self.inner.clone()]
     }
 
     fn one_shot(
         &self,
         function: &Function,
         stream: &Stream,
-        buffers: [u64; 2],
+        buffers: [&DeviceSlice; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
         let region = &self.inner.one_shot.handle;
         let shape = shape::one_shot_shape(bytes as u64, region.max_blocks);
         let config = LaunchConfig::linear(shape.grid, shape.block);
-        let ([input, output], count) = (buffers, count as u64);
+        let ([input, output], count) = (buffers.map(DeviceSlice::ptr), count as u64);
         let args = [arg(region), arg(&input), arg(&output), arg(&count)];
         // SAFETY: the arguments are those of the catalog row; buffers and region are large enough (`launch` checked the
         // buffers, `specs` sized the region), live as long as the stream retains them, and are never Rust references. A
         // kernel that waits in vain leaves when the abort word is set. No block waits for a block of its own grid.
-        unsafe { function.launch(stream, &config, &args) }
+        unsafe { function.launch_keeping(stream, &config, &args, self.keep(buffers)) }
     }
 
     fn two_shot(
         &self,
         function: &Function,
         stream: &Stream,
-        buffers: [u64; 2],
+        buffers: [&DeviceSlice; 2],
         count: usize,
         bytes: usize,
     ) -> Result<()> {
@@ -192,12 +195,20 @@ impl AllReduce {
         let (grid, block) = two_shot_shape(self.inner.geometry, layout, bytes);
         let config = LaunchConfig::linear(grid, block).cooperative();
         let slice = layout.slice_bytes(bytes as u64, grid);
-        let ([input, output], count) = (buffers, count as u64);
+        let ([input, output], count) = (buffers.map(DeviceSlice::ptr), count as u64);
         let args =
             [arg(region), arg(&input), arg(&output), arg(&count), arg(&layout.slot_bytes), arg(&slice)];
         // SAFETY: as for one-shot. All blocks are resident: the launch is cooperative.
-        unsafe { function.launch(stream, &config, &args) }
+        unsafe { function.launch_keeping(stream, &config, &args, self.keep(buffers)) }
     }
+}
+
+/// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
+/// launch the same grid; this is computed only from what the ranks told each other when they met.
+fn agreed_geometry(comm: &Communicator) -> Geometry {
+    let devices = comm.peers().iter().map(|peer| &peer.device);
+    let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
+    Geometry { sms, software: devices.clone().any(|device| device.kind == DriverKind::Software) }
 }
 
 /// Blocks of the largest launch.

@@ -8,7 +8,7 @@ use crate::comm::{Communicator, Pending, RegisteredMemory, Transport, Transports
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{BufferOptions, GpuBuffer, HandlePolicy, KeepAlive};
 
-/// What a region is to be.
+/// Size, layout and packet format of a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionSpec {
     /// One of `abi::PACKET_FORMAT_*`, for life.
@@ -23,7 +23,7 @@ pub(super) struct RegionSpec {
     pub(super) entry_bytes: usize,
 }
 
-/// A region whose exchange has been asked for; [`finish`](Self::finish) after `setup()`.
+/// A region whose exchange is queued for `setup()`; call [`finish`](Self::finish) behind it.
 pub(super) struct PendingRegion {
     spec: RegionSpec,
     buffer: Arc<GpuBuffer>,
@@ -35,7 +35,7 @@ pub(super) struct PendingRegion {
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) handle: abi::ScratchRegion,
-    /// What the handle's addresses point to.
+    /// Keeps the memory behind the handle's addresses.
     _keep: (Arc<GpuBuffer>, GpuBuffer, Vec<RegisteredMemory>, KeepAlive),
 }
 

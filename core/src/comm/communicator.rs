@@ -20,23 +20,21 @@ use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, Device, KeepAlive};
+use crate::gpu::{Context, Device, KeepAlive, Stream};
+use crate::group::control::Member;
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
 use crate::group::wire_up::{self, Introduction};
 use crate::group::{Group, frames};
 use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
 use crate::memory::{Exchange, Ledger};
-use crate::setup::key::{Key, Kind};
-use crate::setup::mailbox::SetupMail;
+use crate::setup::key::{Key, Kind, Namespace};
+use crate::setup::mailbox::{Post, SetupMail};
 use crate::setup::pending::{Dependency, Pending};
 use crate::setup::run::{self, Item};
 use crate::sync::{Mutex, lock, lock_until};
 use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, Transport};
-
-/// Tags from here on belong to the library's own objects.
-pub const RESERVED_TAGS: u64 = 1 << 63;
 
 /// A group of ranks with one device each, their control links, and what they set up together.
 ///
@@ -59,7 +57,7 @@ pub struct Communicator {
 #[derive(Debug)]
 struct Shared {
     config: CommunicatorConfig,
-    topology: Topology,
+    topology: Arc<Topology>,
     mail: Arc<SetupMail>,
     exchange: Arc<Exchange>,
     resources: Arc<Resources>,
@@ -101,20 +99,30 @@ impl Communicator {
         config: CommunicatorConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        let deadline = deadline.into();
+        Self::make(bootstrap, context, config, false, deadline.into())
+    }
+
+    /// [`new`](Self::new); `succeeds`: as the next generation of another communicator, from which ranks go on to this one.
+    pub(super) fn make(
+        bootstrap: &dyn Bootstrap,
+        context: &Context,
+        config: CommunicatorConfig,
+        succeeds: bool,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         wire_up::check(bootstrap, &config)?;
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
         let device = identify(context.device())?;
-        let (mail, ledger) = (Arc::new(SetupMail::default()), Arc::new(Ledger::new(rank)));
+        let (mail, ledger) = (Arc::new(SetupMail::new(rank, size)), Arc::new(Ledger::new(rank)));
         let subscribers =
             Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
-        let waiters = abort_memory.clone();
-        let met = Introduction::with(bootstrap, device, &config, abort, waiters, subscribers, deadline)?;
+        let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
+        let met = Introduction::with(bootstrap, device, &config, member, deadline)?;
         let group = Group::new(met.open(deadline)?);
-        let topology = Topology::discover(context.device(), group.me(), group.peers());
+        let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
         let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
         let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
@@ -123,6 +131,7 @@ impl Communicator {
             resources: resources.clone(),
             tokens: Tokens::new(context.clone(), config.semaphores),
             abort: abort_memory.clone(),
+            topology: topology.clone(),
         });
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
         let (abort, context) = (abort_memory, context.clone());
@@ -164,7 +173,7 @@ impl Communicator {
     /// be several to one peer, by tag. One to oneself copies within the device.
     ///
     /// # Errors
-    /// `InvalidUsage` for a rank that does not exist, a tag of the library's own, the same connection asked for twice
+    /// `InvalidUsage` for a rank that does not exist, the same connection asked for twice
     /// before `setup()`; `Unsupported` if the transport does not lead there.
     pub fn connect(
         &self,
@@ -172,26 +181,7 @@ impl Communicator {
         tag: u64,
         endpoint: impl Into<EndpointConfig>,
     ) -> Result<Pending<Connection>> {
-        let (key, endpoint) = (self.user_key(Kind::Connection, peer, tag)?, endpoint.into());
-        match endpoint.transport {
-            Transport::CudaIpc => self.check_reach(key)?,
-            Transport::Ethernet | Transport::Ib(_) if peer == self.rank() => {
-                let message = format!(
-                    "a connection over {} leads to another rank; to oneself use CudaIpc",
-                    endpoint.transport
-                );
-                return Err(Error::usage("connect", message));
-            }
-            Transport::Ethernet | Transport::Ib(_) => {}
-        }
-        let pending = Pending::new(key);
-        self.enqueue(Box::new(ConnectItem::new(
-            self.shared.resources.clone(),
-            key,
-            endpoint,
-            pending.clone(),
-        )))?;
-        Ok(pending)
+        self.enqueue_connection(self.user_key(Kind::Connection, peer, tag)?, endpoint.into())
     }
 
     /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.
@@ -222,7 +212,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Device2DeviceSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Asks for a semaphore that hosts signal through `connection` and devices wait for; otherwise as
@@ -235,7 +227,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Host2DeviceSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Asks for a semaphore that hosts signal through `connection` and hosts wait for; otherwise as
@@ -248,7 +242,9 @@ impl Communicator {
         connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Host2HostSemaphore>> {
-        self.enqueue_semaphore(connection.into(), tag)
+        let connection = connection.into();
+        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
     }
 
     /// Makes everything that was asked for since the last call, together with the peers, which call this too.
@@ -270,7 +266,7 @@ impl Communicator {
             std::mem::take(&mut queue.items)
         };
         let checked = self.group().check("setup");
-        let made = run::run(self.group(), &self.shared.mail, items, deadline);
+        let made = run::run(&self.post(), items, deadline);
         checked.and(made)
     }
 
@@ -303,19 +299,26 @@ impl Communicator {
 
     /// A new communicator of the ranks that are left: without those that are lost, those that have left, and those in
     /// `without`. Collective among them: each calls it, with the same `without`. They keep their order and are numbered from
-    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and leaves this
-    /// communicator as it is. What was made by this one belongs to this one: make it anew, and drop the old.
+    /// 0 again. Nothing but the control links is needed, which outlive an abort; it works without one, too, and what was made
+    /// by this communicator goes on working. It belongs to this one: make it anew, and drop the old.
+    ///
+    /// Of the ranks of one job at most one group goes on, whatever breaks (`docs/membership.md`): more than half of this
+    /// communicator, or half of it with its lowest rank. Ranks that left in good order, processes that a rank of their host has
+    /// seen end, and the ranks `without`, if they can be reached, count neither way; silent ones do. A communicator can be
+    /// shrunk once; to go on after another loss, shrink the one that was made.
     ///
     /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
     /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
     /// for legacy handles the driver does not promise that.
     ///
-    /// A loss during the call is dealt with where all hear of it in time. Otherwise some ranks may end with a communicator
-    /// that tells of the loss at once, and others with an error; all of the former can shrink that one again.
+    /// A loss during the call begins it anew with those who are left. If it comes last of all, some ranks may end with a
+    /// communicator that tells of the loss at once, and others with an error; the former can shrink that one again.
     ///
     /// # Errors
-    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if this rank itself was given up by the
-    /// others; `InvalidUsage` for a `without` with ranks that do not exist, or this one; as for [`new`](Self::new).
+    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
+    /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
+    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before; as for
+    /// [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
         if self.group().forked() {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
@@ -327,6 +330,14 @@ impl Communicator {
         &self.shared.exchange.group
     }
 
+    pub(crate) fn exchange(&self) -> &Arc<Exchange> {
+        &self.shared.exchange
+    }
+
+    fn post(&self) -> Post<'_> {
+        Post { group: self.group(), mail: &self.shared.mail, ledger: &self.exchange().ledger }
+    }
+
     pub(crate) fn resources(&self) -> &Resources {
         &self.shared.resources
     }
@@ -334,6 +345,12 @@ impl Communicator {
     /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
     pub fn abort_switch(&self) -> &Abort {
         self.group().abort()
+    }
+
+    /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives do this by
+    /// themselves; call it after launching a kernel of your own that waits by [`abort_handle`](Self::abort_handle).
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.group().outcome());
     }
 
     /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
@@ -387,15 +404,16 @@ impl Communicator {
     pub(crate) fn next_internal_tag(&self) -> u64 {
         let mut queue = lock(&self.setup.queue);
         queue.internal_tags += 1;
-        RESERVED_TAGS | queue.internal_tags
+        queue.internal_tags
     }
 
     /// Takes back what was asked for under `tags` and not set up yet: the next `setup()` must not wait for it.
     pub(crate) fn withdraw(&self, tags: &[u64]) {
         let withdrawn: Vec<_> = {
             let mut queue = lock(&self.setup.queue);
-            queue.keys.retain(|key| !tags.contains(&key.tag));
-            queue.items.extract_if(.., |item| tags.contains(&item.key().tag)).collect()
+            let named = |key: &Key| key.space == Namespace::Library && tags.contains(&key.tag);
+            queue.keys.retain(|key| !named(key));
+            queue.items.extract_if(.., |item| named(&item.key())).collect()
         };
         drop(withdrawn);
     }
@@ -407,12 +425,34 @@ impl Communicator {
         peer: u32,
         tag: u64,
     ) -> Result<Pending<()>> {
-        self.enqueue_send(memory, self.key(Kind::MemorySend, peer, tag)?)
+        self.enqueue_send(memory, self.library_key(Kind::MemorySend, peer, tag)?)
     }
 
     /// [`recv_memory`](Self::recv_memory) with a tag of the library's own.
     pub(crate) fn recv_memory_internal(&self, peer: u32, tag: u64) -> Result<Pending<RegisteredMemory>> {
-        self.enqueue_recv(self.key(Kind::MemoryRecv, peer, tag)?)
+        self.enqueue_recv(self.library_key(Kind::MemoryRecv, peer, tag)?)
+    }
+
+    fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {
+        match endpoint.transport {
+            Transport::CudaIpc => self.check_reach(key)?,
+            Transport::Ethernet | Transport::Ib(_) if key.peer == self.rank() => {
+                let message = format!(
+                    "a connection over {} leads to another rank; to oneself use CudaIpc",
+                    endpoint.transport
+                );
+                return Err(Error::usage("connect", message));
+            }
+            Transport::Ethernet | Transport::Ib(_) => {}
+        }
+        let pending = Pending::new(key);
+        self.enqueue(Box::new(ConnectItem::new(
+            self.shared.resources.clone(),
+            key,
+            endpoint,
+            pending.clone(),
+        )))?;
+        Ok(pending)
     }
 
     fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
@@ -420,7 +460,7 @@ impl Communicator {
             let message = "the memory is registered for no transport; name those that the peer is to use when registering";
             return Err(Error::usage(key.kind.op(), message));
         }
-        let export = memory::export(&self.shared.exchange, memory, key.peer)?;
+        let export = memory::export(self.exchange(), memory, key.peer)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SendItem::new(self.shared.exchange.clone(), key, export, pending.clone())))?;
         Ok(pending)
@@ -435,9 +475,8 @@ impl Communicator {
     fn enqueue_semaphore<S: Flavour>(
         &self,
         connection: Dependency<Connection>,
-        tag: u64,
+        key: Key,
     ) -> Result<Pending<S>> {
-        let key = self.user_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         let pending = Pending::new(key);
         self.enqueue(Box::new(SemaphoreItem::new(
             self.shared.semaphores.clone(),
@@ -461,22 +500,20 @@ impl Communicator {
     }
 
     fn user_key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
-        if tag >= RESERVED_TAGS {
-            return Err(Error::usage(
-                kind.op(),
-                format!("tag {tag} is the library's own; use tags below 2^63"),
-            ));
-        }
-        self.key(kind, peer, tag)
+        self.check_key(Key::user(kind, peer, tag))
     }
 
-    fn key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
-        self.group().check(kind.op())?;
-        if peer >= self.size() {
-            let message = format!("there is no rank {peer}; ranks are 0 to {}", self.size() - 1);
-            return Err(Error::usage(kind.op(), message));
+    fn library_key(&self, kind: Kind, peer: u32, tag: u64) -> Result<Key> {
+        self.check_key(Key::library(kind, peer, tag))
+    }
+
+    fn check_key(&self, key: Key) -> Result<Key> {
+        self.group().check(key.kind.op())?;
+        if key.peer >= self.size() {
+            let message = format!("there is no rank {}; ranks are 0 to {}", key.peer, self.size() - 1);
+            return Err(Error::usage(key.kind.op(), message));
         }
-        Ok(Key { kind, peer, tag })
+        Ok(key)
     }
 
     /// That this rank's device can reach the peer's, as far as is known.
@@ -512,5 +549,6 @@ fn identify(device: &Device) -> Result<DeviceIdentity> {
         name: device.name()?,
         kind: if driver.is_software() { DriverKind::Software } else { DriverKind::Hardware },
         driver_version: driver.version(),
+        multiprocessors: device.sm_count()?,
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::net::Layer;
-use crate::net::pulse::SHORTEST;
+use crate::net::heartbeat::SHORTEST;
 use crate::rdma::Verbs;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.

@@ -10,10 +10,9 @@ use crate::abort::AbortCause;
 use crate::error::Error;
 use crate::group::frames::{decode_failure, encode_failure};
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
-use crate::memory::ledger::{HoldId, Release};
-use crate::setup::key::Kind;
-use crate::setup::mailbox::{Message, Offer};
-use crate::setup::wire::Setup;
+use crate::memory::holds::{HoldId, Release};
+use crate::setup::key::{Key, Kind};
+use crate::setup::message::{Message, Offer, Setup};
 use crate::transport::endpoint::{EndpointWire, Transport};
 
 /// What a rank says about itself.
@@ -25,7 +24,7 @@ pub fn peer_info(bytes: &[u8]) -> Option<Vec<u8>> {
 /// without it.
 pub fn setup(bytes: &[u8]) -> Option<Vec<u8>> {
     let setup = Setup::decode(3, bytes, Vec::<OwnedFd>::new()).ok()?;
-    if let Message::Done(Err(error)) = &setup.message {
+    if let Message::End(error) = &setup.message {
         assert_eq!((error.peer(), error.op()), (Some(3), setup.kind.counterpart().op()));
         return Some(bytes.to_vec());
     }
@@ -56,12 +55,14 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         host: "h/1".into(),
         process: 7,
         pid: 100,
+        birth: Default::default(),
         device: DeviceIdentity {
             uuid: [3; 16],
             pci_bus_id: "0000:03:00.0".into(),
             name: "device".into(),
             kind: DriverKind::Software,
             driver_version: (12, 4),
+            multiprocessors: 16,
         },
         library: "0.1.0".into(),
         abi: 1,
@@ -71,12 +72,14 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
     };
     let mut all = vec![("peer-info", info.encode())];
     let messages = [
-        Message::Offer(Offer { body: vec![1, 2, 3], fds: Vec::new() }),
-        Message::Done(Ok(())),
-        Message::Done(Err(Error::timeout("recv_memory", "rank 1 did not come"))),
+        Message::Ask,
+        Message::Offer(Offer { body: vec![1, 2, 3], fds: Vec::new(), holds: vec![HoldId::Region(4)] }),
+        Message::Accept(Offer::default()),
+        Message::Commit,
+        Message::End(Error::timeout("recv_memory", "rank 1 did not come")),
     ];
     for message in messages {
-        let (payload, _) = Setup { kind: Kind::MemoryRecv, tag: 5, attempt: 2, message }.encode();
+        let (payload, _) = Setup::new(Key::user(Kind::MemoryRecv, 3, 5), 2, message).encode();
         all.push(("setup", payload));
     }
     for id in [HoldId::Memory(u64::MAX), HoldId::Token(3), HoldId::Region(8)] {

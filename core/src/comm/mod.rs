@@ -6,6 +6,7 @@
 //! communicator's own authenticated links; the bootstrap is only needed to make it.
 
 pub(crate) mod abort_memory;
+mod abort_record;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod connection;
@@ -15,6 +16,7 @@ mod register;
 mod report;
 pub(crate) mod semaphore;
 mod shrink;
+mod split;
 pub(crate) mod tokens;
 mod topology;
 
@@ -24,7 +26,8 @@ pub use crate::memory::{HostBuffer, RegisteredMemory};
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
-pub use communicator::{Communicator, RESERVED_TAGS};
+pub(crate) use abort_record::AbortRecordMemory;
+pub use communicator::Communicator;
 pub use config::{CommunicatorConfig, NetLayer};
 pub(crate) use connection::Claim;
 pub use connection::{Batch, Connection};

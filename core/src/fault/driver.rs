@@ -1,4 +1,4 @@
-//! Which driver calls fail.
+//! Rules for driver calls that fail.
 
 use std::collections::BTreeMap;
 
@@ -9,48 +9,49 @@ use crate::sync::{Mutex, lock};
 /// The driver functions that allocate memory.
 const ALLOCATIONS: [&str; 3] = ["cuMemAlloc_v2", "cuMemCreate", "cuMemHostAlloc"];
 
-/// Which calls a [`DriverFault`] counts.
+/// The calls that a [`DriverFault`] counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Those of one function, by its ABI name.
+    /// Calls of one function, by its ABI name.
     Function(String),
-    /// Those that allocate device or pinned host memory.
+    /// Calls that allocate device or pinned host memory.
     Allocations,
-    /// All.
+    /// Calls of any function.
     All,
 }
 
-/// One rule: from which call on, for how many calls, which result.
+/// One rule: which call fails, whether later ones do too, and with which result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverFault {
     calls: Calls,
-    /// Counted from 1.
+    /// Number of the first call that fails, counted from 1.
     first: u64,
     sticky: bool,
-    /// If set, what is counted are bytes, and the allocation that would exceed this many fails.
+    /// If set, the rule counts allocated bytes instead of calls and fails an allocation that would exceed this number.
     budget: Option<u64>,
     result: CUresult,
 }
 
 impl DriverFault {
-    /// The `nth` of `calls`, counted from 1, returns `result`; the driver never sees it.
+    /// The `nth` of `calls`, counted from 1, returns `result` without reaching the driver.
     pub fn nth(calls: Calls, nth: u64, result: CUresult) -> Self {
         Self { calls, first: nth.max(1), sticky: false, budget: None, result }
     }
 
-    /// The same for every later one of these calls.
+    /// Extends the rule to all later ones of these calls.
     #[must_use]
     pub fn and_after(mut self) -> Self {
         self.sticky = true;
         self
     }
 
-    /// The device is lost at the `nth` call of any function: that one and all later ones return `result`.
+    /// A device lost at the `nth` call of any function: that call and all later ones return `result`.
     pub fn lost_device(nth: u64, result: CUresult) -> Self {
         Self::nth(Calls::All, nth, result).and_after()
     }
 
-    /// Every allocation fails that would bring the bytes allocated so far above `bytes`. What is freed does not count.
+    /// Fails every allocation that would bring the sum of all allocations so far above `bytes`. Frees are not
+    /// subtracted.
     pub fn memory_budget(bytes: u64) -> Self {
         let budget = Some(bytes);
         Self { budget, ..Self::nth(Calls::Allocations, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY) }
@@ -65,7 +66,7 @@ impl DriverFault {
     }
 }
 
-/// Driver rules and what has been counted for them. Implements [`Hooks`](crate::gpu::Hooks).
+/// Driver rules and their counters. Implements [`Hooks`](crate::gpu::Hooks).
 #[derive(Debug, Default)]
 pub struct DriverFaults {
     rules: Vec<DriverFault>,
@@ -82,22 +83,24 @@ struct State {
 }
 
 impl DriverFaults {
-    /// These rules; the first one that applies decides. With none it only counts.
+    /// Uses `rules`; of several that apply to a call, the first decides the result. Without rules, calls are only
+    /// counted.
     pub fn new(rules: impl IntoIterator<Item = DriverFault>) -> Self {
         Self { rules: rules.into_iter().collect(), state: Mutex::default() }
     }
 
-    /// How often each function was called, failed calls included.
+    /// Number of calls of each function, including those made to fail.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.state).calls.clone()
     }
 
-    /// The functions that were made to fail, in order.
+    /// Names of the functions that were made to fail, in order.
     pub fn injected(&self) -> Vec<&'static str> {
         lock(&self.state).injected.clone()
     }
 
-    /// What `function` returns instead of being called. `bytes` is what it would allocate.
+    /// Counts a call of `function` that allocates `bytes`. Returns the result to give instead of making the call, if
+    /// any.
     pub(crate) fn decide(&self, function: &'static str, bytes: Option<usize>) -> Option<CUresult> {
         let mut state = lock(&self.state);
         *state.calls.entry(function).or_default() += 1;
@@ -135,7 +138,7 @@ mod tests {
     const OOM: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
     #[test]
-    fn the_nth_call_fails_and_no_other() {
+    fn only_the_nth_call_fails() {
         let rule = |calls| DriverFault::nth(calls, 2, OOM);
         let faults = DriverFaults::new([rule(Calls::Function("cuMemCreate".into()))]);
         let asked = ["cuMemCreate", "cuMemMap", "cuMemCreate", "cuMemCreate"];
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_counts_what_was_allocated() {
+    fn a_memory_budget_counts_successful_allocations() {
         let faults = DriverFaults::new([DriverFault::memory_budget(100)]);
         assert_eq!(faults.decide("cuMemAlloc_v2", Some(60)), None);
         assert_eq!(faults.decide("cuMemCreate", Some(41)), Some(OOM));

@@ -1,9 +1,10 @@
-//! Faults on purpose: what shall fail, and when. For tests, and for rehearsing failure with an unchanged binary.
+//! Fault injection: rules that say what fails and when. For tests, and for rehearsing failures with an unchanged
+//! binary.
 //!
-//! [`DriverFaults`] answers in the driver's place ([`Driver::with_hooks`](crate::gpu::Driver::with_hooks)), on real GPUs
+//! [`DriverFaults`] makes driver calls fail ([`Driver::with_hooks`](crate::gpu::Driver::with_hooks)), on real GPUs
 //! as on the software device. [`NetFaults`] is a [`Layer`](crate::net::Layer) between the library and its sockets. A
-//! [`Plan`] is the text form of both, which `AQUEDUCT_FAULTS` takes; `docs/faults.md` describes it. Everything here only
-//! decides; `gpu` and `net` carry it out. Equal rules and seeds make equal decisions.
+//! [`Plan`] is the text form of both that `AQUEDUCT_FAULTS` takes; `docs/faults.md` describes it. This module only
+//! decides; `gpu` and `net` apply the decisions. The same rules and seed give the same decisions.
 #![forbid(unsafe_code)]
 
 mod driver;

@@ -1,4 +1,4 @@
-//! What happens to the bytes between two ranks, and at which of them.
+//! Rules for the bytes that one rank sends to another: what happens to them, and at which byte or message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use crate::sync::{AtomicU64, Ordering};
 use crate::wire::FrameHeader;
 
-/// What a connection is for.
+/// The purpose of a socket connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// A rank's connection to the rendezvous, which is no rank itself.
+    /// A rank's connection to the rendezvous server, which has no rank.
     Rendezvous,
     /// The bootstrap's messages between ranks.
     Bootstrap,
     /// The control links of a communicator.
     Control,
-    /// The sockets of connections, where these are links of the library.
+    /// The sockets of a communicator's Ethernet connections.
     Data,
 }
 
 /// What happens at the chosen place of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetAction {
-    /// The connection ends, both ways.
+    /// The connection is closed in both directions.
     Drop,
-    /// This direction ends there: the peer reads an end of stream, what is sent later vanishes.
+    /// This direction ends: the peer reads an end of stream, and later bytes are discarded.
     Truncate,
-    /// Nothing more arrives, and nobody is told: what a pulled cable looks like.
+    /// Later bytes are discarded and neither side gets an error, as with a pulled cable.
     Stall,
-    /// The sending thread sleeps once, and everything it serves with it.
+    /// The sending thread sleeps once, which delays everything that it serves.
     Delay(Duration),
-    /// The next so many bytes of one write vanish.
+    /// At most this many bytes of the next write are discarded.
     Lose(usize),
-    /// The next so many bytes of one write arrive twice.
+    /// At most this many bytes of the next write arrive twice.
     Duplicate(usize),
-    /// The next so many bytes of one write arrive changed.
+    /// At most this many bytes of the next write arrive changed.
     Corrupt(usize),
 }
 
@@ -44,7 +44,7 @@ enum At {
     Frames(u64),
 }
 
-/// One rule about the bytes that one rank sends to another. It takes effect once on each stream that it is about.
+/// One rule about the bytes that one rank sends to another. It takes effect once on each stream that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetFault {
     action: NetAction,
@@ -55,41 +55,41 @@ pub struct NetFault {
 }
 
 impl NetFault {
-    /// `action` before the first byte on every stream of this process, unless restricted. Streams begin after the proof
-    /// of the secret.
+    /// Applies `action` before the first byte of every stream of this process, unless restricted. Streams begin after
+    /// the proof of the secret.
     pub fn new(action: NetAction) -> Self {
         Self { action, from: None, to: None, on: None, at: At::Bytes(0) }
     }
 
-    /// Only where `rank` sends.
+    /// Restricts the rule to bytes that `rank` sends.
     #[must_use]
     pub fn from_rank(mut self, rank: u32) -> Self {
         self.from = Some(rank);
         self
     }
 
-    /// Only what is sent to `rank`.
+    /// Restricts the rule to bytes sent to `rank`.
     #[must_use]
     pub fn to_rank(mut self, rank: u32) -> Self {
         self.to = Some(rank);
         self
     }
 
-    /// Only on connections of this kind.
+    /// Restricts the rule to connections of this kind.
     #[must_use]
     pub fn on(mut self, kind: LinkKind) -> Self {
         self.on = Some(kind);
         self
     }
 
-    /// After `bytes` bytes.
+    /// Applies the action after `bytes` bytes.
     #[must_use]
     pub fn after_bytes(mut self, bytes: u64) -> Self {
         self.at = At::Bytes(bytes);
         self
     }
 
-    /// After `frames` whole messages.
+    /// Applies the action after `frames` whole messages.
     #[must_use]
     pub fn after_frames(mut self, frames: u64) -> Self {
         self.at = At::Frames(frames);
@@ -97,7 +97,7 @@ impl NetFault {
     }
 }
 
-/// Network rules and how often they took effect. Implements [`Layer`](crate::net::Layer).
+/// Network rules and a counter of their effects. Implements [`Layer`](crate::net::Layer).
 #[derive(Debug, Default)]
 pub struct NetFaults {
     rules: Vec<NetFault>,
@@ -106,17 +106,17 @@ pub struct NetFaults {
 }
 
 impl NetFaults {
-    /// These rules. `seed` chooses how bytes are corrupted.
+    /// Uses `rules`. `seed` determines how bytes are corrupted.
     pub fn new(rules: impl IntoIterator<Item = NetFault>, seed: u64) -> Self {
         Self { rules: rules.into_iter().collect(), seed, fired: Arc::default() }
     }
 
-    /// How often a rule has taken effect.
+    /// Number of times that a rule has taken effect.
     pub fn fired(&self) -> u64 {
         self.fired.load(Ordering::Relaxed)
     }
 
-    /// What follows a stream from `from` to `to`, if a rule is about it.
+    /// Returns the state to track a stream from `from` to `to`, or `None` if no rule applies to it.
     pub(crate) fn track(&self, from: u32, to: u32, kind: Option<LinkKind>) -> Option<Track> {
         let about = |rule: &&NetFault| {
             rule.from.is_none_or(|rank| rank == from)
@@ -134,19 +134,19 @@ impl NetFaults {
     }
 }
 
-/// What to do with the bytes that are to be written next.
+/// What to do with the next bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Write at most so many; no rule is about them.
+    /// Write at most this many bytes; no rule takes effect within them.
     Pass(usize),
-    /// A rule takes effect before the next byte.
+    /// Apply this action before the next byte.
     Act(NetAction),
 }
 
-/// How far one direction of one stream is.
+/// Position in one direction of one stream, with the rules that are still to come.
 #[derive(Debug)]
 pub(crate) struct Track {
-    /// Those that have not taken effect yet.
+    /// Rules that have not taken effect yet.
     rules: Vec<(At, NetAction)>,
     position: Position,
     random: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// What is to be done when `next` is to be written.
+    /// Decides what to do when `next` is about to be written.
     pub(crate) fn step(&mut self, next: &[u8]) -> Step {
         let mut pass = next.len();
         for (index, (at, action)) in self.rules.iter().enumerate() {
@@ -172,15 +172,15 @@ impl Track {
         Step::Pass(pass)
     }
 
-    /// `bytes` have left the sender, whatever became of them.
+    /// Advances the position by `bytes`, whether they were sent or discarded.
     pub(crate) fn advance(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.position.push(*byte));
     }
 
-    /// Changes every one of `bytes`.
+    /// Changes every byte of `bytes`.
     pub(crate) fn corrupt(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
-            // Knuth's MMIX generator; its upper bits are the good ones.
+            // Knuth's MMIX generator. Its upper bits are the most random.
             self.random =
                 self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             *byte ^= ((self.random >> 56) as u8).max(1);
@@ -188,13 +188,13 @@ impl Track {
     }
 }
 
-/// A place in a stream of frames.
+/// A position in a stream of frames.
 #[derive(Clone, Debug, Default)]
 struct Position {
     bytes: u64,
     frames: u64,
     header: Vec<u8>,
-    /// Bytes of payload still to come, once the header is complete.
+    /// Payload bytes still to come, once the header is complete.
     payload: u32,
 }
 
@@ -214,7 +214,7 @@ impl Position {
         }
     }
 
-    /// How many bytes of `next` come before `at`; `None` if it is not reached with them.
+    /// Number of bytes of `next` before the place `at`, or `None` if `next` ends before it.
     fn distance(&self, at: At, next: &[u8]) -> Option<usize> {
         match at {
             At::Bytes(bytes) => usize::try_from(bytes.saturating_sub(self.bytes))

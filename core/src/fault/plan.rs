@@ -8,7 +8,7 @@ use super::driver::{Calls, DriverFault};
 use super::net::{LinkKind, NetAction, NetFault};
 use crate::error::{Error, Result};
 
-/// Results that have a name in the text; others are given by number (cuda.h, `CUresult`).
+/// Results that a rule can name. Others are given by their number (cuda.h, `CUresult`).
 const RESULTS: [(&str, CUresult); 11] = [
     ("OUT_OF_MEMORY", CUresult::CUDA_ERROR_OUT_OF_MEMORY),
     ("INVALID_VALUE", CUresult::CUDA_ERROR_INVALID_VALUE),
@@ -23,25 +23,25 @@ const RESULTS: [(&str, CUresult); 11] = [
     ("UNKNOWN", CUresult::CUDA_ERROR_UNKNOWN),
 ];
 
-/// The most bytes that one fault may change, lose or repeat.
+/// Largest number of bytes that one rule may change, lose or repeat.
 const MAX_BYTES: usize = 4096;
 
-/// Faults as `AQUEDUCT_FAULTS` states them: rules separated by `;`, words by `:` (`docs/faults.md`).
+/// The rules in `AQUEDUCT_FAULTS`, separated by `;`, with words separated by `:` (`docs/faults.md`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Faults of the driver.
     pub driver: Vec<DriverFault>,
     /// Faults of the network.
     pub net: Vec<NetFault>,
-    /// Chooses how bytes are corrupted.
+    /// Determines how bytes are corrupted.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Reads a plan.
+    /// Parses the rules.
     ///
     /// # Errors
-    /// `InvalidUsage` that quotes the first rule that cannot be read, and says what it could be.
+    /// `InvalidUsage`, which quotes the first invalid rule and says what is expected there.
     pub fn parse(text: &str) -> Result<Self> {
         let mut plan = Self::default();
         for rule in text.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
@@ -56,7 +56,7 @@ impl Plan {
             read.map_err(|why| {
                 Error::usage(
                     "faults",
-                    format!("`{rule}` in AQUEDUCT_FAULTS: {why}; docs/faults.md has the forms"),
+                    format!("`{rule}` in AQUEDUCT_FAULTS: {why}; docs/faults.md lists the valid rules"),
                 )
             })?;
         }
@@ -84,7 +84,7 @@ fn driver(text: &str) -> Read<DriverFault> {
         "lost" => return Ok(DriverFault::lost_device(nth, result)),
         "allocation" => Calls::Allocations,
         name if FUNCTIONS.iter().any(|function| function.symbol == name) => Calls::Function(name.to_owned()),
-        name => return Err(format!("{name} is no driver function that aqueduct calls")),
+        name => return Err(format!("{name} is not a driver function that aqueduct calls")),
     };
     let fault = DriverFault::nth(calls, nth, result);
     Ok(if sticky { fault.and_after() } else { fault })
@@ -115,7 +115,7 @@ fn net(text: &str) -> Read<NetFault> {
     let mut fault = NetFault::new(action);
     for place in places.split(':').filter(|place| !place.is_empty()) {
         let (name, value) = place.split_once('=').ok_or(format!("{place} has no value"))?;
-        let rank = || u32::try_from(number(value)?).map_err(|_| format!("{value} is no rank"));
+        let rank = || u32::try_from(number(value)?).map_err(|_| format!("{value} is not a rank"));
         fault = match name {
             "from" => fault.from_rank(rank()?),
             "to" => fault.to_rank(rank()?),
@@ -135,7 +135,7 @@ fn net(text: &str) -> Read<NetFault> {
 }
 
 fn number(text: &str) -> Read<u64> {
-    text.parse().map_err(|_| format!("`{text}` is no whole number"))
+    text.parse().map_err(|_| format!("`{text}` is not a whole number"))
 }
 
 fn result_of(text: &str) -> Read<CUresult> {
@@ -147,7 +147,7 @@ fn result_of(text: &str) -> Read<CUresult> {
         Ok(code @ 1..) => Ok(CUresult(code)),
         _ => {
             let names: Vec<&str> = RESULTS.iter().map(|(known, _)| *known).collect();
-            Err(format!("{text} is neither the number of an error nor one of {}", names.join(", ")))
+            Err(format!("{text} is not an error's number and not one of {}", names.join(", ")))
         }
     }
 }
@@ -183,18 +183,18 @@ mod tests {
     fn what_cannot_be_read_is_quoted_with_what_it_could_be() {
         for (text, words) in [
             ("cuMemCreate:1=2", "begin with driver:"),
-            ("driver:cuMemCreat:1=2", "cuMemCreat is no driver function"),
+            ("driver:cuMemCreat:1=2", "cuMemCreat is not a driver function"),
             ("driver:cuMemCreate:0=2", "counted from 1"),
             ("driver:cuMemCreate:1", "a result is missing"),
             ("driver:cuMemCreate:1=SUCCESS", "OUT_OF_MEMORY"),
-            ("driver:cuMemCreate:1=0", "neither the number"),
-            ("driver:memory:much", "`much` is no whole number"),
+            ("driver:cuMemCreate:1=0", "not an error's number"),
+            ("driver:memory:much", "`much` is not a whole number"),
             ("net:from=1:explode", "explode is not one of drop"),
             ("net:rank=1:drop", "rank is not one of from, to"),
             ("net:on=tcp:drop", "rendezvous, bootstrap, control or data"),
             ("net:lose=0", "1 to 4096"),
             ("net:drop=1", "drop=1 is not one of"),
-            ("seed=x", "no whole number"),
+            ("seed=x", "not a whole number"),
         ] {
             let error = Plan::parse(text).unwrap_err();
             assert!(error.message().contains(words) && error.message().contains(text), "{error}");

@@ -9,6 +9,7 @@ use cuda_driver_sys::{CUdeviceptr, CUresult};
 use super::context::Context;
 use super::device::Device;
 use super::driver::call;
+use super::keep::KeepAlive;
 use super::pod::Pod;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
@@ -16,11 +17,12 @@ use crate::deadline::Deadline;
 use crate::env::Env;
 pub use crate::env::HandlePolicy;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicBool, Ordering};
 
 /// How to make a [`GpuBuffer`].
 #[derive(Clone, Copy, Debug)]
 pub struct BufferOptions {
-    /// Whether its bytes begin as zero. Otherwise they are whatever was there.
+    /// Whether its bytes start as zero. Otherwise they are undefined.
     pub zeroed: bool,
     /// How it can be shared.
     pub handles: HandlePolicy,
@@ -29,12 +31,18 @@ pub struct BufferOptions {
 /// Device memory of this process, freed when dropped.
 ///
 /// Where the device supports virtual memory management it is one physical allocation of its own, rounded up to the
-/// granularity (commonly 2 MiB), and mapped; otherwise a plain allocation. Its bytes are never a Rust reference: kernels
-/// and peers write them.
+/// granularity (commonly 2 MiB), and mapped; otherwise a plain allocation. Its bytes are never a Rust reference:
+/// kernels and peers write them.
 #[derive(Debug)]
 pub struct GpuBuffer {
-    ptr: CUdeviceptr,
     len: usize,
+    memory: Arc<Memory>,
+}
+
+/// The memory of a buffer. Unfinished copies keep it alive.
+#[derive(Debug)]
+struct Memory {
+    ptr: CUdeviceptr,
     size: usize,
     backing: Backing,
     context: Context,
@@ -46,6 +54,10 @@ enum Backing {
     Plain,
 }
 
+/// Whether the driver has refused a fabric handle on this device. Remembered, so that it is asked only once.
+#[derive(Default)]
+struct FabricRefused(AtomicBool);
+
 /// How long zeroing may take before the device counts as stuck.
 const ZEROING: Duration = Duration::from_secs(60);
 
@@ -53,7 +65,7 @@ impl GpuBuffer {
     /// A zeroed buffer of `len` bytes, shareable as `AQUEDUCT_HANDLE` says.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and whatever else the driver says.
+    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and any other driver error.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
         Self::with_options(context, len, BufferOptions { zeroed: true, handles: Env::get()?.handle })
     }
@@ -61,8 +73,8 @@ impl GpuBuffer {
     /// A buffer of `len` bytes.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes; unsupported if the device has no such handles; out of memory and whatever else
-    /// the driver says.
+    /// Invalid usage for zero bytes; unsupported if the device has no such handles; out of memory and any
+    /// other driver error.
     pub fn with_options(context: &Context, len: usize, options: BufferOptions) -> Result<Self> {
         if len == 0 {
             return Err(Error::usage("GpuBuffer", "a buffer of zero bytes cannot be allocated"));
@@ -83,7 +95,8 @@ impl GpuBuffer {
             HandlePolicy::Auto => Self::mapped_by_any(context, len)?,
         };
         if options.zeroed {
-            context.fill(buffer.ptr, buffer.size, 0, Deadline::after(ZEROING))?;
+            let (memory, keep) = (&buffer.memory, buffer.keep());
+            context.fill(memory.ptr, memory.size, 0, &keep, Deadline::after(ZEROING))?;
         }
         Ok(buffer)
     }
@@ -91,15 +104,28 @@ impl GpuBuffer {
     fn mapped_by_any(context: &Context, len: usize) -> Result<Self> {
         let device = context.device();
         let fd = if device.supports_fd_handles()? { HandleTypes::FD } else { HandleTypes::NONE };
-        if device.supports_fabric_handles()? {
+        let refused = &context.slot::<FabricRefused>().0;
+        let mut refusal = None;
+        if !refused.load(Ordering::Relaxed) && device.supports_fabric_handles()? {
             match Self::mapped(context, len, fd | HandleTypes::FABRIC) {
-                // The hardware could, but there is no IMEX channel or daemon, or not for us.
-                Err(error) if is_refusal(&error) => log::debug!("no fabric handles: {error}"),
+                // The hardware supports it, but this process has no access to an IMEX channel.
+                Err(error) if is_refusal(&error) => refusal = Some(error),
                 other => return other,
             }
         }
         // Mapped memory without a handle could never be shared; a plain allocation can, by its legacy handle.
-        if fd == HandleTypes::NONE { Self::plain(context, len) } else { Self::mapped(context, len, fd) }
+        let buffer =
+            if fd == HandleTypes::NONE { Self::plain(context, len) } else { Self::mapped(context, len, fd) }?;
+        // The same allocation works without the handle, so the driver refused the handle, not the allocation.
+        if let Some(error) = refusal
+            && !refused.swap(true, Ordering::Relaxed)
+        {
+            log::debug!(
+                "device {} gives no fabric handles, and is not asked again: {error}",
+                device.ordinal()
+            );
+        }
+        Ok(buffer)
     }
 
     fn mapped(context: &Context, len: usize, types: HandleTypes) -> Result<Self> {
@@ -113,13 +139,7 @@ impl GpuBuffer {
         let allocation = Arc::new(PhysicalAllocation::create(context, len, types)?);
         let size = allocation.size();
         let mapping = Mapping::new(context, vec![allocation])?;
-        Ok(Self {
-            ptr: mapping.ptr(),
-            len,
-            size,
-            backing: Backing::Mapped(mapping),
-            context: context.clone(),
-        })
+        Ok(Self::of(len, mapping.ptr(), size, Backing::Mapped(mapping), context))
     }
 
     fn plain(context: &Context, len: usize) -> Result<Self> {
@@ -127,12 +147,20 @@ impl GpuBuffer {
         let mut ptr = 0;
         // SAFETY: `ptr` is a live output; the memory is freed once, after this buffer is dropped.
         context.noted(unsafe { call!(context.driver(), allocate len, cuMemAlloc_v2(&raw mut ptr, len)) })?;
-        Ok(Self { ptr, len, size: len, backing: Backing::Plain, context: context.clone() })
+        Ok(Self::of(len, ptr, len, Backing::Plain, context))
+    }
+
+    fn of(len: usize, ptr: CUdeviceptr, size: usize, backing: Backing, context: &Context) -> Self {
+        Self { len, memory: Arc::new(Memory { ptr, size, backing, context: context.clone() }) }
+    }
+
+    fn keep(&self) -> KeepAlive {
+        Arc::clone(&self.memory) as KeepAlive
     }
 
     /// The device address.
     pub fn ptr(&self) -> CUdeviceptr {
-        self.ptr
+        self.memory.ptr
     }
 
     /// The bytes asked for.
@@ -147,17 +175,17 @@ impl GpuBuffer {
 
     /// The bytes allocated: [`GpuBuffer::len`] rounded up to the granularity.
     pub fn allocated(&self) -> usize {
-        self.size
+        self.memory.size
     }
 
     /// The context it was made in.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.memory.context
     }
 
     /// Its physical memory, unless it is a plain allocation.
     pub fn allocation(&self) -> Option<&Arc<PhysicalAllocation>> {
-        match &self.backing {
+        match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.parts().first(),
             Backing::Plain => None,
         }
@@ -166,11 +194,11 @@ impl GpuBuffer {
     /// Lets `device`, another device of the same process, read and write it at the same address.
     ///
     /// # Errors
-    /// What the driver says, for example that the GPUs cannot reach each other.
+    /// A driver error, for example that the GPUs cannot reach each other.
     pub fn allow(&self, device: &Device) -> Result<()> {
-        match &self.backing {
+        match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.allow(device),
-            Backing::Plain => Context::new(device)?.enable_peer_access(&self.context),
+            Backing::Plain => Context::new(device)?.enable_peer_access(self.context()),
         }
     }
 
@@ -180,24 +208,25 @@ impl GpuBuffer {
     /// Invalid usage if the range does not lie within.
     pub fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
         let (start, len) = resolve(self.len, range)?;
-        let keep = Arc::clone(self) as super::stream::KeepAlive;
+        let keep = Arc::clone(self) as KeepAlive;
         // SAFETY: the range lies within the buffer, which lives as long as `keep`.
-        Ok(unsafe { DeviceSlice::from_raw(&self.context, self.ptr + start as u64, len, keep) })
+        Ok(unsafe { DeviceSlice::from_raw(self.context(), self.ptr() + start as u64, len, keep) })
     }
 
     /// Copies `data` to byte `offset` and waits until it is there.
     ///
     /// # Errors
-    /// Invalid usage if it does not fit; timeout; what the driver says.
+    /// Invalid usage if it does not fit; timeout; a driver error.
     pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
         super::slice::check(self.len, offset, size_of_val(data))?;
-        self.context.upload(self.ptr + offset as u64, super::pod::bytes_of(data), deadline.into())
+        let (to, data) = (self.ptr() + offset as u64, super::pod::bytes_of(data));
+        self.context().upload(to, data, &self.keep(), deadline.into())
     }
 
     /// Copies what is at byte `offset` into `data`.
     ///
     /// # Errors
-    /// Invalid usage if there is not as much; timeout; what the driver says.
+    /// Invalid usage if there is not as much; timeout; a driver error.
     pub fn download<T: Pod>(
         &self,
         offset: usize,
@@ -205,19 +234,20 @@ impl GpuBuffer {
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
         super::slice::check(self.len, offset, size_of_val(data))?;
-        self.context.download(super::pod::bytes_of_mut(data), self.ptr + offset as u64, deadline.into())
+        let (data, from) = (super::pod::bytes_of_mut(data), self.ptr() + offset as u64);
+        self.context().download(data, from, &self.keep(), deadline.into())
     }
 
     /// Sets every byte to `value` and waits until that is done.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// Timeout, or a driver error.
     pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
-        self.context.fill(self.ptr, self.len, value, deadline.into())
+        self.context().fill(self.ptr(), self.len, value, &self.keep(), deadline.into())
     }
 }
 
-impl Drop for GpuBuffer {
+impl Drop for Memory {
     fn drop(&mut self) {
         // A mapping frees itself.
         if let Backing::Plain = self.backing {

@@ -1,18 +1,17 @@
 //! The primary context of a device, shared with the runtime API and every other library of the process.
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Weak};
 
-use cuda_driver_sys::{CUcontext, CUresult, CUstreamCaptureMode};
+use cuda_driver_sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
 
 use super::device::Device;
 use super::driver::{Driver, call};
-use super::ipc::LegacyCache;
-use super::module::ModuleCache;
-use super::reaper::Reaper;
-use super::staging::Staging;
+use super::slots::Slots;
 use super::status;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -23,18 +22,20 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// the last unfinished work are gone.
 #[derive(Clone)]
 pub struct Context {
-    pub(super) inner: Arc<ContextInner>,
+    inner: Arc<ContextInner>,
 }
 
-pub(super) struct ContextInner {
+struct ContextInner {
     raw: CUcontext,
     lost: AtomicBool,
-    pub(super) reaper: Reaper,
-    pub(super) staging: Mutex<Option<Staging>>,
-    pub(super) legacy: LegacyCache,
-    pub(super) modules: ModuleCache,
+    /// Values of the layers above. None of them holds a `Context`, except while work is unfinished.
+    slots: Slots,
     device: Device,
 }
+
+/// The contexts of one driver that are in use, by device.
+#[derive(Default)]
+struct Contexts(Mutex<HashMap<CUdevice, Weak<ContextInner>>>);
 
 // SAFETY: `raw` is the only field that is not Send. It is an opaque handle that we never dereference; the driver
 // accepts it on any thread.
@@ -46,15 +47,12 @@ impl Context {
     /// Retains the primary context of `device`.
     ///
     /// # Errors
-    /// What the driver says: a device in exclusive mode, no memory left for a context.
+    /// A driver error: a device in exclusive mode, no memory left for a context.
     pub fn new(device: &Device) -> Result<Self> {
         let driver = device.driver();
-        let mut contexts = lock(driver.contexts());
-        if let Some(inner) = contexts.get(&device.raw()).and_then(std::sync::Weak::upgrade) {
-            drop(contexts);
-            let context = Self { inner };
-            context.reap();
-            return Ok(context);
+        let mut contexts = lock(&driver.slot::<Contexts>().0);
+        if let Some(inner) = contexts.get(&device.raw()).and_then(Weak::upgrade) {
+            return Ok(Self { inner });
         }
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live output; the reference gained is given back once, by `ContextInner::drop`.
@@ -62,14 +60,22 @@ impl Context {
         let inner = Arc::new(ContextInner {
             raw,
             lost: AtomicBool::new(false),
-            reaper: Reaper::default(),
-            staging: Mutex::default(),
-            legacy: LegacyCache::default(),
-            modules: ModuleCache::default(),
+            slots: Slots::default(),
             device: device.clone(),
         });
         contexts.insert(device.raw(), Arc::downgrade(&inner));
         Ok(Self { inner })
+    }
+
+    /// Every context of `driver` that is in use.
+    pub(super) fn all(driver: &Driver) -> Vec<Self> {
+        let known = lock(&driver.slot::<Contexts>().0);
+        known.values().filter_map(Weak::upgrade).map(|inner| Self { inner }).collect()
+    }
+
+    /// The one value of type `T` that belongs to this context. It is dropped with the context current.
+    pub(super) fn slot<T: Any + Send + Sync + Default>(&self) -> &T {
+        self.inner.slots.get()
     }
 
     /// The device.
@@ -90,7 +96,7 @@ impl Context {
     /// Makes this the calling thread's current context until the guard is dropped, which restores the caller's.
     ///
     /// # Errors
-    /// In a forked child, or what the driver says.
+    /// In a forked child, or a driver error.
     pub fn enter(&self) -> Result<Entered<'_>> {
         let driver = self.driver();
         let mut current = ptr::null_mut();
@@ -107,7 +113,7 @@ impl Context {
     /// Free and total bytes of device memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -120,7 +126,7 @@ impl Context {
     /// its own: [`Mapping::allow`](super::vmm::Mapping::allow).)
     ///
     /// # Errors
-    /// What the driver says, for example that the GPUs cannot reach each other.
+    /// A driver error, for example that the GPUs cannot reach each other.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
         if Arc::ptr_eq(&self.inner, &peer.inner) {
             return Ok(());
@@ -138,7 +144,7 @@ impl Context {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Takes note of `error` if it loses the context, and gives it back.
+    /// Returns `error`, and remembers it if it means that the context is lost.
     pub(crate) fn note(&self, error: Error) -> Error {
         if status::is_sticky(error.code()) && !self.inner.lost.swap(true, Ordering::Relaxed) {
             log::error!("device {}: context lost: {error}", self.device().ordinal());
@@ -172,15 +178,15 @@ impl Drop for ContextInner {
         if driver.forked() {
             return;
         }
-        let mut contexts = lock(driver.contexts());
+        let mut contexts = lock(&driver.slot::<Contexts>().0);
         if contexts.get(&self.device.raw()).is_some_and(|weak| weak.strong_count() == 0) {
             contexts.remove(&self.device.raw());
         }
         drop(contexts);
-        let staging = self.staging.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(staging) = staging {
+        let slots = std::mem::take(&mut self.slots);
+        if !slots.is_empty() {
             let entered = push(driver, self.raw);
-            staging.destroy(driver);
+            drop(slots);
             if entered {
                 pop(driver, self.raw);
             }
@@ -231,8 +237,9 @@ fn pop(driver: &Driver, expected: CUcontext) {
 
 /// Lets this thread make calls that would break a stream capture elsewhere, until dropped.
 ///
-/// A capture in global mode forbids every thread in global mode to allocate, free or load. Threads of this library
-/// that do so on their own account run under this guard (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
+/// A capture in global mode forbids every thread in global mode to allocate, free, load or query an event; in
+/// thread-local mode, the capturing thread. This library does so under this guard where the capture is not concerned
+/// (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
 #[derive(Debug)]
 #[must_use = "the caller's capture mode is restored when this is dropped"]
 pub struct RelaxedCapture<'a> {
@@ -246,7 +253,7 @@ impl<'a> RelaxedCapture<'a> {
     /// Sets the calling thread's capture mode to relaxed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(driver: &'a Driver) -> Result<Self> {
         let mut previous = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `previous` is read and written by the call only.

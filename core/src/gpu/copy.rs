@@ -14,16 +14,21 @@ impl Stream {
     /// retains both.
     ///
     /// # Errors
-    /// Invalid usage if the lengths differ; what the driver says.
+    /// Invalid usage if the lengths differ; a driver error.
     pub fn copy(&self, dst: &DeviceSlice, src: &DeviceSlice) -> Result<()> {
         if dst.len() != src.len() {
             let message = format!("the destination has {} bytes, the source {}", dst.len(), src.len());
             return Err(Error::usage("copy", message));
         }
+        let (to, from, len) = (dst.ptr(), src.ptr(), dst.len());
+        if len == 0 {
+            return Ok(());
+        }
         // SAFETY: each slice names memory that its owner keeps accessible, and both owners are retained until the work
         // is done.
-        unsafe { self.copy_raw(dst.ptr(), src.ptr(), dst.len()) }?;
-        self.retain_all([dst, src].map(|slice| Arc::clone(slice.keep_alive())))
+        self.enqueue([dst, src].map(|slice| Arc::clone(slice.keep_alive())), || unsafe {
+            call!(self.context().driver(), cuMemcpyAsync(to, from, len, self.raw()))
+        })
     }
 
     /// Enqueues a copy of `len` bytes between addresses of the unified address space.
@@ -32,38 +37,35 @@ impl Stream {
     /// Both ranges must stay accessible to this stream's device until the work is done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub unsafe fn copy_raw(&self, dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
-        let context = self.context();
-        let _entered = context.enter()?;
         // SAFETY: the caller vouches for both ranges.
-        context.noted(unsafe { call!(context.driver(), cuMemcpyAsync(dst, src, len, self.raw())) })
+        self.enqueue([], || unsafe {
+            call!(self.context().driver(), cuMemcpyAsync(dst, src, len, self.raw()))
+        })
     }
 
     /// Enqueues setting every byte of `dst` to `value`. The stream retains `dst`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn fill(&self, dst: &DeviceSlice, value: u8) -> Result<()> {
         if dst.is_empty() {
             return Ok(());
         }
-        let context = self.context();
-        let _entered = context.enter()?;
         // SAFETY: the slice's owner keeps the range accessible and is retained until the work is done.
-        context.noted(unsafe {
-            call!(context.driver(), cuMemsetD8Async(dst.ptr(), value, dst.len(), self.raw()))
-        })?;
-        self.retain_slice(dst)
+        self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
+            call!(self.context().driver(), cuMemsetD8Async(dst.ptr(), value, dst.len(), self.raw()))
+        })
     }
 
     /// Enqueues setting every aligned 32-bit word of `dst` to `value`. The stream retains `dst`.
     ///
     /// # Errors
-    /// Invalid usage if address or length is not a multiple of 4; what the driver says.
+    /// Invalid usage if address or length is not a multiple of 4; a driver error.
     pub fn fill_u32(&self, dst: &DeviceSlice, value: u32) -> Result<()> {
         if !dst.ptr().is_multiple_of(4) || !dst.len().is_multiple_of(4) {
             return Err(Error::usage("fill_u32", "address and length must be multiples of 4"));
@@ -71,14 +73,11 @@ impl Stream {
         if dst.is_empty() {
             return Ok(());
         }
-        let context = self.context();
-        let _entered = context.enter()?;
         let words = dst.len() / 4;
         // SAFETY: as in `fill`, and the address is aligned.
-        context.noted(unsafe {
-            call!(context.driver(), cuMemsetD32Async(dst.ptr(), value, words, self.raw()))
-        })?;
-        self.retain_slice(dst)
+        self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
+            call!(self.context().driver(), cuMemsetD32Async(dst.ptr(), value, words, self.raw()))
+        })
     }
 
     /// Enqueues writing `value` to the 8 bytes of `dst`, after all earlier work of the stream is visible to every
@@ -88,14 +87,11 @@ impl Stream {
     /// Invalid usage unless `dst` is 8 aligned bytes; unsupported before CUDA 11.7 or where the device cannot.
     pub fn write_value64(&self, dst: &DeviceSlice, value: u64) -> Result<()> {
         let address = word(dst, 8)?;
-        let context = self.context();
-        let _entered = context.enter()?;
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT.0;
         // SAFETY: an aligned word of memory that is kept accessible until the work is done.
-        context.noted(unsafe {
-            call!(context.driver(), optional cuStreamWriteValue64_v2(self.raw(), address, value, flags))
-        })?;
-        self.retain_slice(dst)
+        self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
+            call!(self.context().driver(), optional cuStreamWriteValue64_v2(self.raw(), address, value, flags))
+        })
     }
 
     /// As [`Stream::write_value64`], for 4 bytes.
@@ -104,14 +100,11 @@ impl Stream {
     /// Invalid usage unless `dst` is 4 aligned bytes; unsupported before CUDA 11.7.
     pub fn write_value32(&self, dst: &DeviceSlice, value: u32) -> Result<()> {
         let address = word(dst, 4)?;
-        let context = self.context();
-        let _entered = context.enter()?;
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT.0;
         // SAFETY: as for 8 bytes.
-        context.noted(unsafe {
-            call!(context.driver(), optional cuStreamWriteValue32_v2(self.raw(), address, value, flags))
-        })?;
-        self.retain_slice(dst)
+        self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
+            call!(self.context().driver(), optional cuStreamWriteValue32_v2(self.raw(), address, value, flags))
+        })
     }
 
     /// Lets later work of the stream begin only when the 8 bytes of `src` are at least `value`, counted cyclically
@@ -123,14 +116,11 @@ impl Stream {
     /// Invalid usage unless `src` is 8 aligned bytes; unsupported before CUDA 11.7 or where the device cannot.
     pub fn wait_value64(&self, src: &DeviceSlice, value: u64) -> Result<()> {
         let address = word(src, 8)?;
-        let context = self.context();
-        let _entered = context.enter()?;
         let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ.0;
         // SAFETY: an aligned word of memory that is kept accessible until the work is done.
-        context.noted(unsafe {
-            call!(context.driver(), optional cuStreamWaitValue64_v2(self.raw(), address, value, flags))
-        })?;
-        self.retain_slice(src)
+        self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
+            call!(self.context().driver(), optional cuStreamWaitValue64_v2(self.raw(), address, value, flags))
+        })
     }
 
     /// As [`Stream::wait_value64`], for 4 bytes.
@@ -139,18 +129,11 @@ impl Stream {
     /// Invalid usage unless `src` is 4 aligned bytes; unsupported before CUDA 11.7.
     pub fn wait_value32(&self, src: &DeviceSlice, value: u32) -> Result<()> {
         let address = word(src, 4)?;
-        let context = self.context();
-        let _entered = context.enter()?;
         let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ.0;
         // SAFETY: as for 8 bytes.
-        context.noted(unsafe {
-            call!(context.driver(), optional cuStreamWaitValue32_v2(self.raw(), address, value, flags))
-        })?;
-        self.retain_slice(src)
-    }
-
-    fn retain_slice(&self, slice: &DeviceSlice) -> Result<()> {
-        self.retain(Arc::clone(slice.keep_alive()))
+        self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
+            call!(self.context().driver(), optional cuStreamWaitValue32_v2(self.raw(), address, value, flags))
+        })
     }
 }
 

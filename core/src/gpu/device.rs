@@ -53,7 +53,7 @@ impl Device {
     /// How many devices `driver` has.
     ///
     /// # Errors
-    /// What `cuDeviceGetCount` says.
+    /// An error of `cuDeviceGetCount`.
     pub fn count(driver: &Driver) -> Result<u32> {
         let mut count = 0;
         // SAFETY: `count` is a live output.
@@ -79,7 +79,7 @@ impl Device {
     /// Every device of `driver`, in ordinal order.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn all(driver: &Driver) -> Result<Vec<Self>> {
         (0..Self::count(driver)?).map(|ordinal| Self::new(driver, ordinal)).collect()
     }
@@ -87,7 +87,7 @@ impl Device {
     /// The visible device with this identity, if there is one.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn with_uuid(driver: &Driver, uuid: [u8; 16]) -> Result<Option<Self>> {
         Ok(Self::all(driver)?.into_iter().find(|device| device.uuid().is_ok_and(|own| own == uuid)))
     }
@@ -123,7 +123,7 @@ impl Device {
     /// The product name.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn name(&self) -> Result<String> {
         // SAFETY: buffer and length belong together; the driver terminates the name within them.
         self.text(|text, len| unsafe { call!(&self.driver, cuDeviceGetName(text, len, self.raw)) })
@@ -132,7 +132,7 @@ impl Device {
     /// The PCI address as `domain:bus:device.function`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn pci_bus_id(&self) -> Result<String> {
         // SAFETY: as for the name.
         self.text(|text, len| unsafe { call!(&self.driver, cuDeviceGetPCIBusId(text, len, self.raw)) })
@@ -152,7 +152,7 @@ impl Device {
     /// Bytes of device memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn total_memory(&self) -> Result<usize> {
         let mut bytes = 0;
         // SAFETY: `bytes` is a live output.
@@ -163,7 +163,7 @@ impl Device {
     /// Any attribute, as the driver gives it.
     ///
     /// # Errors
-    /// What the driver says; an older driver refuses attributes it does not know.
+    /// A driver error; an older driver refuses attributes it does not know.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
         let mut value = 0;
         // SAFETY: `value` is a live output.
@@ -174,7 +174,7 @@ impl Device {
     /// A yes-or-no attribute; `false` also where the driver is too old to know it.
     ///
     /// # Errors
-    /// What the driver says, other than that it does not know the attribute.
+    /// A driver error, unless it is that the driver does not know the attribute.
     pub fn can(&self, attribute: CUdevice_attribute) -> Result<bool> {
         // How a driver refuses an attribute younger than itself.
         const UNKNOWN: i32 = CUresult::CUDA_ERROR_INVALID_VALUE.0.cast_signed();
@@ -188,7 +188,7 @@ impl Device {
     /// The compute capability.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn compute_capability(&self) -> Result<ComputeCapability> {
         Ok(ComputeCapability {
             major: self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -199,7 +199,7 @@ impl Device {
     /// The number of streaming multiprocessors.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn sm_count(&self) -> Result<u32> {
         self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
@@ -207,7 +207,7 @@ impl Device {
     /// The largest block, in threads.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn max_threads_per_block(&self) -> Result<u32> {
         self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
     }
@@ -215,7 +215,7 @@ impl Device {
     /// The largest grid in x, y and z, in blocks.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn max_grid(&self) -> Result<[u32; 3]> {
         Ok([
             self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
@@ -227,7 +227,7 @@ impl Device {
     /// The most shared memory a block may have, in bytes, when the kernel opts in.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn max_shared_per_block(&self) -> Result<u32> {
         self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     }
@@ -285,7 +285,7 @@ impl Device {
     /// Whether this device can load from and store to memory of `peer`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn can_access_peer(&self, peer: &Self) -> Result<bool> {
         if self.raw == peer.raw {
             return Ok(true);
@@ -299,7 +299,7 @@ impl Device {
     /// How this device reaches the memory of another device, `peer`.
     ///
     /// # Errors
-    /// What the driver says, for example when both are the same device.
+    /// A driver error, for example when both are the same device.
     pub fn peer_link(&self, peer: &Self) -> Result<PeerLink> {
         let get = |attribute| {
             let mut value = 0;

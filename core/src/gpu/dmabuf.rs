@@ -20,10 +20,11 @@ pub struct DmaBuf {
 const PAGE: u64 = 4096;
 
 impl DmaBuf {
-    /// Exports the memory of `slice`; none if driver or device cannot (CUDA 11.7, `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
+    /// Exports the memory of `slice`; none if driver or device cannot (CUDA 11.7,
+    /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn export(slice: &DeviceSlice) -> Result<Option<Self>> {
         let context = slice.context();
         if !context.device().can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? {

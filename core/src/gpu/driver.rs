@@ -1,18 +1,16 @@
 //! The driver as a value: the function table, the hooks around each call, and where it came from.
 
-use std::collections::HashMap;
-use std::ffi::c_int;
+use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
-use super::context::ContextInner;
+use super::slots::Slots;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::DriverFaults;
 use crate::fork::Creator;
-use crate::sync::Mutex;
 
 /// Watches the driver calls of one [`Driver`], and may answer in the driver's place.
 ///
@@ -24,7 +22,7 @@ pub trait Hooks: Send + Sync + 'static {
         None
     }
 
-    /// [`before`](Self::before) for a function that would allocate `bytes`. Provided: calls that.
+    /// As [`before`](Self::before), for a function that allocates `bytes`. The provided method calls `before`.
     fn before_allocation(&self, function: &'static str, bytes: usize) -> Option<CUresult> {
         let _ = bytes;
         self.before(function)
@@ -46,7 +44,7 @@ impl Hooks for DriverFaults {
     }
 }
 
-/// What a [`Driver`] was made from.
+/// The origin of a [`Driver`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Provenance {
@@ -83,13 +81,14 @@ struct Inner {
     version: i32,
     reason: String,
     creator: Creator,
-    contexts: Mutex<HashMap<c_int, Weak<ContextInner>>>,
+    slots: Slots,
 }
 
 /// Calls one function of a driver's table by its ABI name, inside the caller's `unsafe`.
 ///
 /// `call!(driver, cuX(a, b))` gives `Result<()>`; with `optional` before the name a missing function is an error that
-/// names it; `allocate N` tells the hooks that N bytes are asked for; with `raw` the result is `Result<CUresult>`, for functions whose codes are answers.
+/// names it; `allocate N` tells the hooks that N bytes are asked for; with `raw` the result is `Result<CUresult>`, for
+/// functions whose codes are answers.
 macro_rules! call {
     ($driver:expr, allocate $bytes:expr, optional $function:ident($($arg:expr),* $(,)?)) => {{
         let driver: &$crate::gpu::Driver = $driver;
@@ -161,12 +160,12 @@ impl Driver {
                 version: *version,
                 reason: reason.clone(),
                 creator: *creator,
-                contexts: Mutex::default(),
+                slots: Slots::default(),
             }),
         }
     }
 
-    /// What it was made from.
+    /// Where it came from.
     pub fn provenance(&self) -> &Provenance {
         &self.inner.provenance
     }
@@ -203,8 +202,8 @@ impl Driver {
 
     fn initialise(table: DriverTable, provenance: Provenance, reason: String) -> Result<Self> {
         let creator = Creator::current();
-        let contexts = Mutex::default();
-        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, creator, contexts };
+        let slots = Slots::default();
+        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, creator, slots };
         let checked = |function, result: CUresult| match result {
             CUresult::CUDA_SUCCESS => Ok(()),
             other => Err(status::error(&table, function, other)),
@@ -224,8 +223,9 @@ impl Driver {
         self
     }
 
-    pub(super) fn contexts(&self) -> &Mutex<HashMap<c_int, Weak<ContextInner>>> {
-        &self.inner.contexts
+    /// The one value of type `T` that belongs to this driver.
+    pub(super) fn slot<T: Any + Send + Sync + Default>(&self) -> &T {
+        self.inner.slots.get()
     }
 
     /// Whether this process is a forked child of the one that initialised the driver.
@@ -234,7 +234,7 @@ impl Driver {
         self.inner.creator.forked()
     }
 
-    /// Runs one call between the hooks. An error only in a forked child, where the driver must not be entered.
+    /// Runs one call between the hooks. Fails only in a forked child, where the driver must not be entered.
     pub(crate) fn invoke(&self, function: &'static str, f: impl FnOnce() -> CUresult) -> Result<CUresult> {
         self.between(function, |hooks| hooks.before(function), f)
     }
@@ -271,7 +271,7 @@ impl Driver {
         }
     }
 
-    /// Runs one call and makes an error of everything but success.
+    /// Runs one call and turns every result but success into an error.
     pub(crate) fn check(&self, function: &'static str, f: impl FnOnce() -> CUresult) -> Result<()> {
         match self.invoke(function, f)? {
             CUresult::CUDA_SUCCESS => Ok(()),
@@ -309,7 +309,7 @@ impl Driver {
         )
     }
 
-    /// Takes note of a failed call in a `Drop`: logged, except at process exit, when the driver is gone by right.
+    /// Logs a call that failed in a `Drop`, except at process exit, when the driver has shut down.
     pub(crate) fn note_drop(&self, result: Result<()>) {
         if let Err(error) = result
             && error.code() != CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed()

@@ -2,12 +2,12 @@
 
 use std::ptr;
 
-use cuda_driver_sys::{CUevent, CUevent_flags};
+use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 
 use super::context::Context;
 use super::driver::call;
-use super::reaper::answer;
-use super::stream::{Stream, poll_until};
+use super::outcomes::Outcomes;
+use super::query::{is_reached, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 pub struct Event {
     raw: CUevent,
     timed: bool,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -28,7 +29,7 @@ impl Event {
     /// An event that only orders. An event never recorded counts as done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(context: &Context) -> Result<Self> {
         Self::create(context, false)
     }
@@ -36,7 +37,7 @@ impl Event {
     /// An event that also takes the time, for [`Event::elapsed_ms`].
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn timed(context: &Context) -> Result<Self> {
         Self::create(context, true)
     }
@@ -46,9 +47,9 @@ impl Event {
         let mut raw = ptr::null_mut();
         let flags =
             if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
-        // SAFETY: `raw` is a live output; the event is destroyed once, in `Drop` or by whom `into_raw` gave it to.
+        // SAFETY: `raw` is a live output; the event is destroyed once: in `Drop`, or by the caller of `into_raw`.
         context.noted(unsafe { call!(context.driver(), cuEventCreate(&raw mut raw, flags.0)) })?;
-        Ok(Self { raw, timed, context: context.clone() })
+        Ok(Self { raw, timed, outcomes: Outcomes::default(), context: context.clone() })
     }
 
     /// The driver's handle.
@@ -56,26 +57,33 @@ impl Event {
         self.raw
     }
 
-    /// Puts the event behind everything enqueued on `stream` so far.
+    /// Puts the event behind everything enqueued on `stream` so far. The context is current.
+    ///
+    /// # Safety
+    /// The stream must be alive.
     ///
     /// # Errors
-    /// What the driver says, for example that the stream belongs to another context.
-    pub fn record(&self, stream: &Stream) -> Result<()> {
-        let _entered = self.context.enter()?;
-        // SAFETY: both handles are alive.
-        self.context.noted(unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream.raw())) })
+    /// A driver error, for example that the stream belongs to another context.
+    pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: the event is alive, and the caller vouches for the stream.
+        unsafe { call!(self.context.driver(), cuEventRecord(self.raw, stream)) }
+    }
+
+    pub(super) fn outcomes(&self) -> &Outcomes {
+        &self.outcomes
     }
 
     /// Whether the work before it is done.
     ///
     /// # Errors
-    /// A failure of that work, or what the driver says.
+    /// A failure of that work, or why kernels gave up a wait; a driver error.
     pub fn is_done(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
-        let driver = self.context.driver();
-        // SAFETY: the event is alive.
-        let result = unsafe { call!(driver, raw cuEventQuery(self.raw)) }?;
-        self.context.noted(answer(driver, "cuEventQuery", result))
+        let done = self.context.noted(is_reached(self.context.driver(), self.raw))?;
+        if done {
+            self.outcomes.settle("event")?;
+        }
+        Ok(done)
     }
 
     /// Waits until the work before it is done.
@@ -89,7 +97,7 @@ impl Event {
     /// Milliseconds between `start` and this event, both timed and done.
     ///
     /// # Errors
-    /// Invalid usage if one of them is not timed; what the driver says, for example that one is not done.
+    /// Invalid usage if one of them is not timed; a driver error, for example that one is not done.
     pub fn elapsed_ms(&self, start: &Self) -> Result<f32> {
         if !(self.timed && start.timed) {
             return Err(Error::usage("elapsed_ms", "both events must be made with Event::timed"));
@@ -101,11 +109,13 @@ impl Event {
         Ok(ms)
     }
 
-    /// Gives the handle away: the caller destroys it.
+    /// Hands over the handle: the caller destroys it.
     pub(super) fn into_raw(self) -> CUevent {
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the field is read once and `this` is neither used nor dropped after.
         drop(unsafe { ptr::read(&raw mut this.context) });
+        // SAFETY: as above.
+        drop(unsafe { ptr::read(&raw mut this.outcomes) });
         this.raw
     }
 }

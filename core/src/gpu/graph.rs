@@ -6,21 +6,24 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 
+use super::capture;
 use super::context::Context;
 use super::driver::call;
-use super::stream::{KeepAlive, Stream};
+use super::keep::KeepAlive;
+use super::outcomes::Outcomes;
+use super::stream::Stream;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
-/// What a capture forbids other calls to do.
+/// Which calls fail while a capture is on, because they could disturb it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Calls that could disturb the capture fail on every thread.
+    /// Such calls on every thread.
     Global,
-    /// They fail on the capturing thread only.
+    /// Such calls on the capturing thread only.
     #[default]
     ThreadLocal,
-    /// They do not fail.
+    /// None.
     Relaxed,
 }
 
@@ -36,7 +39,7 @@ impl CaptureMode {
 
 /// Captured work, ready to be launched any number of times. Cheap to clone.
 ///
-/// It owns what the stream retained during the capture, until it and its last launch are gone.
+/// It holds everything that streams retained for captured work, until it and its last launch are gone.
 #[derive(Clone)]
 pub struct GraphExec {
     inner: Arc<ExecInner>,
@@ -47,7 +50,7 @@ struct ExecInner {
     nodes: usize,
     /// Executable graphs are not internally synchronised: launches take turns.
     turn: Mutex<()>,
-    kept: Vec<KeepAlive>,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -60,8 +63,8 @@ impl GraphExec {
     /// Captures what `work` enqueues on `stream`, which does not run, and makes it launchable.
     ///
     /// # Errors
-    /// What `work` says; what the driver says, for example that something cannot be captured. The stream is out of
-    /// capture afterwards in any case.
+    /// An error of `work`; a driver error, for example because a call cannot be captured. In any case the stream is not
+    /// being captured afterwards.
     pub fn capture(
         stream: &Stream,
         mode: CaptureMode,
@@ -71,45 +74,51 @@ impl GraphExec {
         let driver = context.driver();
         let _entered = context.enter()?;
         // SAFETY: the stream is alive.
-        context.noted(unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) })?;
-        stream.begin_keeping();
+        let begin = || unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) };
+        context.noted(stream.exclusively(begin))?;
         let capture = Capture { stream, ended: false };
         work(stream)?;
-        let (graph, kept) = capture.end()?;
-        let graph = Graph { raw: graph, context };
+        let graph = Graph { raw: capture.end()?, context };
         let nodes = graph.nodes()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live output and the graph is alive; what is made is destroyed once, in `Drop`.
         context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
-        let inner = ExecInner { raw, nodes, turn: Mutex::default(), kept, context: context.clone() };
+        // Streams that joined were waited for, so the first one depends on what they depend on.
+        let outcomes = Outcomes::default();
+        outcomes.inherit(stream.outcomes());
+        let inner = ExecInner { raw, nodes, turn: Mutex::default(), outcomes, context: context.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Enqueues the whole graph on `stream`, which retains it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        let context = &self.inner.context;
-        {
-            let _entered = context.enter()?;
-            let _turn = lock(&self.inner.turn);
-            // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
-            context.noted(unsafe { call!(context.driver(), cuGraphLaunch(self.inner.raw, stream.raw())) })?;
-        }
-        stream.retain(Arc::clone(&self.inner) as KeepAlive)
+        let _turn = lock(&self.inner.turn);
+        // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
+        let launched = stream.enqueue([self.keep()], || unsafe {
+            call!(stream.context().driver(), cuGraphLaunch(self.inner.raw, stream.raw()))
+        });
+        stream.outcomes().inherit(&self.inner.outcomes);
+        launched
     }
 
-    /// Moves the graph's description to the device, so that the first launch is as fast as the others.
+    /// Moves the graph's description to the device, so that the first launch is as fast as the others. The stream
+    /// retains the graph.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn upload(&self, stream: &Stream) -> Result<()> {
-        let context = &self.inner.context;
-        let _entered = context.enter()?;
         let _turn = lock(&self.inner.turn);
-        // SAFETY: both handles are alive.
-        context.noted(unsafe { call!(context.driver(), cuGraphUpload(self.inner.raw, stream.raw())) })
+        // SAFETY: both handles are alive, and the stream retains the graph until it has been moved.
+        stream.enqueue([self.keep()], || unsafe {
+            call!(stream.context().driver(), cuGraphUpload(self.inner.raw, stream.raw()))
+        })
+    }
+
+    fn keep(&self) -> KeepAlive {
+        Arc::clone(&self.inner) as KeepAlive
     }
 
     /// How many kernels, copies and so on it consists of.
@@ -120,12 +129,8 @@ impl GraphExec {
 
 impl fmt::Debug for GraphExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExecInner { raw, nodes, kept, .. } = &*self.inner;
-        f.debug_struct("GraphExec")
-            .field("raw", raw)
-            .field("nodes", nodes)
-            .field("kept", &kept.len())
-            .finish_non_exhaustive()
+        let ExecInner { raw, nodes, .. } = &*self.inner;
+        f.debug_struct("GraphExec").field("raw", raw).field("nodes", nodes).finish_non_exhaustive()
     }
 }
 
@@ -138,6 +143,8 @@ impl Drop for ExecInner {
         // SAFETY: ours, destroyed once. A launch still running is retained by its stream, so there is none.
         let destroy = || unsafe { call!(driver, cuGraphExecDestroy(self.raw)) };
         driver.note_drop(self.context.enter().and_then(|_entered| destroy()));
+        // Drops the items that the driver has already released with the graph.
+        self.context.reap_waiting();
     }
 }
 
@@ -148,20 +155,14 @@ struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    fn end(mut self) -> Result<(CUgraph, Vec<KeepAlive>)> {
+    fn end(mut self) -> Result<CUgraph> {
         self.finish()
     }
 
-    fn finish(&mut self) -> Result<(CUgraph, Vec<KeepAlive>)> {
+    fn finish(&mut self) -> Result<CUgraph> {
         self.ended = true;
-        let kept = self.stream.end_keeping();
-        let context = self.stream.context();
-        let mut graph = ptr::null_mut();
-        // SAFETY: `graph` is a live output; the stream is alive and in capture.
-        context.noted(unsafe {
-            call!(context.driver(), cuStreamEndCapture(self.stream.raw(), &raw mut graph))
-        })?;
-        Ok((graph, kept))
+        let (stream, context) = (self.stream, self.stream.context());
+        context.noted(stream.exclusively(|| capture::end(context.driver(), stream.raw())))
     }
 }
 
@@ -170,8 +171,8 @@ impl Drop for Capture<'_> {
         if self.ended {
             return;
         }
-        // An invalidated capture ends with an error by right; the error of the work is the one to tell.
-        if let Ok((raw, _)) = self.finish() {
+        // The error of `work` is the one to report; ending an invalidated capture fails anyway.
+        if let Ok(raw) = self.finish() {
             drop(Graph { raw, context: self.stream.context() });
         }
     }

@@ -15,27 +15,18 @@ use cuda_driver_sys::{CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
 use super::context::Context;
 use super::driver::call;
+pub use super::handle::FabricHandle;
+use super::keep::KeepAlive;
 use super::pointer::address_range;
 use super::reaper::Action;
 use super::slice::{DeviceSlice, resolve};
-use super::stream::KeepAlive;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
-/// What [`PhysicalAllocation::export_fabric`](super::vmm::PhysicalAllocation::export_fabric) gives. A bearer token: its
-/// bytes are not shown in messages.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct FabricHandle(pub [u8; 64]);
-
-/// What [`LegacyHandle::export`] gives, for other processes of this host. A bearer token: its bytes are not shown in messages.
+/// A handle made by [`LegacyHandle::export`] for other processes of this host. A bearer token: its bytes are not shown
+/// in messages.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LegacyHandle(pub [u8; 64]);
-
-impl fmt::Debug for FabricHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FabricHandle(..)")
-    }
-}
 
 impl fmt::Debug for LegacyHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,7 +39,7 @@ impl LegacyHandle {
     /// [`PointerInfo`](super::PointerInfo) calls its base.
     ///
     /// # Errors
-    /// What the driver says; mapped memory (VMM) has no legacy handle.
+    /// A driver error; mapped memory (VMM) has no legacy handle.
     pub fn export(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
         let (base, _) = address_range(context, ptr)?;
         let mut handle = CUipcMemHandle::default();
@@ -59,7 +50,7 @@ impl LegacyHandle {
     }
 }
 
-/// What drivers do not say: their codes for a dead exporter differ and name no cause.
+/// Adds the usual causes to the error: drivers give different codes for a dead exporter, and none names it.
 fn cannot_open(error: &Error) -> Error {
     let message = format!(
         "{}; the process that exported the handle must be another one, still run, and still have the memory allocated",
@@ -70,7 +61,7 @@ fn cannot_open(error: &Error) -> Error {
 
 /// The handles open in one context: the driver maps each once, so each is opened once and shared.
 #[derive(Default)]
-pub(super) struct LegacyCache(Mutex<HashMap<LegacyHandle, Weak<Opened>>>);
+struct LegacyCache(Mutex<HashMap<LegacyHandle, Weak<Opened>>>);
 
 /// One opening of a handle, closed once.
 struct Opened {
@@ -93,9 +84,9 @@ impl LegacyMapping {
     /// Opens `handle`, made by [`LegacyHandle::export`] in another process of this host.
     ///
     /// # Errors
-    /// What the driver says: a process cannot open its own handle, nor one whose process is gone.
+    /// A driver error: a process cannot open its own handle, nor one whose process is gone.
     pub fn open(context: &Context, handle: &LegacyHandle) -> Result<Self> {
-        let mut open = lock(&context.inner.legacy.0);
+        let mut open = lock(&context.slot::<LegacyCache>().0);
         if let Some(opened) = open.get(handle).and_then(Weak::upgrade) {
             return Ok(Self { opened });
         }

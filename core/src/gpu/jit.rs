@@ -1,19 +1,17 @@
-//! The PTX compiler's logs, and linking.
+//! The PTX compiler's logs, and the errors made of them.
 
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-use cuda_driver_sys::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
+use cuda_driver_sys::CUjit_option;
 
-use super::context::Context;
-use super::driver::{Driver, call};
-use super::module::{Module, explain};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind};
 
 /// Bytes of each of the compiler's logs.
 const LOG: usize = 16 << 10;
 
-/// Where the compiler writes what it has to say: texts, and in place of the sizes that it was given those of the texts.
+/// Log buffers for the compiler, which writes its texts to them and replaces the buffers' sizes with those of the
+/// texts.
 pub(super) struct JitLog {
     info: Vec<u8>,
     errors: Vec<u8>,
@@ -36,8 +34,8 @@ impl JitLog {
         Self { info, errors, options, values }
     }
 
-    /// The arrays of four options and their values, good and written by the driver as long as this lives, wherever it is
-    /// moved.
+    /// The arrays of four options and their values. They stay valid while this value lives, even if it is moved; the
+    /// driver writes to them.
     pub(super) fn options(&mut self) -> (c_uint, *mut CUjit_option, *mut *mut c_void) {
         (4, self.options.as_mut_ptr(), self.values.as_mut_ptr())
     }
@@ -46,7 +44,7 @@ impl JitLog {
         text(&self.errors)
     }
 
-    /// Logs what the compiler said besides errors.
+    /// Logs the compiler's remarks that are not errors.
     pub(super) fn tell(&self, doing: &str) {
         let info = text(&self.info);
         if !info.is_empty() {
@@ -61,85 +59,49 @@ fn text(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[..end]).trim().to_owned()
 }
 
-impl Module {
-    /// Compiles texts that call each other's functions, each with a name for messages, links them (`cuLink*`), and loads the
-    /// result.
-    ///
-    /// # Errors
-    /// PTX that does not assemble, and functions that nobody defines, give an error with the linker's log.
-    pub fn link_ptx(context: &Context, parts: &[(&str, &str)]) -> Result<Self> {
-        context.reap();
-        let driver = context.driver();
-        let _entered = context.enter()?;
-        let mut linker = Linker::new(driver)?;
-        for (name, ptx) in parts {
-            let result = linker.add(name, ptx)?;
-            if result != CUresult::CUDA_SUCCESS {
-                let error = context.note(driver.error("cuLinkAddData_v2", result));
-                let message = format!("{name}: {}", error.message());
-                let error = Error::new(error.kind(), error.op(), message).with_code(error.code());
-                return Err(explain(&error, ptx, &linker.log.errors()));
-            }
-        }
-        let (mut image, mut bytes) = (ptr::null_mut(), 0);
-        // SAFETY: both are live outputs, the link is alive.
-        let result =
-            unsafe { call!(driver, raw cuLinkComplete(linker.state, &raw mut image, &raw mut bytes)) }?;
-        if result != CUresult::CUDA_SUCCESS {
-            let error = context.note(driver.error("cuLinkComplete", result));
-            return Err(explain(&error, "", &linker.log.errors()));
-        }
-        linker.log.tell("linking");
-        let mut raw = ptr::null_mut();
-        // SAFETY: the image belongs to the link, which lives until this returns. What is loaded is unloaded once, after
-        // the last holder.
-        context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image)) })?;
-        Ok(Self::of(context, raw))
+/// `error`, with the compiler's log and the first line of `ptx` it names.
+pub(super) fn explain(error: &Error, ptx: &str, log: &str) -> Error {
+    let mut message = error.message().to_owned();
+    if !log.is_empty() {
+        message.push_str("\n  the PTX compiler says: ");
+        message.push_str(&log.replace('\n', "\n  "));
     }
+    if let Some((number, line)) = line_named(log).and_then(|n| Some((n, ptx.lines().nth(n.checked_sub(1)?)?)))
+    {
+        message.push_str(&format!("\n  line {number} is: {}", line.trim()));
+    }
+    Error::new(ErrorKind::Cuda, error.op(), message).with_code(error.code())
 }
 
-/// A link under way, in the current context.
-struct Linker<'a> {
-    driver: &'a Driver,
-    state: CUlinkState,
-    /// The driver writes to it until the link is destroyed.
-    log: JitLog,
+/// The number behind the first "line" in `log`.
+fn line_named(log: &str) -> Option<usize> {
+    log.match_indices("line ").find_map(|(at, word)| {
+        let rest = &log[at + word.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    })
 }
 
-impl<'a> Linker<'a> {
-    fn new(driver: &'a Driver) -> Result<Self> {
-        let mut log = JitLog::new();
-        let (count, options, values) = log.options();
-        let mut state = ptr::null_mut();
-        // SAFETY: two arrays of so many entries, to whose values and to whose buffers the driver writes until the link is
-        // destroyed: they belong to the log, which outlives it.
-        unsafe { call!(driver, cuLinkCreate_v2(count, options, values, &raw mut state)) }?;
-        Ok(Self { driver, state, log })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jit_failure_shows_log_and_line() {
+        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX").with_code(218);
+        let log = "ptxas application ptx input, line 2; error : unknown opcode 'addd'";
+        let shown = explain(&error, ".version 7.0\n  addd.u32 %r1;\n", log);
+        assert_eq!(shown.code(), 218);
+        assert!(shown.message().contains("unknown opcode 'addd'"), "{shown}");
+        assert!(shown.message().ends_with("line 2 is: addd.u32 %r1;"), "{shown}");
     }
 
-    fn add(&mut self, name: &str, ptx: &str) -> Result<CUresult> {
-        let terminated = |text| {
-            CString::new(text).map_err(|_| Error::usage("link PTX", "a name or text contains a NUL byte"))
-        };
-        let (name, text) = (terminated(name)?, terminated(ptx)?);
-        let bytes = text.as_bytes_with_nul();
-        let (kind, data) = (CUjitInputType::CU_JIT_INPUT_PTX, bytes.as_ptr().cast_mut().cast());
-        let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: `bytes` and `name` are NUL-terminated and live during the call, which copies and does not write them.
-        unsafe {
-            call!(
-                self.driver,
-                raw cuLinkAddData_v2(self.state, kind, data, bytes.len(), name.as_ptr(), 0, none, nothing)
-            )
-        }
-    }
-}
-
-impl Drop for Linker<'_> {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once; the module that was loaded from its image is a copy.
-        if let Err(error) = unsafe { call!(self.driver, cuLinkDestroy(self.state)) } {
-            log::warn!("a link could not be destroyed: {error}");
-        }
+    #[test]
+    fn a_log_without_a_line_or_beyond_the_text_is_shown_alone() {
+        assert_eq!(line_named("no number on this line "), None);
+        assert_eq!(line_named("outline of line 17"), Some(17));
+        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX");
+        assert!(!explain(&error, "one\n", "line 9").message().contains(" is: "));
+        assert!(!explain(&error, "one\n", "line 0").message().contains(" is: "));
     }
 }

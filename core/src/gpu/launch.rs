@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use super::driver::call;
+use super::keep::KeepAlive;
 use super::module::Function;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,8 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// A value that can be a kernel parameter.
 ///
 /// # Safety
-/// The type must have the size, alignment and layout of the PTX parameter it stands for: a number, or a `repr(C)` struct
-/// of such, without padding whose content matters.
+/// The type must have the size, alignment and layout of the PTX parameter it stands for: a number, or a `repr(C)`
+/// struct of such, without padding whose content matters.
 pub unsafe trait KernelParam: Copy {}
 
 macro_rules! param {
@@ -92,17 +93,37 @@ impl Function {
     /// - Every address the kernel computes from them must be valid for what it does there until it has finished:
     ///   [`Stream::retain`] what owns the memory.
     /// - The kernel must not write what Rust code holds references to.
-    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a way
+    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a
+    /// way
     ///   to give up.
     ///
     /// # Errors
-    /// Invalid usage if the shape does not fit the kernel or the device; what the driver says, including failures of
+    /// Invalid usage if the shape does not fit the kernel or the device; a driver error, including failures of
     /// earlier work.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
         config: &LaunchConfig,
         args: &[KernelArg<'_>],
+    ) -> Result<()> {
+        // SAFETY: the caller's promises are those that are asked for, with nothing to keep.
+        unsafe { self.launch_keeping(stream, config, args, []) }
+    }
+
+    /// As [`launch`](Self::launch), and the stream [retains](Stream::retain) each of `keep` for the kernel. Prefer this
+    /// to two calls: another thread cannot end a capture in between.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch); addresses may be kept valid by `keep`.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch), and for [`Stream::retain`].
+    pub unsafe fn launch_keeping(
+        &self,
+        stream: &Stream,
+        config: &LaunchConfig,
+        args: &[KernelArg<'_>],
+        keep: impl IntoIterator<Item = KeepAlive>,
     ) -> Result<()> {
         self.validate(config)?;
         let context = self.context();
@@ -122,19 +143,22 @@ impl Function {
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes: shared, cooperative } =
             *config;
         let (driver, f, queue, params) = (context.driver(), self.raw(), stream.raw(), params.as_mut_ptr());
-        let _entered = context.enter()?;
-        let result = if cooperative {
-            // SAFETY: function and stream are alive and of the current context; the caller vouches for the
-            // parameters, which the driver copies during the call.
-            unsafe {
-                call!(driver, cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params))
+        let enqueue = || {
+            if cooperative {
+                // SAFETY: function and stream are alive and of the current context; the caller vouches for the
+                // parameters, which the driver copies during the call.
+                unsafe {
+                    call!(driver, cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params))
+                }
+            } else {
+                let extra = std::ptr::null_mut();
+                // SAFETY: as above.
+                unsafe {
+                    call!(driver, cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params, extra))
+                }
             }
-        } else {
-            let extra = std::ptr::null_mut();
-            // SAFETY: as above.
-            unsafe { call!(driver, cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, queue, params, extra)) }
         };
-        context.noted(result)
+        stream.enqueue(keep, enqueue)
     }
 
     /// Whether `config` fits the kernel and the device. A launch checks it too; a plan can check it earlier.

@@ -1,9 +1,9 @@
 //! GPUs: the driver, its devices, and safe owners of everything made in them.
 //!
-//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`] what
-//! is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold data, and a
-//! [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory between devices and
-//! processes; [`Module`] and [`Function`] load and launch kernels.
+//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`]
+//! what is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold
+//! data, and a [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory
+//! between devices and processes; [`Module`] and [`Function`] load and launch kernels.
 //!
 //! - **Lifetime.** Asynchronous calls take what keeps memory alive, and the stream retains it until the work is done.
 //!   `Drop` never waits, panics or unmaps what running work uses: it leaves the rest to [`Context::reap`].
@@ -13,6 +13,7 @@
 //! - **Threads.** Everything here is `Send + Sync` except guards, which belong to the thread that made them.
 
 mod buffer;
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -20,16 +21,23 @@ mod dmabuf;
 mod driver;
 mod event;
 mod graph;
+mod handle;
 pub mod ipc;
 mod jit;
+mod keep;
 mod launch;
+mod link;
 mod module;
+mod order;
+mod outcomes;
 mod pinned;
 mod pod;
 mod pointer;
+mod query;
 mod reaper;
 mod select;
 mod slice;
+mod slots;
 mod staging;
 mod status;
 mod stream;
@@ -46,6 +54,7 @@ pub use dmabuf::DmaBuf;
 pub use driver::{Driver, Hooks, Provenance};
 pub use event::Event;
 pub use graph::{CaptureMode, GraphExec};
+pub use keep::KeepAlive;
 pub use launch::{KernelArg, KernelParam, LaunchConfig, arg};
 pub use module::{Function, FunctionAttributes, Module};
 pub use pinned::{HostRegistration, PinnedBuffer};
@@ -54,4 +63,4 @@ pub use pointer::{MemoryKind, PointerInfo};
 pub use select::SoftwareTable;
 pub use slice::DeviceSlice;
 pub use status::is_sticky;
-pub use stream::{KeepAlive, Stream};
+pub use stream::Stream;

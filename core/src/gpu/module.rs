@@ -12,8 +12,8 @@ use cuda_driver_sys::{
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
-use super::jit::JitLog;
-use crate::error::{Error, ErrorKind, Result};
+use super::jit::{JitLog, explain};
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
 /// Loaded PTX. Cheap to clone; unloaded when the last clone and the last [`Function`] are gone.
@@ -23,7 +23,7 @@ pub struct Module {
 }
 
 #[derive(Debug)]
-pub(super) struct ModuleInner {
+struct ModuleInner {
     raw: CUmodule,
     context: Context,
 }
@@ -35,7 +35,7 @@ unsafe impl Sync for ModuleInner {}
 
 /// The modules of one context that can be found again.
 #[derive(Default)]
-pub(super) struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
+struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
 
 impl Module {
     /// Compiles and loads `ptx`.
@@ -72,10 +72,10 @@ impl Module {
     /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
     ///
     /// # Errors
-    /// What `text` says; as for [`Module::load_ptx`].
+    /// An error of `text`; otherwise as for [`Module::load_ptx`].
     pub fn load_cached(context: &Context, key: &str, text: impl FnOnce() -> Result<String>) -> Result<Self> {
-        // Held while loading, so that nobody else loads the same.
-        let mut modules = lock(&context.inner.modules.0);
+        // Held while loading, so that no other thread loads the same text.
+        let mut modules = lock(&context.slot::<ModuleCache>().0);
         if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
             return Ok(Self { inner });
         }
@@ -88,7 +88,7 @@ impl Module {
     /// The kernel `name`, ready to launch: its code is loaded now, not at the first launch.
     ///
     /// # Errors
-    /// Invalid usage if there is none of this name; what the driver says.
+    /// Invalid usage if there is none of this name; a driver error.
     pub fn function(&self, name: &str) -> Result<Function> {
         let context = &self.inner.context;
         let driver = context.driver();
@@ -112,7 +112,7 @@ impl Module {
     /// Address and bytes of the module's global variable `name`.
     ///
     /// # Errors
-    /// Invalid usage if there is none of this name; what the driver says.
+    /// Invalid usage if there is none of this name; a driver error.
     pub fn global(&self, name: &str) -> Result<(CUdeviceptr, usize)> {
         let context = &self.inner.context;
         let driver = context.driver();
@@ -150,7 +150,7 @@ impl Drop for ModuleInner {
     }
 }
 
-/// What a kernel needs, as compiled for the device.
+/// The resources that a kernel needs, as compiled for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionAttributes {
     /// The largest block it can be launched with, in threads.
@@ -185,7 +185,7 @@ unsafe impl Send for FunctionInner {}
 // SAFETY: the handle never changes; the rest is immutable or behind a mutex.
 unsafe impl Sync for FunctionInner {}
 
-/// What a launch is checked against.
+/// Limits of the device that every launch is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceLimits {
     pub(super) sm_count: u32,
@@ -205,7 +205,7 @@ impl Function {
             unsafe { call!(context.driver(), cuFuncGetAttribute(&raw mut value, attribute, raw)) }?;
             Ok::<_, Error>(u32::try_from(value).unwrap_or(0))
         };
-        // Asking for what only compiled code knows makes a lazily loading driver load it.
+        // These attributes exist only for compiled code, so asking for them makes a lazily loading driver load it.
         let attributes = FunctionAttributes {
             max_threads_per_block: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             registers: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
@@ -237,7 +237,7 @@ impl Function {
         &self.inner.name
     }
 
-    /// What it needs.
+    /// The resources it needs.
     pub fn attributes(&self) -> FunctionAttributes {
         self.inner.attributes
     }
@@ -255,7 +255,7 @@ impl Function {
     /// Lets launches ask for up to `bytes` of dynamic shared memory. Needed above 48 KiB.
     ///
     /// # Errors
-    /// Invalid usage if the device has not as much for a block; what the driver says.
+    /// Invalid usage if the device has not as much for a block; a driver error.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
         let have =
             self.inner.device.shared_per_block.saturating_sub(self.inner.attributes.static_shared_bytes);
@@ -274,7 +274,7 @@ impl Function {
     /// the largest grid that may meet at a grid barrier.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         if let Some((t, s, blocks)) = *lock(&self.inner.resident)
             && (t, s) == (threads, shared_bytes)
@@ -295,52 +295,5 @@ impl Function {
         let blocks = u32::try_from(per_sm).unwrap_or(0).saturating_mul(self.inner.device.sm_count);
         *lock(&self.inner.resident) = Some((threads, shared_bytes, blocks));
         Ok(blocks)
-    }
-}
-
-/// `error`, with the compiler's log and the first line of `ptx` it names.
-pub(super) fn explain(error: &Error, ptx: &str, log: &str) -> Error {
-    let mut message = error.message().to_owned();
-    if !log.is_empty() {
-        message.push_str("\n  the PTX compiler says: ");
-        message.push_str(&log.replace('\n', "\n  "));
-    }
-    if let Some((number, line)) = line_named(log).and_then(|n| Some((n, ptx.lines().nth(n.checked_sub(1)?)?)))
-    {
-        message.push_str(&format!("\n  line {number} is: {}", line.trim()));
-    }
-    Error::new(ErrorKind::Cuda, error.op(), message).with_code(error.code())
-}
-
-/// The number behind the first "line" in `log`.
-fn line_named(log: &str) -> Option<usize> {
-    log.match_indices("line ").find_map(|(at, word)| {
-        let rest = &log[at + word.len()..];
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..end].parse().ok()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_jit_failure_shows_log_and_line() {
-        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX").with_code(218);
-        let log = "ptxas application ptx input, line 2; error : unknown opcode 'addd'";
-        let shown = explain(&error, ".version 7.0\n  addd.u32 %r1;\n", log);
-        assert_eq!(shown.code(), 218);
-        assert!(shown.message().contains("unknown opcode 'addd'"), "{shown}");
-        assert!(shown.message().ends_with("line 2 is: addd.u32 %r1;"), "{shown}");
-    }
-
-    #[test]
-    fn a_log_without_a_line_or_beyond_the_text_is_shown_alone() {
-        assert_eq!(line_named("no number on this line "), None);
-        assert_eq!(line_named("outline of line 17"), Some(17));
-        let error = Error::new(ErrorKind::Cuda, "cuModuleLoadDataEx", "invalid PTX");
-        assert!(!explain(&error, "one\n", "line 9").message().contains(" is: "));
-        assert!(!explain(&error, "one\n", "line 0").message().contains(" is: "));
     }
 }

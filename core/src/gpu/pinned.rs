@@ -12,8 +12,8 @@ use cuda_driver_sys::{
 
 use super::context::Context;
 use super::driver::call;
+use super::keep::KeepAlive;
 use super::slice::{DeviceSlice, resolve};
-use super::stream::KeepAlive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
 
@@ -38,7 +38,7 @@ impl PinnedBuffer {
     /// `len` bytes, page-aligned.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes; what the driver says, for example that no more memory can be locked.
+    /// Invalid usage for zero bytes; a driver error, for example that no more memory can be locked.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::usage("PinnedBuffer", "a buffer of zero bytes cannot be allocated"));
@@ -115,7 +115,7 @@ impl Drop for PinnedBuffer {
     }
 }
 
-/// Host memory of somebody else, page-locked and mapped for devices until this is dropped.
+/// Host memory of another owner, page-locked and mapped for devices until this is dropped.
 #[derive(Debug)]
 pub struct HostRegistration {
     host: NonNull<u8>,
@@ -138,7 +138,7 @@ impl HostRegistration {
     /// no Rust reference to it may exist while they may.
     ///
     /// # Errors
-    /// Invalid usage for no bytes; what the driver says, for example that part of it is registered already.
+    /// Invalid usage for no bytes; a driver error, for example that part of it is registered already.
     pub unsafe fn new(context: &Context, host: *mut u8, len: usize, keep: KeepAlive) -> Result<Self> {
         let Some(host) = NonNull::new(host).filter(|_| len > 0) else {
             return Err(Error::usage("HostRegistration", "there is no memory to register"));

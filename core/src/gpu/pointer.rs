@@ -1,4 +1,4 @@
-//! What an address is: whose memory, how large, and how it can be shared.
+//! Questions about an address: where its memory is, how large the allocation is, and how it can be shared.
 
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use cuda_driver_sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult};
 
 use super::context::Context;
 use super::driver::call;
-use super::vmm::HandleTypes;
+use super::handle::HandleTypes;
 use crate::error::Result;
 
 /// Where memory is.
@@ -23,7 +23,7 @@ pub enum MemoryKind {
     Unregistered,
 }
 
-/// What the driver knows about an address.
+/// The driver's knowledge of an address.
 #[derive(Clone, Copy, Debug)]
 pub struct PointerInfo {
     /// Where it is.
@@ -46,7 +46,7 @@ impl PointerInfo {
     /// Asks about `ptr`, any address of this process.
     ///
     /// # Errors
-    /// What the driver says beyond not knowing the address, which is [`MemoryKind::Unregistered`].
+    /// A driver error. An address that the driver does not know is no error, but [`MemoryKind::Unregistered`].
     pub fn of(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
         let _entered = context.enter()?;
         let get = |attribute| attribute_of(context, attribute, ptr);

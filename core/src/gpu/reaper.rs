@@ -1,32 +1,35 @@
-//! What a `Drop` could not finish: work still running on a dropped stream, and memory that such work may still use.
+//! Deferred cleanup: streams dropped with unfinished work, and memory that such work may still use.
 //!
 //! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream this library knows in it is idle; for host memory, which all devices may use, while
-//! all contexts are. Otherwise they are kept here and run at a
-//! later call: when a stream or buffer is made, a module loaded, a stream synchronised. Entries hold the context, so it
-//! outlives them; the driver finds it again when the device's context is made anew.
+//! the context is *quiet*: every stream that this library knows in it is idle. Host memory, which all devices may use,
+//! is freed only while all contexts are quiet. Otherwise the cleanup is queued here and runs in a later call: when a
+//! stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
+//! them; [`Context::new`] finds it again.
 
 use std::ptr;
 use std::sync::Weak;
 
-use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
+use cuda_driver_sys::{CUevent, CUstream};
 
 use super::context::{Context, RelaxedCapture};
 use super::driver::{Driver, call};
-use super::stream::{KeepAlive, StreamInner};
+use super::keep::KeepAlive;
+use super::query::{is_idle, is_reached};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The unfinished business of one context.
 #[derive(Default)]
-pub(super) struct Reaper {
+struct Reaper {
     state: Mutex<State>,
-    /// Entries in `retired` and `disposals`, so that looking costs one load.
+    /// Items that graphs held. The driver may add one on a thread of its own: never call the driver under this lock.
+    released: Mutex<Vec<Released>>,
+    /// Number of entries in `retired`, `disposals` and `released`: looking for work costs one load.
     waiting: AtomicUsize,
 }
 
-/// Under one lock, so that a stream is always seen in one of the lists while it may have work. Only queries are made
-/// while it is held; nothing is dropped.
+/// One lock for all lists, so that a stream that may have work is always seen in one of them. Only queries are made
+/// under it; nothing is dropped.
 #[derive(Default)]
 struct State {
     streams: Vec<Watched>,
@@ -34,10 +37,16 @@ struct State {
     disposals: Vec<Disposal>,
 }
 
+/// The owner of a stream.
+pub(super) trait Sweep: Send + Sync {
+    /// Drops what the stream retains, if it is idle. The context is current.
+    fn sweep(&self);
+}
+
 /// A stream in use.
 struct Watched {
     raw: CUstream,
-    stream: Weak<StreamInner>,
+    stream: Weak<dyn Sweep>,
 }
 
 // SAFETY: `raw` is an opaque handle that the driver accepts on any thread; the rest is Send.
@@ -50,7 +59,7 @@ pub(super) struct Retired {
     /// Destroyed when its work is done, if `owned`.
     pub(super) stream: CUstream,
     pub(super) owned: bool,
-    /// For a stream that is not ours and may vanish: what to query instead of the stream.
+    /// Queried instead of a stream that is not ours, which its owner may destroy.
     pub(super) event: Option<CUevent>,
     pub(super) kept: Vec<KeepAlive>,
 }
@@ -58,9 +67,30 @@ pub(super) struct Retired {
 // SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
 unsafe impl Send for Retired {}
 
+/// An item that a graph held, and the context it belongs to, which therefore outlives it.
+pub(super) struct Released {
+    context: Context,
+    #[expect(dead_code, reason = "held, not read: until the graph and its launches are gone")]
+    what: KeepAlive,
+}
+
+impl Released {
+    pub(super) fn new(context: &Context, what: KeepAlive) -> Self {
+        Self { context: context.clone(), what }
+    }
+
+    /// Queues the item for the next [`Context::reap`]. Neither calls the driver nor drops anything.
+    pub(super) fn defer(self) {
+        let context = self.context.clone();
+        let reaper = context.slot::<Reaper>();
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        lock(&reaper.released).push(self);
+    }
+}
+
 struct Disposal {
     context: Context,
-    /// Any device may be using it: all contexts must be quiet.
+    /// Whether any device may be using it, so that all contexts must be quiet.
     portable: bool,
     action: Action,
     then: Option<Box<dyn FnOnce() + Send>>,
@@ -70,12 +100,12 @@ struct Disposal {
 pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
 
 impl Context {
-    /// Drops what idle streams retain, and frees what earlier `Drop`s had to leave, as far as that needs no waiting.
-    /// Never fails; never waits. Allocating and loading do it first.
+    /// Drops what idle streams retain, and runs the cleanup that earlier `Drop`s deferred, as far as that needs no
+    /// waiting. Never fails and never waits. Calls that allocate or load do this first.
     pub fn reap(&self) {
         if let Ok(_entered) = self.enter() {
-            // Upgraded under the lock, swept and dropped outside: both may take it.
-            let state = lock(&self.inner.reaper.state);
+            // Sweeping and dropping may take the lock, so they happen outside it.
+            let state = lock(&self.slot::<Reaper>().state);
             let streams: Vec<_> =
                 state.streams.iter().filter_map(|watched| watched.stream.upgrade()).collect();
             drop(state);
@@ -84,10 +114,16 @@ impl Context {
         self.reap_waiting();
     }
 
-    /// The second half of [`Context::reap`], which costs one load if there is nothing.
+    /// Runs deferred cleanup: the second half of [`Context::reap`]. Costs one load if there is none.
     pub(super) fn reap_waiting(&self) {
-        let reaper = &self.inner.reaper;
-        if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() || self.is_lost() {
+        let reaper = self.slot::<Reaper>();
+        if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() {
+            return;
+        }
+        let released = std::mem::take(&mut *lock(&reaper.released));
+        reaper.waiting.fetch_sub(released.len(), Ordering::Relaxed);
+        drop(released);
+        if self.is_lost() {
             return;
         }
         let Ok(_entered) = self.enter() else { return };
@@ -106,9 +142,9 @@ impl Context {
         }
     }
 
-    /// How many things wait for their work to finish before they can be freed.
+    /// Number of items whose cleanup waits for work to finish.
     pub fn unreaped(&self) -> usize {
-        self.inner.reaper.waiting.load(Ordering::Relaxed)
+        self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }
 
     /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
@@ -116,7 +152,7 @@ impl Context {
         self.dispose_of(Disposal { context: self.clone(), portable: false, action, then: None });
     }
 
-    /// As [`Context::dispose`], for what every device may be using.
+    /// As [`Context::dispose`], for memory that every device may be using.
     pub(super) fn dispose_portable(&self, action: Action) {
         self.dispose_of(Disposal { context: self.clone(), portable: true, action, then: None });
     }
@@ -128,7 +164,7 @@ impl Context {
 
     fn dispose_of(&self, disposal: Disposal) {
         if self.driver().forked() {
-            // The parent owns it; the child's copy of the handle means nothing.
+            // The parent process owns it; the handle means nothing in the child.
             std::mem::forget(disposal);
             return;
         }
@@ -139,48 +175,51 @@ impl Context {
         }
         let everywhere = !disposal.portable || self.others_are_quiet();
         let entered = self.enter();
-        let mut state = lock(&self.inner.reaper.state);
+        let reaper = self.slot::<Reaper>();
+        let mut state = lock(&reaper.state);
         if everywhere && entered.is_ok() && state.is_quiet(self) {
             drop(state);
             self.run(disposal.action, disposal.then);
         } else {
-            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.disposals.push(disposal);
         }
     }
 
-    /// Whether every other context that this library knows is quiet. One after the other: no two are locked at a time.
+    /// Whether every other context that this library knows is quiet. Locks one context at a time.
     fn others_are_quiet(&self) -> bool {
-        let known: Vec<_> = lock(self.driver().contexts()).values().filter_map(Weak::upgrade).collect();
-        let mut others = known.into_iter().map(|inner| Self { inner }).filter(|other| other != self);
+        let mut others = Self::all(self.driver()).into_iter().filter(|other| other != self);
         others.all(|other| {
             let Ok(_entered) = other.enter() else { return false };
-            let quiet = lock(&other.inner.reaper.state).is_quiet(&other);
+            let quiet = lock(&other.slot::<Reaper>().state).is_quiet(&other);
             quiet || other.is_lost()
         })
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
-    pub(super) fn watch(&self, raw: CUstream, stream: Weak<StreamInner>) {
-        lock(&self.inner.reaper.state).streams.push(Watched { raw, stream });
+    pub(super) fn watch(&self, raw: CUstream, stream: Weak<dyn Sweep>) {
+        lock(&self.slot::<Reaper>().state).streams.push(Watched { raw, stream });
     }
 
     /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
-    pub(super) fn unwatch(&self, stream: &StreamInner, retired: Option<Retired>) {
-        let mut state = lock(&self.inner.reaper.state);
-        if let Some(at) = state.streams.iter().position(|watched| ptr::eq(watched.stream.as_ptr(), stream)) {
+    pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<Retired>) {
+        let reaper = self.slot::<Reaper>();
+        let mut state = lock(&reaper.state);
+        let known = |watched: &Watched| ptr::addr_eq(watched.stream.as_ptr(), stream);
+        if let Some(at) = state.streams.iter().position(known) {
             state.streams.swap_remove(at);
         }
         if let Some(retired) = retired {
-            self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.retired.push(retired);
         }
     }
 
-    /// Has a stream that was never watched cleaned up later.
+    /// Queues a stream that was never watched for cleanup.
     pub(super) fn retire(&self, retired: Retired) {
-        self.inner.reaper.waiting.fetch_add(1, Ordering::Relaxed);
-        lock(&self.inner.reaper.state).retired.push(retired);
+        let reaper = self.slot::<Reaper>();
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        lock(&reaper.state).retired.push(retired);
     }
 
     fn run(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
@@ -212,14 +251,14 @@ impl State {
                 Err(error) => {
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(self.retired.swap_remove(at));
-                    context.inner.reaper.waiting.fetch_sub(1, Ordering::Relaxed);
+                    context.slot::<Reaper>().waiting.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
         done
     }
 
-    /// What can be freed now; `everywhere` says that all other contexts are quiet, too.
+    /// Takes the entries that can be freed now. Pass `everywhere` if all other contexts are quiet, too.
     fn take_ready(&mut self, context: &Context, everywhere: bool) -> Vec<Disposal> {
         if !self.is_quiet(context) {
             return Vec::new();
@@ -230,9 +269,10 @@ impl State {
 
 impl Retired {
     fn is_done(&self, driver: &Driver) -> Result<bool> {
-        let Some(event) = self.event else { return is_idle(driver, self.stream) };
-        // SAFETY: the event is ours until `release`.
-        answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
+        match self.event {
+            None => is_idle(driver, self.stream),
+            Some(event) => is_reached(driver, event),
+        }
     }
 
     fn release(self, driver: &Driver) {
@@ -244,36 +284,5 @@ impl Retired {
             // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
             driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
         }
-    }
-}
-
-/// Whether a live stream is idle; its context is current. During a capture it is not, and is not asked: a query would
-/// invalidate the capture.
-pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
-    if is_capturing(driver, stream)? {
-        return Ok(false);
-    }
-    // SAFETY: the caller vouches for the stream.
-    answer(driver, "cuStreamQuery", unsafe { call!(driver, raw cuStreamQuery(stream)) }?)
-}
-
-/// Whether a live stream is being captured; its context is current.
-pub(super) fn is_capturing(driver: &Driver, stream: CUstream) -> Result<bool> {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the caller vouches for the stream, and `status` is a live output.
-    match unsafe { call!(driver, raw cuStreamIsCapturing(stream, &raw mut status)) }? {
-        CUresult::CUDA_SUCCESS => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
-        // The legacy default stream while another stream is captured: not to be touched either.
-        CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
-        other => Err(driver.error("cuStreamIsCapturing", other)),
-    }
-}
-
-/// What a query's result means.
-pub(super) fn answer(driver: &Driver, function: &'static str, result: CUresult) -> Result<bool> {
-    match result {
-        CUresult::CUDA_SUCCESS => Ok(true),
-        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        other => Err(driver.error(function, other)),
     }
 }

@@ -18,10 +18,12 @@ impl Driver {
     ///
     /// `AQUEDUCT_DRIVER=cuda` takes the NVIDIA driver, from `AQUEDUCT_CUDA_LIBRARY` if that is set; `soft` takes the
     /// software device `soft`; `auto`, the default, takes the NVIDIA driver if it loads, initialises and has a device,
-    /// and the software device otherwise. `AQUEDUCT_FAULTS` puts faults around its calls. [`Driver::reason`] says which and why.
+    /// and the software device otherwise. `AQUEDUCT_FAULTS` puts faults around its calls. [`Driver::reason`] says which
+    /// driver was chosen and why.
     ///
     /// # Errors
-    /// An unknown `AQUEDUCT_DRIVER`; what the chosen driver says; for `auto`, what the NVIDIA driver says if no software device is linked.
+    /// An unknown `AQUEDUCT_DRIVER`; an error of the chosen driver; for `auto` without a software device, the error of
+    /// the NVIDIA driver.
     pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
         let env = Env::get()?;
         let library = env.cuda_library.as_ref().map(|path| path.to_string_lossy());

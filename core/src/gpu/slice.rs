@@ -6,15 +6,15 @@ use std::ops::{Bound, RangeBounds};
 use cuda_driver_sys::CUdeviceptr;
 
 use super::context::Context;
+use super::keep::KeepAlive;
 use super::pod::{Pod, bytes_of, bytes_of_mut};
-use super::stream::KeepAlive;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
 /// A range of device-accessible memory: device memory, a mapping of a peer's, or pinned host memory.
 ///
-/// It holds its owner, so asynchronous work on it is safe: the stream retains the slice. What the bytes are at any
-/// moment is not this type's business; devices and peers write them at will.
+/// It holds its owner, so asynchronous work on it is safe: the stream retains the owner. It promises nothing about the
+/// bytes, which devices and peers may write at any moment.
 #[derive(Clone)]
 pub struct DeviceSlice {
     ptr: CUdeviceptr,
@@ -57,7 +57,7 @@ impl DeviceSlice {
         &self.context
     }
 
-    /// That kernels of `context` can be given it, for `op`.
+    /// Checks, for `op`, that it can be given to kernels of `context`.
     pub(crate) fn check_context(&self, op: &'static str, context: &Context) -> Result<()> {
         if self.context == *context {
             return Ok(());
@@ -69,7 +69,7 @@ impl DeviceSlice {
         Err(Error::usage(op, message))
     }
 
-    /// What keeps the memory alive.
+    /// The owner that keeps the memory alive.
     pub fn keep_alive(&self) -> &KeepAlive {
         &self.keep
     }
@@ -86,17 +86,17 @@ impl DeviceSlice {
     /// Copies `data` to byte `offset` and waits until it is there.
     ///
     /// # Errors
-    /// Invalid usage if it does not fit; timeout; what the driver says.
+    /// Invalid usage if it does not fit; timeout; a driver error.
     pub fn upload<T: Pod>(&self, offset: usize, data: &[T], deadline: impl Into<Deadline>) -> Result<()> {
         let data = bytes_of(data);
         check(self.len, offset, data.len())?;
-        self.context.upload(self.ptr + offset as u64, data, deadline.into())
+        self.context.upload(self.ptr + offset as u64, data, &self.keep, deadline.into())
     }
 
     /// Copies what is at byte `offset` into `data`.
     ///
     /// # Errors
-    /// Invalid usage if there is not as much; timeout; what the driver says.
+    /// Invalid usage if there is not as much; timeout; a driver error.
     pub fn download<T: Pod>(
         &self,
         offset: usize,
@@ -105,15 +105,15 @@ impl DeviceSlice {
     ) -> Result<()> {
         let data = bytes_of_mut(data);
         check(self.len, offset, data.len())?;
-        self.context.download(data, self.ptr + offset as u64, deadline.into())
+        self.context.download(data, self.ptr + offset as u64, &self.keep, deadline.into())
     }
 
     /// Sets every byte to `value` and waits until that is done.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// Timeout, or a driver error.
     pub fn fill(&self, value: u8, deadline: impl Into<Deadline>) -> Result<()> {
-        self.context.fill(self.ptr, self.len, value, deadline.into())
+        self.context.fill(self.ptr, self.len, value, &self.keep, deadline.into())
     }
 }
 
@@ -129,7 +129,7 @@ impl fmt::Debug for DeviceSlice {
     }
 }
 
-/// That `offset .. offset + len` lies within `size` bytes.
+/// Checks that `offset .. offset + len` lies within `size` bytes.
 pub(super) fn check(size: usize, offset: usize, len: usize) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),

@@ -1,4 +1,4 @@
-//! What a `CUresult` means to a user: its name, its text, and what to do about it.
+//! Error messages for `CUresult` codes: the name, the driver's text, and a hint what to do about it.
 
 use std::ffi::{CStr, c_char};
 
@@ -42,7 +42,7 @@ pub fn is_sticky(code: i32) -> bool {
     STICKY.iter().any(|s| s.0.cast_signed() == code)
 }
 
-/// What to do about `result`, where there is something to say beyond the driver's own text.
+/// A hint what to do about `result`, where there is more to say than the driver's own text.
 fn hint(result: CUresult) -> Option<&'static str> {
     Some(match result {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {

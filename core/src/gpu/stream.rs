@@ -1,22 +1,24 @@
-//! Streams: order of work, waiting for it, and keeping alive what it uses.
+//! Streams: ordering work, waiting for it, and keeping alive everything it uses.
 
-use std::any::Any;
 use std::fmt;
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use cuda_driver_sys::{CUevent, CUstream, CUstream_flags};
 
+use super::capture::{self, CaptureStatus};
 use super::context::Context;
 use super::driver::call;
 use super::event::Event;
-use super::reaper::{Retired, is_capturing, is_idle};
-use crate::deadline::{Backoff, Deadline};
+use super::keep::KeepAlive;
+use super::outcomes::Outcomes;
+use super::query::{is_capturing, is_idle, poll_until};
+use super::reaper::{Retired, Sweep};
+use super::status::is_sticky;
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 use crate::sync::{Mutex, lock};
-
-/// Something that unfinished work uses and that therefore must not be dropped yet.
-pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// A queue of device work. Cheap to clone; clones are the same queue.
 ///
@@ -27,10 +29,14 @@ pub struct Stream {
     inner: Arc<StreamInner>,
 }
 
-pub(super) struct StreamInner {
+struct StreamInner {
     raw: CUstream,
     owned: bool,
+    /// Held from enqueuing work until everything it uses is kept. Recording an event, joining a capture and ending one
+    /// take it too, so they never fall in between.
+    order: Mutex<()>,
     kept: Mutex<Kept>,
+    outcomes: Outcomes,
     context: Context,
 }
 
@@ -39,23 +45,21 @@ unsafe impl Send for StreamInner {}
 // SAFETY: the driver serialises concurrent calls on one stream; our own state is behind a mutex.
 unsafe impl Sync for StreamInner {}
 
-/// The retire list, in two halves: what was retained before the event, and since.
+/// Retained items in two halves: `closed` before its event, `open` since.
 #[derive(Default)]
 struct Kept {
     open: Vec<KeepAlive>,
     closed: Option<(Event, Vec<KeepAlive>)>,
-    /// While a capture is on: what the graph will own instead.
-    captured: Option<Vec<KeepAlive>>,
 }
 
-/// How many retained things make it worth asking whether the earlier ones are free.
+/// Number of retained items that makes it worth asking whether earlier ones are free.
 const BATCH: usize = 32;
 
 impl Stream {
     /// A new stream that does not synchronise with the legacy default stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn new(context: &Context) -> Result<Self> {
         context.reap();
         let _entered = context.enter()?;
@@ -76,8 +80,11 @@ impl Stream {
     }
 
     fn make(context: &Context, raw: CUstream, owned: bool) -> Self {
-        let inner = Arc::new(StreamInner { raw, owned, kept: Mutex::default(), context: context.clone() });
-        context.watch(raw, Arc::downgrade(&inner));
+        let (order, kept, outcomes) = (Mutex::default(), Mutex::default(), Outcomes::default());
+        let context = context.clone();
+        let inner = Arc::new(StreamInner { raw, owned, order, kept, outcomes, context });
+        let sweep: Weak<dyn Sweep> = Arc::<StreamInner>::downgrade(&inner);
+        inner.context.watch(raw, sweep);
         Self { inner }
     }
 
@@ -91,26 +98,17 @@ impl Stream {
         &self.inner.context
     }
 
-    /// Keeps `what` alive until all work enqueued so far is done. Under [`GraphExec::capture`](super::GraphExec::capture)
-    /// that is as long as the graph lives; under a capture that somebody else began on a wrapped stream, for ever.
+    /// Keeps `what` alive until all work enqueued so far is done. While the stream is being captured, no matter who
+    /// began the capture, the graph holds `what` until the graph, everything instantiated from it and all launches are
+    /// gone.
     ///
-    /// Call it after enqueuing the work. It never waits. Do not retain the stream itself: it would never be dropped.
+    /// Call it after enqueuing the work. It never waits for work. Do not retain the stream itself: it would never be
+    /// dropped.
     ///
     /// # Errors
-    /// What the driver says; `what` is kept in any case.
+    /// A driver error; `what` is kept in any case.
     pub fn retain(&self, what: KeepAlive) -> Result<()> {
-        if !self.inner.owned && !self.is_recording() && self.is_capturing()? {
-            // The owner of the stream captures it: their graph may run this work at any later time, and it cannot be
-            // told to hold anything.
-            log::debug!("kept for ever, because the stream is being captured by its owner");
-            std::mem::forget(what);
-            return Ok(());
-        }
-        let mut done = Vec::new();
-        let result = lock(&self.inner.kept).retain(self, what, &mut done);
-        // Dropped outside the lock: a buffer's Drop looks at every stream.
-        drop(done);
-        result
+        self.retain_all([what])
     }
 
     /// [`retain`](Self::retain) for each of `what`, also if one of them is an error: the first one is returned.
@@ -118,87 +116,111 @@ impl Stream {
     /// # Errors
     /// As for [`retain`](Self::retain).
     pub fn retain_all(&self, what: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
-        what.into_iter().map(|one| self.retain(one)).fold(Ok(()), Result::and)
+        self.enqueue(what, || Ok(()))
+    }
+
+    /// Calls `work`, which enqueues something on this stream with the context current, and keeps `what` alive for it.
+    /// Events recorded on the stream by other threads, and the end of a capture, come before both or after both.
+    pub(super) fn enqueue(
+        &self,
+        what: impl IntoIterator<Item = KeepAlive>,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
+        let mut done = Vec::new();
+        let _order = lock(&self.inner.order);
+        self.inner.outcomes.begin_work();
+        context.noted(work())?;
+        context.noted(self.inner.keep(what.into_iter(), &mut done))
+    }
+
+    /// Calls `change`, which begins or ends a capture of this stream with the context current, while no other thread
+    /// is between enqueuing work on it and keeping what that work uses.
+    pub(super) fn exclusively<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _order = lock(&self.inner.order);
+        change()
+    }
+
+    /// Has waits for this stream ask `outcome`, once its work is done, whether that work gave up a wait. Call it after
+    /// enqueuing work that waits for a peer. Work captured into a graph takes it along.
+    pub(crate) fn depend_on(&self, outcome: &Arc<dyn Outcome>) {
+        self.inner.outcomes.add(outcome);
+    }
+
+    pub(super) fn outcomes(&self) -> &Outcomes {
+        &self.inner.outcomes
     }
 
     /// Whether all work enqueued so far is done. During a capture it is not.
     ///
     /// # Errors
-    /// A failure of the work itself, or what the driver says.
+    /// A failure of the work itself, or why kernels gave up a wait; a driver error.
     pub fn is_idle(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
-        context.noted(is_idle(context.driver(), self.raw()))
+        let idle = context.noted(is_idle(context.driver(), self.raw()))?;
+        if idle {
+            self.inner.outcomes.settle("is_idle")?;
+        }
+        Ok(idle)
     }
 
     /// Waits until all work enqueued so far is done.
     ///
+    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a port
+    /// fails. The driver calls that done; here it is an error, returned until new work is enqueued, and the data that the
+    /// kernels were to move may not be there.
+    ///
     /// # Errors
-    /// Timeout, leaving the work running; a failure of the work itself; invalid usage during a capture.
+    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage during a
+    /// capture.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.is_capturing()? {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
         }
-        poll_until("synchronize", "a stream", deadline.into(), || self.is_idle())?;
-        let _entered = self.context().enter()?;
+        let context = self.context();
+        let _entered = context.enter()?;
+        let idle = || context.noted(is_idle(context.driver(), self.raw()));
+        poll_until("synchronize", "a stream", deadline.into(), idle)?;
         self.inner.sweep();
-        self.context().reap_waiting();
-        Ok(())
+        context.reap_waiting();
+        self.inner.outcomes.settle("synchronize")
     }
 
     /// Whether a capture into a graph is on, here or started by the stream's owner.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn is_capturing(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
         context.noted(is_capturing(context.driver(), self.raw()))
     }
-
-    /// Lets later work of this stream begin only after the work `event` was recorded behind.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn wait_event(&self, event: &Event) -> Result<()> {
-        let context = self.context();
-        let _entered = context.enter()?;
-        // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
-        context.noted(unsafe { call!(context.driver(), cuStreamWaitEvent(self.raw(), event.raw(), 0)) })
-    }
-
-    fn is_recording(&self) -> bool {
-        lock(&self.inner.kept).captured.is_some()
-    }
-
-    /// From now on retained things belong to the capture.
-    pub(super) fn begin_keeping(&self) {
-        lock(&self.inner.kept).captured = Some(Vec::new());
-    }
-
-    /// What was retained since [`Stream::begin_keeping`].
-    pub(super) fn end_keeping(&self) -> Vec<KeepAlive> {
-        lock(&self.inner.kept).captured.take().unwrap_or_default()
-    }
 }
 
 impl Kept {
-    fn retain(&mut self, stream: &Stream, what: KeepAlive, done: &mut Vec<KeepAlive>) -> Result<()> {
-        if let Some(captured) = &mut self.captured {
-            captured.push(what);
-            return Ok(());
-        }
+    /// Adds `what`, and moves items that need not be kept any longer to `done`. Pass `closing` if events may be
+    /// recorded on the stream.
+    fn add(
+        &mut self,
+        stream: &StreamInner,
+        what: KeepAlive,
+        closing: bool,
+        done: &mut Vec<KeepAlive>,
+    ) -> Result<()> {
         // An event that releases `open` will be recorded later than this: being on it once is enough.
         let recent = self.open.len().saturating_sub(BATCH);
         if self.open[recent..].iter().any(|kept| Arc::ptr_eq(kept, &what)) {
             return Ok(());
         }
         self.open.push(what);
-        if self.open.len() < BATCH || stream.is_capturing()? {
+        if self.open.len() < BATCH || !closing {
             return Ok(());
         }
         let event = match self.closed.take() {
-            None => Event::new(stream.context())?,
+            None => Event::new(&stream.context)?,
             Some((event, batch)) => match event.is_done() {
                 Ok(true) => {
                     done.extend(batch);
@@ -210,7 +232,8 @@ impl Kept {
                 }
             },
         };
-        event.record(stream)?;
+        // SAFETY: the stream is alive.
+        unsafe { event.record_raw(stream.raw) }?;
         self.closed = Some((event, std::mem::take(&mut self.open)));
         Ok(())
     }
@@ -221,32 +244,58 @@ impl Kept {
 
     fn into_all(self) -> Vec<KeepAlive> {
         let mut all = self.open;
-        all.extend(self.captured.into_iter().flatten());
         all.extend(self.closed.into_iter().flat_map(|(_, batch)| batch));
         all
     }
 }
 
 impl StreamInner {
-    /// Drops what was retained, if the stream is idle; the context is current.
-    pub(super) fn sweep(&self) {
+    /// Keeps `what` for the work just enqueued, with `order` held and the context current.
+    fn keep(&self, what: impl Iterator<Item = KeepAlive>, done: &mut Vec<KeepAlive>) -> Result<()> {
+        let mut what = what.peekable();
+        if what.peek().is_none() {
+            return Ok(());
+        }
+        let closing = match capture::status(self.context.driver(), self.raw) {
+            Ok(CaptureStatus::Active) if capture::hold(&self.context, self.raw, &mut what)? => return Ok(()),
+            Ok(status) => matches!(status, CaptureStatus::None),
+            // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.
+            Err(error) if is_sticky(error.code()) => false,
+            // The work may be captured, and nobody knows into which graph.
+            Err(error) => {
+                what.for_each(std::mem::forget);
+                return Err(error);
+            }
+        };
         let mut kept = lock(&self.kept);
-        // Asked under the lock: what is on the list was retained after its work, which is therefore done.
+        what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and)
+    }
+
+    /// Records an event behind everything enqueued, for a stream that its owner may destroy. Records none while the
+    /// stream is being captured: the event would be part of the graph.
+    fn mark(&self) -> Result<Option<CUevent>> {
+        if !matches!(capture::status(self.context.driver(), self.raw)?, CaptureStatus::None) {
+            return Ok(None);
+        }
+        let event = Event::new(&self.context)?;
+        // SAFETY: the stream is alive.
+        unsafe { event.record_raw(self.raw) }?;
+        Ok(Some(event.into_raw()))
+    }
+}
+
+impl Sweep for StreamInner {
+    fn sweep(&self) {
+        let mut kept = lock(&self.kept);
+        // Every item on the list was retained after its work. So if the stream is idle now, under the lock, that work
+        // is done.
         if kept.is_empty() || !is_idle(self.context.driver(), self.raw).unwrap_or(false) {
             return;
         }
         let done = std::mem::take(&mut *kept);
-        // A buffer's Drop looks at every stream: not under the lock.
+        // Dropped outside the lock, because a buffer's Drop looks at every stream.
         drop(kept);
         drop(done);
-    }
-
-    /// An event behind everything enqueued, for a stream that may vanish.
-    fn mark(&self) -> Result<CUevent> {
-        let event = Event::new(&self.context)?;
-        // SAFETY: both are alive.
-        unsafe { call!(self.context.driver(), cuEventRecord(event.raw(), self.raw)) }?;
-        Ok(event.into_raw())
     }
 }
 
@@ -256,7 +305,7 @@ impl Drop for StreamInner {
         let context = self.context.clone();
         let driver = context.driver();
         let Ok(_entered) = context.enter() else {
-            // A forked child, or the process is exiting: nothing can be known or done.
+            // In a forked child, or at process exit, nothing can be known or done.
             std::mem::forget(kept);
             return;
         };
@@ -269,24 +318,36 @@ impl Drop for StreamInner {
                 }
                 drop(kept);
             }
-            Ok(false) => match if self.owned { Ok(None) } else { self.mark().map(Some) } {
-                Ok(event) => {
-                    let (stream, owned) = (self.raw, self.owned);
-                    let kept = kept.into_all();
-                    context.unwatch(
-                        self,
-                        Some(Retired { context: context.clone(), stream, owned, event, kept }),
-                    );
+            Ok(false) if self.owned => {
+                let (context, kept) = (context.clone(), kept.into_all());
+                let retired = Retired { context, stream: self.raw, owned: true, event: None, kept };
+                self.context.unwatch(self, Some(retired));
+            }
+            // The owner may destroy the stream from now on, so only an event can be queried.
+            Ok(false) => match self.mark() {
+                Ok(event @ Some(_)) => {
+                    let (context, kept) = (context.clone(), kept.into_all());
+                    let retired = Retired { context, stream: self.raw, owned: false, event, kept };
+                    self.context.unwatch(self, Some(retired));
+                }
+                Ok(None) => {
+                    context.unwatch(self, None);
+                    if !kept.is_empty() {
+                        log::warn!(
+                            "a wrapped stream was dropped while its owner captures it: what it used before the \
+                             capture is never freed; drop it before or after"
+                        );
+                        std::mem::forget(kept);
+                    }
                 }
                 Err(error) => {
-                    // The stream is its owner's and may vanish: it cannot be asked any more.
                     context.unwatch(self, None);
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(kept);
                 }
             },
             Err(error) => {
-                // Nothing in a lost context can be known to be done.
+                // In a lost context no work can be known to be done.
                 context.unwatch(self, None);
                 std::mem::forget(kept);
                 driver.note_drop(Err(context.note(error)));
@@ -304,19 +365,4 @@ impl fmt::Debug for Stream {
             .field("context", context)
             .finish_non_exhaustive()
     }
-}
-
-/// Asks `done` until it says so.
-pub(super) fn poll_until(
-    op: &'static str,
-    what: &str,
-    deadline: Deadline,
-    mut done: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let mut backoff = Backoff::new();
-    while !done()? {
-        deadline.check(op, what)?;
-        backoff.pause(deadline);
-    }
-    Ok(())
 }

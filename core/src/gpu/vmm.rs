@@ -4,7 +4,7 @@
 //! each; the memory lives until the last holder in any process is gone, so a mapping survives its exporter.
 
 use std::ffi::{c_int, c_void};
-use std::ops::{BitOr, RangeBounds};
+use std::ops::RangeBounds;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -18,41 +18,13 @@ use cuda_driver_sys::{
 use super::context::Context;
 use super::device::Device;
 use super::driver::call;
-use super::ipc::FabricHandle;
+use super::handle::FabricHandle;
+pub use super::handle::HandleTypes;
+use super::keep::KeepAlive;
+use super::pointer::address_range;
 use super::slice::{DeviceSlice, resolve};
-use super::stream::KeepAlive;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
-
-/// The kinds of handle an allocation can be exported as: a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HandleTypes(u32);
-
-impl HandleTypes {
-    /// None: memory of this process only.
-    pub const NONE: Self = Self(0);
-    /// A file descriptor, for processes of this host.
-    pub const FD: Self = Self(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0);
-    /// 64 bytes, for processes of the NVLink domain.
-    pub const FABRIC: Self = Self(CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0);
-
-    /// Whether all of `other` are in it.
-    pub fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    pub(super) fn from_bits(bits: u64) -> Self {
-        Self(u32::try_from(bits).unwrap_or(0))
-    }
-}
-
-impl BitOr for HandleTypes {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
 
 /// Physical device memory, without an address: a reference to it, given back when dropped.
 #[derive(Debug)]
@@ -93,11 +65,11 @@ impl PhysicalAllocation {
         Ok(Self { raw, size, context: context.clone() })
     }
 
-    /// Imports `size` bytes exported by [`PhysicalAllocation::export_fd`] in any process of this host. The descriptor is
-    /// not consumed and not needed afterwards.
+    /// Imports `size` bytes exported by [`PhysicalAllocation::export_fd`] in any process of this host. The descriptor
+    /// is not consumed and not needed afterwards.
     ///
     /// # Errors
-    /// What the driver says, for example that the descriptor is none of its own.
+    /// A driver error, for example that the descriptor is none of its own.
     pub fn import_fd(context: &Context, fd: BorrowedFd<'_>, size: usize) -> Result<Self> {
         let handle = ptr::without_provenance_mut(fd.as_raw_fd() as usize);
         Self::import(
@@ -111,7 +83,7 @@ impl PhysicalAllocation {
     /// Imports `size` bytes exported by [`PhysicalAllocation::export_fabric`] on any host of the NVLink domain.
     ///
     /// # Errors
-    /// What the driver says, for example that there is no IMEX channel.
+    /// A driver error, for example that there is no IMEX channel.
     pub fn import_fabric(context: &Context, handle: &FabricHandle, size: usize) -> Result<Self> {
         let mut raw = CUmemFabricHandle { data: handle.0 };
         let raw: *mut CUmemFabricHandle = &raw mut raw;
@@ -137,7 +109,7 @@ impl PhysicalAllocation {
     /// A descriptor that other processes of this host can import. Close-on-exec.
     ///
     /// # Errors
-    /// What the driver says, for example that the allocation was not made exportable.
+    /// A driver error, for example that the allocation was not made exportable.
     pub fn export_fd(&self) -> Result<OwnedFd> {
         let mut fd: c_int = -1;
         let out: *mut c_int = &raw mut fd;
@@ -156,7 +128,7 @@ impl PhysicalAllocation {
     /// authenticated links only.
     ///
     /// # Errors
-    /// What the driver says, for example that the allocation was not made exportable so.
+    /// A driver error, for example that the allocation was not made exportable so.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
         let mut handle = CUmemFabricHandle { data: [0; 64] };
         let out: *mut CUmemFabricHandle = &raw mut handle;
@@ -176,17 +148,17 @@ impl PhysicalAllocation {
         self.size
     }
 
-    /// What it can be exported as.
+    /// The kinds of handle it can be exported as.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn handle_types(&self) -> Result<HandleTypes> {
         let mut prop = CUmemAllocationProp::default();
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
         // SAFETY: `prop` is a live output; the handle is held by `self`.
         unsafe { call!(driver, optional cuMemGetAllocationPropertiesFromHandle(&raw mut prop, self.raw)) }?;
-        Ok(HandleTypes(prop.requestedHandleTypes.0))
+        Ok(HandleTypes::of(prop.requestedHandleTypes))
     }
 
     /// The context it was made or imported in.
@@ -215,8 +187,8 @@ pub struct Mapping {
     size: usize,
     /// Those mapped so far; all of them once `new` has returned.
     parts: Vec<Arc<PhysicalAllocation>>,
-    /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device at
-    /// a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
+    /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
+    /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
     allowed: Mutex<Vec<CUdevice>>,
     context: Context,
 }
@@ -225,7 +197,7 @@ impl Mapping {
     /// Maps `parts`, readable and writable by `context`'s device.
     ///
     /// # Errors
-    /// Invalid usage if there are none or they are too large together; what the driver says.
+    /// Invalid usage if there are none or they are too large together; a driver error.
     pub fn new(context: &Context, parts: Vec<Arc<PhysicalAllocation>>) -> Result<Self> {
         let size = parts
             .iter()
@@ -255,7 +227,7 @@ impl Mapping {
     /// Lets `device` read and write it at the same address. Does nothing if it may already.
     ///
     /// # Errors
-    /// What the driver says, for example that the device cannot reach the memory.
+    /// A driver error, for example that the device cannot reach the memory.
     pub fn allow(&self, device: &Device) -> Result<()> {
         let mut allowed = lock(&self.allowed);
         if allowed.contains(&device.raw()) {
@@ -285,7 +257,7 @@ impl Mapping {
         self.size
     }
 
-    /// What is mapped, in order.
+    /// The mapped allocations, in order.
     pub fn parts(&self) -> &[Arc<PhysicalAllocation>] {
         &self.parts
     }
@@ -325,7 +297,7 @@ pub struct Chunk {
     pub base: CUdeviceptr,
     /// The bytes mapped there.
     pub size: usize,
-    /// What is mapped.
+    /// The mapped allocation.
     pub allocation: PhysicalAllocation,
 }
 
@@ -335,7 +307,7 @@ pub struct Chunk {
 /// be exported to export the range.
 ///
 /// # Errors
-/// What the driver says: plain allocations have no such pieces.
+/// A driver error: plain allocations have no such pieces.
 pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chunk>> {
     let end = ptr
         .checked_add(len as u64)
@@ -343,7 +315,7 @@ pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chu
     let mut chunks = Vec::new();
     let mut at = ptr;
     while at < end {
-        let (base, size) = super::pointer::address_range(context, at)?;
+        let (base, size) = address_range(context, at)?;
         chunks.push(Chunk { base, size, allocation: PhysicalAllocation::of_address(context, at, size)? });
         let next = base + size as u64;
         if next <= at {
@@ -357,7 +329,7 @@ pub fn chunks(context: &Context, ptr: CUdeviceptr, len: usize) -> Result<Vec<Chu
 fn properties(device: &Device, types: HandleTypes) -> Result<CUmemAllocationProp> {
     let mut prop = CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType(types.0),
+        requestedHandleTypes: types.raw(),
         location: location(device),
         ..CUmemAllocationProp::default()
     };

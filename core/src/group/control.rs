@@ -7,8 +7,8 @@
 //! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
-//! ([`pulse`](crate::net::pulse)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
-//! ([`failure`]).
+//! ([`heartbeat`](crate::net::heartbeat)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
+//! ([`failure`]). Who goes on after that is agreed over the same links ([`membership`](crate::group::membership)).
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
 //! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
@@ -16,9 +16,10 @@
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
+mod agree;
 mod deferred;
 mod failure;
-mod letters;
+mod mail;
 mod presence;
 mod service;
 
@@ -26,25 +27,39 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use letters::Address;
+pub(crate) use agree::Outcome;
 #[cfg(feature = "fuzzing")]
-pub(crate) use letters::fuzzing;
+pub(crate) use mail::fuzzing;
+pub(crate) use mail::{Address, Needs};
 pub(crate) use service::Service;
 
-use self::letters::Letters;
+use self::mail::Mail;
 use crate::abort::{Abort, AbortListener};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::fork::Creator;
 use crate::group::frames;
+use crate::group::membership::{Membership, Ranks};
+use crate::group::peer::PeerInfo;
 use crate::group::standing::{Standing, Waiters};
-use crate::group::subscriber::{Deferred, Subscribers};
-use crate::net::pulse::{Line, Watch};
+use crate::group::subscriber::{Deferred, Reaction, Subscribers};
+use crate::net::heartbeat::{Monitor, MonitoredLink};
 use crate::net::{Frame, Link};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long the reason of a broken link may be on its way.
 const NEWS: Duration = Duration::from_millis(500);
+
+/// What a rank brings along when it becomes a member.
+pub(crate) struct Member {
+    /// The switch that a failure of the group turns.
+    pub(crate) abort: Abort,
+    pub(crate) waiters: Arc<dyn Waiters>,
+    /// Those who take the frames that are not the group's own.
+    pub(crate) subscribers: Subscribers,
+    /// The group is being made as the next generation of another one, see [`Membership::new`].
+    pub(crate) succeeds: bool,
+}
 
 /// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
 pub(crate) struct Control {
@@ -66,9 +81,20 @@ pub(crate) struct Control {
 
 struct State {
     standing: Vec<Standing>,
-    lines: Vec<Vec<Line>>,
-    watch: Watch,
-    letters: Letters,
+    lines: Vec<Vec<MonitoredLink>>,
+    watch: Monitor,
+    /// Tells whether a path is silent enough to believe another rank that has lost its peer.
+    doubt: Monitor,
+    mail: Mail,
+    membership: Membership,
+    /// What every rank said about itself, once that is known.
+    peers: Arc<[PeerInfo]>,
+    /// Why others have given this rank up, once one has.
+    given_up: Option<String>,
+    /// Those who said so themselves: their links end because of that, and not with their processes.
+    given_up_by: Ranks,
+    /// Why this rank can be a member of no later group, once that is so.
+    outside: Option<String>,
     /// What was released on the service thread and is dropped on another one: freeing memory can wait for kernels, and
     /// the service thread is who ends those.
     released: Vec<Deferred>,
@@ -80,19 +106,19 @@ struct State {
 
 impl Control {
     /// `peer_timeout`: how long a peer may be silent, see [`CommunicatorConfig`](super::CommunicatorConfig::peer_timeout).
-    pub(crate) fn new(
-        rank: u32,
-        size: u32,
-        abort: Abort,
-        waiters: Arc<dyn Waiters>,
-        subscribers: Subscribers,
-        peer_timeout: Option<Duration>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(rank: u32, size: u32, member: Member, peer_timeout: Option<Duration>) -> Arc<Self> {
+        let Member { abort, waiters, subscribers, succeeds } = member;
         let state = State {
             standing: vec![Standing::Present; size as usize],
             lines: vec![Vec::new(); size as usize],
-            watch: Watch::new(peer_timeout),
-            letters: Letters::default(),
+            watch: Monitor::new(peer_timeout),
+            doubt: Monitor::new(peer_timeout.map(|timeout| timeout / 2)),
+            mail: Mail::default(),
+            membership: Membership::new(rank, (0..size).collect(), succeeds),
+            peers: Arc::default(),
+            given_up: None,
+            given_up_by: Ranks::new(),
+            outside: None,
             released: Vec::new(),
             leaving: false,
             version: 0,
@@ -122,6 +148,15 @@ impl Control {
     #[inline]
     pub(crate) fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
         if self.uneasy.load(Ordering::Acquire) { self.check_standing(op, peer) } else { Ok(()) }
+    }
+
+    /// `Ok` while there may be a path to `peer`, for all that has failed.
+    pub(crate) fn check_reach(&self, op: &'static str, peer: u32) -> Result<()> {
+        let state = lock(&self.state);
+        match &state.standing[peer as usize] {
+            Standing::Suspected(_) => Ok(()),
+            standing => standing.check(op, peer).map_err(|error| self.first_cause(op, error)),
+        }
     }
 
     #[cold]
@@ -188,9 +223,11 @@ impl Control {
         if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
             return false;
         }
-        state.lines[peer as usize].push(Line::new(link.clone()));
+        state.lines[peer as usize].push(MonitoredLink::new(link.clone()));
+        state.membership.linked(peer);
         self.wake(&mut state);
         drop(state);
+        self.send_membership();
         // After the link is in the list: either the abort finds it there, or it is found here.
         if let Some(cause) = self.abort.cause() {
             self.tell(std::slice::from_ref(link), cause);
@@ -204,6 +241,15 @@ impl Control {
             self.wait_until(Deadline::after(NEWS), |_| self.abort.is_aborted());
         }
         self.first_cause(op, error)
+    }
+
+    /// Learns who the ranks are.
+    pub(crate) fn introduce(&self, peers: &Arc<[PeerInfo]>) {
+        let host = |peer: &PeerInfo| peers.iter().position(|other| other.same_host(peer)).unwrap_or(0) as u32;
+        let hosts = peers.iter().map(host).collect();
+        let mut state = lock(&self.state);
+        state.peers = peers.clone();
+        state.membership.set_hosts(hosts);
     }
 
     /// Number of the latest change; pass it to [`wait`](Self::wait).
@@ -248,7 +294,9 @@ impl Control {
         }
         self.uneasy.store(true, Ordering::Release);
         let links = state.all_links();
+        state.membership.last_words();
         drop(state);
+        self.send_membership();
         // Whoever leaves because of a failure must not seem to leave in good order.
         if let Some(cause) = self.abort.cause() {
             self.tell(&links, cause);
@@ -325,16 +373,22 @@ impl Control {
         match frame.kind {
             frames::FAILURE => {
                 let size = lock(&self.state).size();
-                self.hear_failure(frames::decode_failure(&frame.payload, size)?);
+                self.hear_failure(peer, frames::decode_failure(&frame.payload, size)?);
             }
             frames::BYE => self.end(link, None),
             frames::HEARTBEAT => {}
-            frames::LETTER => self.hear_letter(peer, &frame.payload)?,
+            frames::MAIL => self.hear_mail(peer, &frame.payload)?,
+            frames::MEMBERSHIP => self.hear_membership(peer, &frame.payload)?,
             other => {
                 if let Some(subscriber) = self.subscribers.of(other) {
-                    let mut later = Vec::new();
-                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut later);
-                    later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    let mut reaction = Reaction::default();
+                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut reaction);
+                    reaction.later.into_iter().for_each(|what| self.drop_elsewhere(what));
+                    for (kind, payload) in reaction.answers {
+                        if let Err(error) = self.post(peer, kind, &payload, Vec::new()) {
+                            log::debug!("cannot answer rank {peer}: {error}");
+                        }
+                    }
                     return taken;
                 }
                 let message =
@@ -346,10 +400,17 @@ impl Control {
     }
 }
 
+/// Kernels that wait for a peer give up when the communicator aborts.
+impl crate::failure::Outcome for Control {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        if self.forked() { Ok(()) } else { self.check(op) }
+    }
+}
+
 impl State {
     /// The first of `peers` that is there and has no link to us.
     fn unlinked(&self, peers: &[u32]) -> Option<u32> {
-        let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_gone();
+        let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_failed();
         peers.iter().copied().find(|p| !there(*p))
     }
 

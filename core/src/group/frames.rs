@@ -5,7 +5,7 @@ use crate::abort::AbortCause;
 use crate::error::ErrorKind;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
-/// A message about a setup item, see [`wire`](crate::setup::wire).
+/// A message about a setup item, see [`message`](crate::setup::message).
 pub(crate) const SETUP: u16 = 1;
 /// Something that was received is no longer used, see [`ledger`](crate::memory::ledger).
 pub(crate) const RELEASE: u16 = 2;
@@ -16,11 +16,14 @@ pub(crate) const BYE: u16 = 4;
 /// Nothing but a sign of life, sent where nothing else was for a while.
 pub(crate) const HEARTBEAT: u16 = 5;
 
-/// A message between ranks that make another communicator, see [`letters`](crate::group::control).
-pub(crate) const LETTER: u16 = 16;
+/// A message between ranks that make another communicator, see [`mail`](crate::group::control).
+pub(crate) const MAIL: u16 = 16;
+
+/// What ranks tell each other to agree on the next group, see [`membership`](crate::group::membership).
+pub(crate) const MEMBERSHIP: u16 = 17;
 
 /// Version of every payload of this module. Ranks compare it before they open links.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes of a text in a frame.
 pub(crate) const MAX_TEXT: usize = 4 << 10;

@@ -10,6 +10,7 @@ use super::peer::PeerInfo;
 use crate::abort::Abort;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::failure::Outcome;
 
 /// Membership in a group of ranks. Everything that is made with peers (connections, received memory, semaphores) holds a
 /// clone; when the last is dropped, this rank leaves in good order.
@@ -55,6 +56,11 @@ impl Group {
 
     pub(crate) fn abort(&self) -> &Abort {
         self.control().abort()
+    }
+
+    /// Whom waits for streams ask whether kernels that wait for this group gave up.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.control().clone()
     }
 
     /// Whether both are the same group.

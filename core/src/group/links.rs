@@ -10,11 +10,12 @@ use crate::abort::AbortCause;
 use crate::comm::config::{CommunicatorConfig, NetLayer};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::control::{Control, Service};
+use crate::group::control::{Control, Outcome, Service};
+use crate::group::membership::Ranks;
 use crate::group::neighbours::{eager_openers, eager_peers};
 use crate::group::peer::PeerInfo;
-use crate::net::pulse::TICK;
-use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret};
+use crate::net::heartbeat::TICK;
+use crate::net::{Address, Claims, Listener, Network, Reactor, ReactorConfig, Secret, tells_of_loss};
 
 /// The purpose of control links in [`Claims`].
 const PURPOSE: u16 = crate::net::purpose::CONTROL;
@@ -40,7 +41,8 @@ impl Identity {
         let mut scope = [0; 8];
         scope.copy_from_slice(&named.expose()[..8]);
         let secret = secret.unwrap_or(seed);
-        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10);
+        let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10).with_ranks(size);
+        let network = network.with_faults(crate::env::Env::get().ok().and_then(|env| env.faults.as_ref()));
         Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
     }
 
@@ -150,6 +152,7 @@ impl Links {
     pub(crate) fn meet(mut self, peers: Arc<[PeerInfo]>, deadline: Deadline) -> Result<Self> {
         let (rank, size) = (self.identity.rank, self.identity.size);
         self.peers = peers;
+        self.control.introduce(&self.peers);
         let mine = &self.peers[rank as usize];
         if self.peers.iter().all(|peer| peer.same_host(mine)) {
             self.reactor.stop_listening_tcp();
@@ -183,7 +186,7 @@ impl Links {
         // Those who are told pass it on. A new link hears of it first of all.
         let until = Deadline::after(LINGER);
         for peer in eager_peers(rank, size) {
-            if !self.peers.is_empty() && self.control.check_peer("connect", peer).is_ok() {
+            if !self.peers.is_empty() && self.control.check_reach("connect", peer).is_ok() {
                 // Who cannot be reached is lost itself.
                 let _ = self.ensure(peer, until);
             }
@@ -215,7 +218,7 @@ impl Links {
         if peer == self.identity.rank || self.control.link(peer).is_some() {
             return Ok(());
         }
-        self.control.check_peer("connect", peer)?;
+        self.control.check_reach("connect", peer)?;
         let (mine, theirs) = (&self.peers[self.identity.rank as usize], &self.peers[peer as usize]);
         let (network, claims) = (&self.identity.network, self.identity.claims(peer));
         // A peer that is there answers at once: its service thread does.
@@ -254,9 +257,14 @@ impl Links {
         }
     }
 
+    /// Takes part in agreeing on the next group, without the ranks `without`.
+    pub(crate) fn agree(&self, without: &Ranks, deadline: Deadline) -> Result<Outcome> {
+        self.control.agree(without, |peer| self.ensure(peer, deadline), deadline)
+    }
+
     /// What those who make another communicator among themselves share.
-    pub(crate) fn secret_of_survivors(&self) -> Secret {
-        self.identity.secret.derive("survivors")
+    pub(crate) fn secret_of_successors(&self) -> Secret {
+        self.identity.secret.derive("successors")
     }
 
     /// Says BYE and waits until it is on its way.
@@ -266,17 +274,6 @@ impl Links {
             Err(error) if error.kind() == ErrorKind::PeerLost => Ok(()),
             flushed => flushed,
         })
-    }
-}
-
-/// Whether a failure to connect says that the peer is not there, rather than that this process cannot connect.
-fn tells_of_loss(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::PeerLost | ErrorKind::Timeout => true,
-        ErrorKind::System => {
-            !matches!(error.code(), libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EACCES)
-        }
-        _ => false,
     }
 }
 

@@ -5,11 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use super::birth::{self, Birth};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of [`PeerInfo`] on the wire.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const MAX_TEXT: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
@@ -36,6 +37,8 @@ pub struct DeviceIdentity {
     pub kind: DriverKind,
     /// CUDA version of the driver, (major, minor).
     pub driver_version: (i32, i32),
+    /// How many multiprocessors it has. Ranks agree on grids by the least of all.
+    pub multiprocessors: u32,
 }
 
 /// One rank of a communicator, as the others know it.
@@ -55,6 +58,7 @@ pub struct PeerInfo {
     pub device: DeviceIdentity,
     /// Library version, for messages.
     pub library: String,
+    pub(crate) birth: Birth,
     pub(crate) abi: u32,
     pub(crate) frames: u16,
     pub(crate) tcp: Vec<SocketAddr>,
@@ -66,9 +70,11 @@ impl PeerInfo {
         let mut w = Writer::new();
         w.u16(VERSION).u16(self.frames).u32(self.abi).str(&self.library);
         w.u32(self.rank).u32(self.size).str(&self.host).u64(self.process).u32(self.pid);
+        w.u64(self.birth.namespace).u64(self.birth.started);
         w.raw(&self.device.uuid).str(&self.device.pci_bus_id).str(&self.device.name);
         w.u8(u8::from(self.device.kind == DriverKind::Software));
         w.u32(self.device.driver_version.0.cast_unsigned()).u32(self.device.driver_version.1.cast_unsigned());
+        w.u32(self.device.multiprocessors);
         w.count(self.tcp.len());
         for address in &self.tcp {
             match address.ip() {
@@ -87,12 +93,14 @@ impl PeerInfo {
         let (frames, abi, library) = (r.u16()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
         let (rank, size, host) = (r.u32()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
         let (process, pid) = (r.u64()?, r.u32()?);
+        let birth = Birth { namespace: r.u64()?, started: r.u64()? };
         let device = DeviceIdentity {
             uuid: r.array()?,
             pci_bus_id: r.str(MAX_TEXT)?.to_owned(),
             name: r.str(MAX_TEXT)?.to_owned(),
             kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
             driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
+            multiprocessors: r.u32()?,
         };
         let mut tcp = Vec::new();
         for _ in 0..r.count(MAX_ADDRESSES, 7)? {
@@ -105,7 +113,17 @@ impl PeerInfo {
         }
         let unix = PathBuf::from(std::ffi::OsString::from_vec(r.bytes(MAX_TEXT)?.to_vec()));
         r.finish()?;
-        Ok(Self { rank, size, host, process, pid, device, library, abi, frames, tcp, unix })
+        Ok(Self { rank, size, host, process, pid, birth, device, library, abi, frames, tcp, unix })
+    }
+
+    /// Whether the kernel says that this rank's process has ended, or is past the point of running any more of its code.
+    /// False where it cannot tell: on another host, in another namespace of process ids, without /proc.
+    pub(crate) fn has_ended(&self, mine: &Self) -> bool {
+        let comparable = self.same_host(mine)
+            && self.birth.namespace == mine.birth.namespace
+            && self.birth != Birth::default()
+            && self.pid != mine.pid;
+        comparable && !birth::is_running(self.pid, self.birth.started)
     }
 
     /// Whether both are ranks of one process.
@@ -190,12 +208,14 @@ pub(crate) mod tests {
             host: "h/1".into(),
             process: 7,
             pid: 100 + rank,
+            birth: Birth::default(),
             device: DeviceIdentity {
                 uuid: [rank as u8; 16],
                 pci_bus_id: format!("0000:0{rank}:00.0"),
                 name: "device".into(),
                 kind: DriverKind::Software,
                 driver_version: (12, 4),
+                multiprocessors: 16 + rank,
             },
             library: "0.1.0".into(),
             abi: 1,

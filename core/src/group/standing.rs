@@ -13,6 +13,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Present,
+    /// Another rank has lost it, which ended the communicator; this one still has a path to it.
+    Suspected(String),
     /// It said BYE on one link; what it said on others may still be on its way.
     Leaving,
     /// It said BYE on every link, or ended it after that.
@@ -25,8 +27,14 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
+    /// Whether it can be reached no more.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self, Self::Left { .. } | Self::Lost(_))
+    }
+
+    /// Whether the communicator goes on without it, or not at all.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.is_gone() || matches!(self, Self::Suspected(_))
     }
 
     /// `Ok` while the peer can be talked to.
@@ -36,7 +44,7 @@ impl Standing {
             Self::Left { .. } => {
                 Err(Error::peer_lost(op, peer, "it has left the communicator in good order"))
             }
-            Self::Lost(why) => Err(Error::peer_lost(op, peer, why)),
+            Self::Suspected(why) | Self::Lost(why) => Err(Error::peer_lost(op, peer, why)),
         }
     }
 }

@@ -10,14 +10,23 @@ use crate::error::Result;
 /// Something whose drop may block, so that no service thread may drop it.
 pub(crate) type Deferred = Arc<dyn Any + Send + Sync>;
 
+/// What follows from a frame, carried out by the group when its subscriber has returned.
+#[derive(Default)]
+pub(crate) struct Reaction {
+    /// Values whose drop may block.
+    pub(crate) later: Vec<Deferred>,
+    /// Frames for the sender: kind and payload.
+    pub(crate) answers: Vec<(u16, Vec<u8>)>,
+}
+
 /// A room that peers speak to. Its methods run on the service thread, some with the group locked: they must neither block
 /// nor call the group.
 pub(crate) trait Subscriber: Send + Sync {
-    /// Takes a frame of the subscribed kind that `peer` sent. Values whose drop may block go to `later`.
+    /// Takes a frame of the subscribed kind that `peer` sent.
     ///
     /// # Errors
     /// The frame breaks the protocol. The error is the peer's and ends the link to it.
-    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, later: &mut Vec<Deferred>) -> Result<()>;
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, reaction: &mut Reaction) -> Result<()>;
 
     /// `peer` has left or is lost: it will say nothing more, and uses nothing of this rank any more.
     fn gone(&self, peer: u32, later: &mut Vec<Deferred>);

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::ABI_VERSION;
 
+use super::birth::Birth;
 use crate::abort::Abort;
 use crate::bootstrap::{Bootstrap, broadcast};
 use crate::comm::config::CommunicatorConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::control::Control;
+use crate::group::control::{Control, Member};
 use crate::group::frames;
 use crate::group::links::{Identity, Links, Listeners};
 use crate::group::peer::{self, DeviceIdentity, PeerInfo};
@@ -43,17 +44,16 @@ impl Introduction {
         deadline: Deadline,
     ) -> Result<Self> {
         let (abort, subscribers) = (Abort::new(), Subscribers::default());
-        Self::with(bootstrap, device, config, abort, Arc::new(NoKernels), subscribers, deadline)
+        let member = Member { abort, waiters: Arc::new(NoKernels), subscribers, succeeds: false };
+        Self::with(bootstrap, device, config, member, deadline)
     }
 
-    /// The same for a rank whose kernels `abort` ends, and whose `subscribers` take the frames that are not the group's own.
+    /// The same for a rank with more to it.
     pub(crate) fn with(
         bootstrap: &dyn Bootstrap,
         device: DeviceIdentity,
         config: &CommunicatorConfig,
-        abort: Abort,
-        waiters: Arc<dyn Waiters>,
-        subscribers: Subscribers,
+        member: Member,
         deadline: Deadline,
     ) -> Result<Self> {
         check(bootstrap, config)?;
@@ -72,6 +72,7 @@ impl Introduction {
             host: config.host_id.clone().unwrap_or_else(peer::host_identity),
             process: registry::process_number()?,
             pid: std::process::id(),
+            birth: Birth::of_this_process(),
             device,
             library: env!("CARGO_PKG_VERSION").into(),
             abi: ABI_VERSION,
@@ -80,7 +81,7 @@ impl Introduction {
             unix: listeners.unix(),
         };
         // From here on others may open links to this rank; an answer must not wait for what this rank waits for.
-        let control = Control::new(rank, size, abort, waiters, subscribers, config.peer_timeout);
+        let control = Control::new(rank, size, member, config.peer_timeout);
         let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
         let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
         if gathered.is_err() {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, HostRegistration, KeepAlive};
 use crate::shm::Segment;
+use crate::sync::{Mutex, lock};
 use crate::volatile::VolatileSlice;
 
 /// Zeroed host memory in a sealed memfd, which peers on the same host can map.
@@ -20,6 +21,8 @@ pub struct HostBuffer {
     segment: Arc<Segment>,
     context: Context,
     registration: OnceLock<Arc<HostRegistration>>,
+    /// Held while registering: the driver refuses to register a range twice.
+    registering: Mutex<()>,
 }
 
 impl HostBuffer {
@@ -37,7 +40,8 @@ impl HostBuffer {
     }
 
     fn over(context: &Context, segment: Segment) -> Self {
-        Self { segment: Arc::new(segment), context: context.clone(), registration: OnceLock::new() }
+        let (segment, context) = (Arc::new(segment), context.clone());
+        Self { segment, context, registration: OnceLock::new(), registering: Mutex::default() }
     }
 
     /// Bytes.
@@ -66,20 +70,20 @@ impl HostBuffer {
         self.segment.as_fd().try_clone_to_owned().map_err(failed)
     }
 
-    /// Opens it to devices, once.
+    /// Opens it to devices, once: of several threads one registers it, and the others wait for the outcome.
     pub(super) fn pin(&self) -> Result<&Arc<HostRegistration>> {
+        if let Some(registration) = self.registration.get() {
+            return Ok(registration);
+        }
+        let _registering = lock(&self.registering);
         if let Some(registration) = self.registration.get() {
             return Ok(registration);
         }
         let (at, keep) = (self.memory().as_ptr(), self.segment.clone() as KeepAlive);
         // SAFETY: the mapping lives as long as the segment, which the registration keeps; this process reaches it
         // through volatile slices only.
-        let made = unsafe { HostRegistration::new(&self.context, at, self.len(), keep) };
-        match made {
-            Ok(made) => Ok(self.registration.get_or_init(|| Arc::new(made))),
-            // Another thread may have been faster: a range can be registered only once.
-            Err(error) => self.registration.get().ok_or(error),
-        }
+        let made = unsafe { HostRegistration::new(&self.context, at, self.len(), keep) }?;
+        Ok(self.registration.get_or_init(|| Arc::new(made)))
     }
 
     /// All of it, as seen by this process.
@@ -137,5 +141,82 @@ impl HostSlice {
 impl fmt::Debug for HostSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostSlice({:p}, {} bytes)", self.at, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Condvar;
+    use std::time::Duration;
+
+    use cuda_driver_sys::CUresult;
+
+    use super::*;
+    use crate::gpu::{Device, Driver, Hooks};
+
+    /// Makes two threads that both register do so at the same time, and lets the one that succeeds go on only when the
+    /// other has been refused. If there is only one, a bounded time passes instead.
+    #[derive(Default)]
+    struct Both {
+        calls: Mutex<(usize, bool)>,
+        changed: Condvar,
+    }
+
+    impl Both {
+        fn change(&self, change: impl FnOnce(&mut (usize, bool)), enough: impl Fn(&(usize, bool)) -> bool) {
+            let mut calls = lock(&self.calls);
+            change(&mut calls);
+            self.changed.notify_all();
+            let time = Duration::from_millis(300);
+            drop(self.changed.wait_timeout_while(calls, time, |calls| !enough(calls)).unwrap());
+        }
+    }
+
+    impl Hooks for Both {
+        fn before(&self, function: &'static str) -> Option<CUresult> {
+            if function == "cuMemHostRegister_v2" {
+                self.change(|calls| calls.0 += 1, |calls| calls.0 == 2);
+            }
+            None
+        }
+
+        fn after(&self, function: &'static str, result: CUresult) {
+            match (function, result) {
+                ("cuMemHostRegister_v2", CUresult::CUDA_SUCCESS) => self.change(|_| (), |calls| calls.1),
+                ("cuMemHostRegister_v2", _) => self.change(|calls| calls.1 = true, |_| true),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn two_threads_that_pin_at_a_time_get_the_same_registration() {
+        let both = Arc::new(Both::default());
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(both.clone());
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let buffer = HostBuffer::new(&context, 4096).unwrap();
+        let pin = || buffer.pin().map(Arc::as_ptr).map(<*const HostRegistration>::addr);
+        let [one, two] = std::thread::scope(|scope| {
+            [scope.spawn(pin), scope.spawn(pin)].map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(one.unwrap(), two.unwrap());
+        assert_eq!(lock(&both.calls).0, 1, "registered once");
+    }
+
+    #[test]
+    fn after_a_failed_attempt_to_pin_another_one_may_succeed() {
+        use crate::fault::{Calls, DriverFault, DriverFaults};
+
+        let register = Calls::Function("cuMemHostRegister_v2".into());
+        let first = DriverFault::nth(register, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let driver = Driver::software(cuda_soft::driver_table())
+            .unwrap()
+            .with_hooks(Arc::new(DriverFaults::new([first])));
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let buffer = HostBuffer::new(&context, 4096).unwrap();
+        let refused = CUresult::CUDA_ERROR_OUT_OF_MEMORY.0.cast_signed();
+        assert_eq!(buffer.pin().unwrap_err().code(), refused);
+        buffer.pin().unwrap();
+        assert_eq!(buffer.device_slice().unwrap().unwrap().len(), 4096);
     }
 }

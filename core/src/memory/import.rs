@@ -1,7 +1,7 @@
 //! A peer's memory: mapping what it described, once per allocation.
 
-use std::collections::{BTreeMap, HashMap};
-use std::os::fd::AsFd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use super::wire::{MemoryWire, RemoteKey, Way};
@@ -10,27 +10,30 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
 use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
-use crate::memory::ledger::HoldId;
+use crate::memory::holds::HoldId;
+use crate::memory::ledger::Receipt;
 use crate::memory::registry;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::sync::{Mutex, lock};
 
 const OP: &str = "recv_memory";
 
-/// The live imports of a communicator, by exporting process and its number of the allocation.
+/// The live imports of a communicator, by the rank that exported the allocation and its number for it. The rank is who proved
+/// to be it on the link; what a message says about its sender is never part of the name, or one rank could pass its memory off
+/// as another's.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
-    live: Mutex<HashMap<(u64, u64), Weak<Import>>>,
+    live: Mutex<HashMap<(u32, u64), Weak<Import>>>,
 }
 
 /// One allocation of another process, mapped here.
 #[derive(Debug)]
 struct Import {
-    exchange: Arc<Exchange>,
-    number: u64,
+    /// The communicator lives as long as memory received by it.
+    _exchange: Arc<Exchange>,
     size: usize,
-    /// What each rank holds back for us because of this mapping.
-    receipts: Mutex<BTreeMap<u32, u64>>,
+    /// What the exporter holds back because of this mapping.
+    receipts: Mutex<Vec<Receipt>>,
     mapped: Option<Mapped>,
 }
 
@@ -45,12 +48,13 @@ enum Mapped {
 /// holds this: handles, and operations until they are acknowledged. The drop of the last gives back what the peer keeps for it.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    exchange: Arc<Exchange>,
+    /// The communicator lives as long as memory received by it.
+    _exchange: Arc<Exchange>,
     from: u32,
     region: Option<u64>,
-    /// What else the peer keeps until then.
-    with: Option<HoldId>,
     keys: Vec<RemoteKey>,
+    /// What the peer holds back while this is used.
+    _receipts: Vec<Receipt>,
 }
 
 impl Remote {
@@ -72,16 +76,7 @@ impl Remote {
     #[cfg(test)]
     pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
         let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { exchange: self.exchange.clone(), from: self.from, region: None, with: None, keys }
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        let Exchange { ledger, group, .. } = &*self.exchange;
-        for id in self.region.map(HoldId::Region).into_iter().chain(self.with) {
-            ledger.give_back(group, self.from, id, 1);
-        }
+        Self { _exchange: self._exchange.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
     }
 }
 
@@ -100,51 +95,36 @@ impl Import {
             _ => None,
         }
     }
-
-    fn add_receipt(&self, from: u32) {
-        if matches!(self.mapped, Some(Mapped::Legacy(_))) {
-            *lock(&self.receipts).entry(from).or_default() += 1;
-        }
-    }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
         let Some(Mapped::Legacy(mapping)) = self.mapped.take() else { return };
-        let (exchange, id) = (self.exchange.clone(), HoldId::Memory(self.number));
         let receipts = std::mem::take(&mut *lock(&self.receipts));
         // Only once it is really closed, which may be later, may the exporter free it.
-        mapping.close_then(move || {
-            for (from, count) in receipts {
-                exchange.ledger.give_back(&exchange.group, from, id, count);
-            }
-        });
+        mapping.close_then(move || drop(receipts));
     }
 }
 
-/// The memory that rank `from` described in `offer`, usable on this rank's device. `from` keeps `with` until nothing here uses
-/// the memory any more.
-pub(crate) fn import(
-    exchange: &Arc<Exchange>,
-    from: u32,
-    offer: Offer,
-    with: Option<HoldId>,
-) -> Result<RegisteredMemory> {
+/// The memory that rank `from` described in `offer`, usable on this rank's device.
+pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>) -> Result<RegisteredMemory> {
     let wire = MemoryWire::decode(&offer.body, offer.fds.len()).map_err(|error| {
         Error::new(ErrorKind::Remote, OP, format!("rank {from} described its memory in an invalid way"))
             .with_peer(from)
             .with_source(error)
     })?;
     let len = usize::try_from(wire.len).map_err(|_| too_large(from))?;
-    // Before anything can fail: whatever happens, the peer gets back what it holds for us.
-    let keys = wire.keys.clone();
-    let remote = Arc::new(Remote { exchange: exchange.clone(), from, region: wire.region, with, keys });
+    let Offer { fds, holds, .. } = offer;
+    let (mapping, receipts): (Vec<_>, Vec<_>) =
+        holds.into_iter().partition(|receipt| matches!(receipt.id(), HoldId::Memory(_)));
+    let (region, keys) = (wire.region, wire.keys.clone());
+    let remote = Arc::new(Remote { _exchange: exchange.clone(), from, region, keys, _receipts: receipts });
     let place = match wire.way {
         Way::Unmapped => Place::Elsewhere,
         Way::Process => of_this_process(exchange, from, &wire)?,
         _ => {
-            let import = of_another_process(exchange, from, &wire, offer)?;
-            import.add_receipt(from);
+            let import = of_another_process(exchange, from, &wire, fds)?;
+            lock(&import.receipts).extend(mapping);
             match import.host().cloned() {
                 Some(buffer) => host(&buffer, &wire, import)?,
                 None => device(exchange, import.base(), &wire, import)?,
@@ -196,11 +176,12 @@ fn of_another_process(
     exchange: &Arc<Exchange>,
     from: u32,
     wire: &MemoryWire,
-    offer: Offer,
+    fds: Vec<OwnedFd>,
 ) -> Result<Arc<Import>> {
     let size = usize::try_from(wire.total).map_err(|_| too_large(from))?;
-    let name = (wire.process, wire.allocation);
-    let mut live = lock(&exchange.imports.live);
+    let name = (from, wire.allocation);
+    let imports = exchange.clone();
+    let mut live = lock(&imports.imports.live);
     if let Some(import) = live.get(&name).and_then(Weak::upgrade) {
         drop(live);
         if import.size == size {
@@ -210,7 +191,7 @@ fn of_another_process(
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
     live.retain(|_, import| import.strong_count() > 0);
-    let mapped = map(exchange, wire, offer).map_err(|error| unreachable(exchange, from, error))?;
+    let mapped = map(exchange, wire, fds).map_err(|error| unreachable(exchange, from, error))?;
     if let Mapped::Legacy(mapping) = &mapped
         && mapping.size() < size
     {
@@ -220,14 +201,14 @@ fn of_another_process(
         );
         return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
     }
-    let (exchange, number, receipts) = (exchange.clone(), wire.allocation, Mutex::default());
-    let import = Arc::new(Import { exchange, number, size, receipts, mapped: Some(mapped) });
+    let (exchange, receipts) = (exchange.clone(), Mutex::default());
+    let import = Arc::new(Import { _exchange: exchange, size, receipts, mapped: Some(mapped) });
     live.insert(name, Arc::downgrade(&import));
     drop(live);
     Ok(import)
 }
 
-fn map(exchange: &Exchange, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
+fn map(exchange: &Exchange, wire: &MemoryWire, fds: Vec<OwnedFd>) -> Result<Mapped> {
     let context = &exchange.context;
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
     let parts = match &wire.way {
@@ -235,7 +216,7 @@ fn map(exchange: &Exchange, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
             return Err(Error::new(ErrorKind::Internal, OP, "this memory is not to be mapped"));
         }
         Way::Host => {
-            let fd = offer.fds.into_iter().next().expect("decode has counted the descriptors");
+            let fd = fds.into_iter().next().expect("decode has counted the descriptors");
             let buffer = HostBuffer::open(context, fd, bytes(wire.total))?;
             buffer.pin()?;
             return Ok(Mapped::Host(Arc::new(buffer)));
@@ -243,8 +224,7 @@ fn map(exchange: &Exchange, wire: &MemoryWire, offer: Offer) -> Result<Mapped> {
         Way::Legacy(handle) => {
             return Ok(Mapped::Legacy(LegacyMapping::open(context, &LegacyHandle(*handle))?));
         }
-        Way::Fds(sizes) => offer
-            .fds
+        Way::Fds(sizes) => fds
             .iter()
             .zip(sizes)
             .map(|(fd, size)| PhysicalAllocation::import_fd(context, fd.as_fd(), bytes(*size)).map(Arc::new))

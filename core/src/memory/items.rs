@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::{Exchange, Export, RegisteredMemory};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::ledger::HoldId;
+use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 
@@ -17,13 +17,12 @@ pub(crate) struct SendItem {
     key: Key,
     /// Keeps the memory until the peer has it, whatever the user drops meanwhile.
     export: Export,
-    held: Vec<HoldId>,
     pending: Pending<()>,
 }
 
 impl SendItem {
     pub(crate) fn new(exchange: Arc<Exchange>, key: Key, export: Export, pending: Pending<()>) -> Self {
-        Self { exchange, key, export, held: Vec::new(), pending }
+        Self { exchange, key, export, pending }
     }
 }
 
@@ -32,20 +31,13 @@ impl Item for SendItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        self.held = self.export.hold_ids();
-        Some(Ok(self.export.offer(&self.exchange)))
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        self.export.offer(&self.exchange)
     }
 
     /// The peer's offer to receive has nothing in it.
-    fn build(&mut self, _: Offer, _: Deadline) -> Result<()> {
+    fn build(&mut self, _: Offer<Receipt>, _: Deadline) -> Result<()> {
         Ok(())
-    }
-
-    fn refused(&mut self) {
-        for id in self.held.drain(..) {
-            self.exchange.ledger.unhold(id, self.key.peer);
-        }
     }
 
     fn finish(self: Box<Self>, result: Result<()>) {
@@ -71,12 +63,12 @@ impl Item for RecvItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        Some(Ok(Offer::default()))
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        Ok(Offer::default())
     }
 
-    fn build(&mut self, offer: Offer, _: Deadline) -> Result<()> {
-        self.made = Some(super::import(&self.exchange, self.key.peer, offer, None)?);
+    fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
+        self.made = Some(super::import(&self.exchange, self.key.peer, offer)?);
         Ok(())
     }
 

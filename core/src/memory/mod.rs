@@ -1,9 +1,11 @@
 //! Memory that ranks have named to each other.
 
+mod allocation;
 mod exchange;
 mod export;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub(crate) mod holds;
 mod host;
 mod import;
 mod items;
@@ -13,13 +15,16 @@ mod models;
 mod place;
 mod regions;
 pub(crate) mod registry;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use allocation::{Allocation, register_buffer, register_host, register_raw};
 pub(crate) use exchange::Exchange;
-pub(crate) use export::{Allocation, Export, export, register_buffer, register_host, register_raw};
+pub(crate) use export::{Export, export};
 pub use host::HostBuffer;
 pub(crate) use host::HostSlice;
 pub(crate) use import::{Imports, Remote, import};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ledger::{HoldId, Ledger};
+use super::holds::HoldId;
+use super::ledger::Ledger;
 use crate::abort::{Abort, AbortCause};
 use crate::deadline::Deadline;
 use crate::group::subscriber::Subscriber;
@@ -12,8 +13,7 @@ use crate::group::subscriber::Subscriber;
 fn loom_an_abort_wakes_who_waits_for_releases() {
     loom::model(|| {
         let (ledger, abort) = (Arc::new(Ledger::new(0)), Abort::new());
-        ledger.hold(HoldId::Token(1), Arc::new(()), 1);
-        ledger.hold(HoldId::Memory(1), Arc::new(()), 1);
+        let holds = [HoldId::Token(1), HoldId::Memory(1)].map(|id| ledger.hold(id, Arc::new(()), 1));
         let (told, other) = (ledger.clone(), abort.clone());
         let thread = loom::thread::spawn(move || {
             other.abort(AbortCause::requested(0, "enough"));
@@ -21,6 +21,6 @@ fn loom_an_abort_wakes_who_waits_for_releases() {
         });
         assert!(!ledger.wait_released(&abort, Deadline::after(Duration::MAX)), "nobody gave it back");
         thread.join().unwrap();
-        ledger.unhold(HoldId::Memory(1), 1);
+        drop(holds);
     });
 }

@@ -7,10 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::claims::{Address, Claims};
 use super::handshake::{Failure, Handshake, Progress};
+use super::network::Network;
 use super::raw::{RawStream, Socket};
 use super::stream::Stream;
-use super::{Address, Claims, Network, secret, sys, unix};
+use super::{secret, sys, unix};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -123,6 +125,17 @@ impl Network {
                 }
             }
         }
+    }
+}
+
+/// Whether a failure to connect says that the peer is not there, rather than that this process cannot connect.
+pub(crate) fn tells_of_loss(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::PeerLost | ErrorKind::Timeout => true,
+        ErrorKind::System => {
+            !matches!(error.code(), libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EACCES)
+        }
+        _ => false,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use super::claims::{Claims, purpose};
 use super::raw::{Layer, RawStream};
-use super::{Claims, purpose};
 use crate::fault::{LinkKind, NetAction, NetFaults, Step, Track};
 use crate::sync::{Mutex, lock};
 

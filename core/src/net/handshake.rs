@@ -5,10 +5,12 @@
 //! server -> client   reply:  magic, version, claims, nonce, HMAC(secret, "server", hello, reply)  (96 bytes)
 //! client -> server   proof:  HMAC(secret, "client", hello, reply)                                  (32 bytes)
 //! server -> client   taken:  HMAC(secret, "taken", hello, reply)                                   (32 bytes)
+//!             or   refused:  24 bytes of HMAC(secret, "refused", hello, reply, why), why           (32 bytes)
 //! ```
 //!
 //! The last message tells the client that the listener has the connection, so that whatever the client does later,
-//! on this connection or another one, happens after the listener knows of this one.
+//! on this connection or another one, happens after the listener knows of this one. Or it says that the listener does not
+//! take it although the secret is right, and why: see [`Admission`].
 //!
 //! Messages have fixed sizes, so nothing is allocated for a stranger. The labels keep a proof of one role from
 //! being played back as the other; the fresh nonces keep it from being played back later; claims are inside both
@@ -16,10 +18,13 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::sync::Arc;
 
+use super::admission::{Admission, Permit, Refusal};
+use super::claims::Claims;
 use super::raw::RawStream;
 use super::secret::{MAC_BYTES, Secret, random_bytes};
-use super::{Claims, sys};
+use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireResult, Writer};
 
@@ -31,6 +36,9 @@ const REPLY: usize = OPENING + MAC_BYTES;
 const SERVER: &[u8] = b"aqueduct handshake v1 server";
 const CLIENT: &[u8] = b"aqueduct handshake v1 client";
 const TAKEN: &[u8] = b"aqueduct handshake v1 taken";
+const REFUSED: &[u8] = b"aqueduct handshake v1 refused";
+/// How much of a refusal is its MAC; the rest says why.
+const REFUSED_MAC: usize = MAC_BYTES - 8;
 
 /// How far a handshake is.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +63,9 @@ pub(super) enum Failure {
 pub(super) struct Handshake {
     secret: Secret,
     local: Claims,
+    /// Decides which proven peers the listening side takes; `None` on the side that connects.
+    admission: Option<Arc<Admission>>,
+    permit: Option<Permit>,
     state: State,
     hello: [u8; OPENING],
     reply: [u8; REPLY],
@@ -72,6 +83,7 @@ enum State {
     ServerReply,
     ServerProof,
     ServerTaken(Claims),
+    ServerRefused(Claims, Refusal),
 }
 
 impl Handshake {
@@ -84,14 +96,19 @@ impl Handshake {
         Ok(this)
     }
 
-    /// The side that listens.
-    pub(super) fn server(secret: Secret, local: Claims) -> Self {
-        Self::new(secret, local, State::ServerHello)
+    /// The side that listens, and takes the peers that `admission` admits.
+    pub(super) fn server(secret: Secret, local: Claims, admission: Arc<Admission>) -> Self {
+        Self { admission: Some(admission), ..Self::new(secret, local, State::ServerHello) }
     }
 
     fn new(secret: Secret, local: Claims, state: State) -> Self {
         let (hello, reply, buffer) = ([0; OPENING], [0; REPLY], [0; REPLY]);
-        Self { secret, local, state, hello, reply, buffer, done: 0 }
+        Self { secret, local, admission: None, permit: None, state, hello, reply, buffer, done: 0 }
+    }
+
+    /// What the admission has given to a finished handshake of the listening side; to be kept as long as the connection.
+    pub(super) fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
     }
 
     /// Whether the peer has sent a whole hello; a stranger that only connects never gets that far.
@@ -105,7 +122,9 @@ impl Handshake {
             let (reading, length) = match self.state {
                 State::ClientHello => (false, OPENING),
                 State::ClientReply => (true, REPLY),
-                State::ClientProof(_) | State::ServerTaken(_) => (false, MAC_BYTES),
+                State::ClientProof(_) | State::ServerTaken(_) | State::ServerRefused(..) => {
+                    (false, MAC_BYTES)
+                }
                 State::ServerHello => (true, OPENING),
                 State::ServerReply => (false, REPLY),
                 State::ServerProof | State::ClientTaken(_) => (true, MAC_BYTES),
@@ -200,7 +219,10 @@ impl Handshake {
             State::ClientProof(peer) => self.state = State::ClientTaken(peer),
             State::ClientTaken(peer) => {
                 if !self.secret.verify(&[TAKEN, &self.hello, &self.reply], &self.buffer[..MAC_BYTES]) {
-                    return Err(rejected("the listener could not prove the job's secret"));
+                    return Err(match self.refusal() {
+                        Some(why) => why.error(self.local.from),
+                        None => rejected("the listener could not prove the job's secret"),
+                    });
                 }
                 return Ok(Some(peer));
             }
@@ -220,13 +242,35 @@ impl Handshake {
                 }
                 let peer = claims(&self.hello)?;
                 self.compare(peer)?;
-                let taken = self.secret.mac(&[TAKEN, &self.hello, &self.reply]);
-                self.buffer[..MAC_BYTES].copy_from_slice(&taken);
-                self.state = State::ServerTaken(peer);
+                match self.admission.as_ref().map(|admission| admission.admit(peer)).transpose() {
+                    Ok(permit) => {
+                        self.permit = permit;
+                        let taken = self.secret.mac(&[TAKEN, &self.hello, &self.reply]);
+                        self.buffer[..MAC_BYTES].copy_from_slice(&taken);
+                        self.state = State::ServerTaken(peer);
+                    }
+                    Err(refusal) => {
+                        let why = refusal.encode();
+                        let mac = self.secret.mac(&[REFUSED, &self.hello, &self.reply, &why]);
+                        self.buffer[..REFUSED_MAC].copy_from_slice(&mac[..REFUSED_MAC]);
+                        self.buffer[REFUSED_MAC..MAC_BYTES].copy_from_slice(&why);
+                        self.state = State::ServerRefused(peer, refusal);
+                    }
+                }
             }
             State::ServerTaken(peer) => return Ok(Some(peer)),
+            State::ServerRefused(peer, refusal) => return Err(refusal.error(peer.from)),
         }
         Ok(None)
+    }
+
+    /// Why the listener does not take this connection, if that is what it has said and proved.
+    fn refusal(&self) -> Option<Refusal> {
+        let (mac, why) = self.buffer[..MAC_BYTES].split_at(REFUSED_MAC);
+        let why: [u8; 8] = why.try_into().ok()?;
+        self.secret
+            .verify_start(&[REFUSED, &self.hello, &self.reply, &why], mac)
+            .then(|| Refusal::decode(why))?
     }
 
     /// Both sides must mean the same connection.

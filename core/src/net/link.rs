@@ -1,21 +1,43 @@
 //! The sending side of a stream that a [`Reactor`](super::Reactor) serves.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bell::Bell;
+use super::claims::Claims;
 use super::frame;
 use super::raw::RawStream;
 use super::stream::lost;
-use super::{Claims, sys};
+use super::sys;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 
-/// Bytes that may wait in a link. Beyond it the peer does not read, and posting is an error.
+/// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
 const MAX_QUEUED: usize = 64 << 20;
+
+/// What a link asks of the thread that serves it.
+pub(super) trait LinkService: Debug + Send + Sync {
+    /// Watches a socket for `events` under the number `id`.
+    fn register(&self, fd: BorrowedFd<'_>, events: u32, id: u64) -> io::Result<()>;
+
+    /// Stops watching a socket; does nothing for one that is not watched.
+    fn unregister(&self, fd: BorrowedFd<'_>);
+
+    /// Changes the events that a socket is watched for; does nothing for one that is not watched.
+    fn watch(&self, fd: BorrowedFd<'_>, events: u32, id: u64);
+
+    /// Closes the link `id` once its queue has been sent.
+    fn close(&self, id: u64);
+
+    /// The link `id` has failed, and remembers why.
+    fn failed(&self, id: u64);
+
+    /// The link `id` cannot send descriptors now; tries again a little later.
+    fn rest(&self, id: u64);
+}
 
 /// A handle to one served stream. Cheap to clone; usable from any thread.
 #[derive(Clone, Debug)]
@@ -29,7 +51,9 @@ pub(super) struct LinkInner {
     pub(super) raw: Box<dyn RawStream>,
     peer: Claims,
     max_frame: u32,
-    bell: Arc<Bell>,
+    service: Arc<dyn LinkService>,
+    /// The peer has sent what this process has no descriptors for.
+    starved: AtomicBool,
     out: Mutex<Outbound>,
     drained: Condvar,
 }
@@ -62,10 +86,10 @@ impl Link {
         raw: Box<dyn RawStream>,
         peer: Claims,
         max_frame: u32,
-        bell: Arc<Bell>,
+        service: Arc<dyn LinkService>,
     ) -> Self {
-        let (out, drained) = (Mutex::default(), Condvar::new());
-        Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, bell, out, drained }) }
+        let (starved, out, drained) = (AtomicBool::new(false), Mutex::default(), Condvar::new());
+        Self { inner: Arc::new(LinkInner { id, raw, peer, max_frame, service, starved, out, drained }) }
     }
 
     /// A number that no other link of this reactor has or will have.
@@ -83,7 +107,13 @@ impl Link {
         lock(&self.inner.out).posted
     }
 
-    /// Sends a frame without ever waiting: what the socket does not take now is queued. An error if the link is
+    /// Whether the peer has sent something that waits because this process is out of file descriptors: while it does, the
+    /// peer cannot be heard, which is not its fault.
+    pub fn is_starved(&self) -> bool {
+        self.inner.starved.load(Ordering::Relaxed)
+    }
+
+    /// Sends a frame without ever waiting: bytes that the socket does not take now are queued. Fails if the link is
     /// closed or too much is queued. Frames of one link arrive in the order of the calls.
     pub fn post(&self, kind: u16, payload: &[u8]) -> Result<()> {
         self.post_fds(kind, payload, Vec::new())
@@ -115,8 +145,8 @@ impl Link {
         }
     }
 
-    /// Waits until everything posted so far is with the kernel; that is success even if the link has ended since,
-    /// because a peer that got what it wanted may close first. Not to be called from a handler.
+    /// Waits until everything posted so far is with the kernel. Succeeds then even if the link has ended since, because a
+    /// peer that has received everything may close first. Must not be called from a handler.
     pub fn flush(&self, deadline: Deadline) -> Result<()> {
         let mut out = lock(&self.inner.out);
         let all = out.posted;
@@ -136,21 +166,30 @@ impl Link {
         }
     }
 
-    /// Closes the link after what is queued has been sent. The handler is not told about it.
+    /// Closes the link once its queue has been sent. The handler is not told.
     pub fn close(&self) {
         lock(&self.inner.out).closing = true;
-        self.inner.bell.close(self.inner.id);
+        self.inner.service.close(self.inner.id);
     }
 }
 
 impl LinkInner {
-    /// Has `bell`'s epoll watch the socket. Under the lock, so that a poster that meets a full socket either finds
+    /// Has the service thread watch the socket. Under the lock, so that a poster that meets a full socket either finds
     /// it registered or is found here.
     pub(super) fn register(&self) -> io::Result<()> {
         let mut out = lock(&self.out);
         out.watching = !out.queue.is_empty();
         let events = if out.watching { sys::READ | sys::WRITE } else { sys::READ };
-        self.bell.register(self.raw.fd(), events, self.id)
+        self.service.register(self.raw.fd(), events, self.id)
+    }
+
+    pub(super) fn set_starved(&self, starved: bool) {
+        self.starved.store(starved, Ordering::Relaxed);
+    }
+
+    /// Stops watching the socket until [`register`](Self::register).
+    pub(super) fn unregister(&self) {
+        self.service.unregister(self.raw.fd());
     }
 
     /// Sends what is queued, as far as the socket takes it.
@@ -158,13 +197,13 @@ impl LinkInner {
         self.write_some(&mut lock(&self.out));
     }
 
-    /// Whether it was closed here and everything has been sent.
+    /// Whether the link was closed here and its queue has been sent.
     pub(super) fn finished(&self) -> bool {
         let out = lock(&self.out);
         out.closing && (out.queue.is_empty() || out.failed.is_some())
     }
 
-    /// Whether it was closed here.
+    /// Whether the link was closed here.
     pub(super) fn closing(&self) -> bool {
         lock(&self.out).closing
     }
@@ -173,7 +212,7 @@ impl LinkInner {
         lock(&self.out).closing = true;
     }
 
-    /// Ends it: nothing is sent any more, and whoever waits gets `error`.
+    /// Ends the link: drops its queue, and ends every wait with `error`.
     pub(super) fn fail(&self, error: Error) {
         let mut out = lock(&self.out);
         out.failed.get_or_insert(error);
@@ -202,16 +241,20 @@ impl LinkInner {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !out.watching {
                         out.watching = true;
-                        self.bell.watch(self.raw.fd(), sys::READ | sys::WRITE, self.id);
+                        self.service.watch(self.raw.fd(), sys::READ | sys::WRITE, self.id);
                     }
                     return;
+                }
+                Err(error) if sys::exhausted(&error) => {
+                    log::debug!("descriptors for rank {} wait to be sent: {error}", self.peer.from);
+                    return self.service.rest(self.id);
                 }
                 Err(error) => return self.break_off(out, error),
             }
         }
         if out.watching {
             out.watching = false;
-            self.bell.watch(self.raw.fd(), sys::READ, self.id);
+            self.service.watch(self.raw.fd(), sys::READ, self.id);
         }
         self.drained.notify_all();
     }
@@ -220,7 +263,7 @@ impl LinkInner {
         out.failed = Some(lost("send", self.peer, error));
         out.queue.clear();
         out.queued = 0;
-        self.bell.failed(self.id);
+        self.service.failed(self.id);
         self.drained.notify_all();
     }
 
@@ -232,11 +275,10 @@ impl LinkInner {
 
 #[cfg(all(test, loom))]
 mod models {
-    use std::os::fd::BorrowedFd;
     use std::time::Duration;
 
     use super::*;
-    use crate::sync::{AtomicU32, Ordering};
+    use crate::sync::AtomicU32;
 
     /// A socket that is full until somebody makes room, and takes a byte at a time then.
     #[derive(Debug)]
@@ -266,12 +308,32 @@ mod models {
         }
     }
 
+    /// A service thread that does nothing.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl LinkService for Nobody {
+        fn register(&self, _: BorrowedFd<'_>, _: u32, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn unregister(&self, _: BorrowedFd<'_>) {}
+
+        fn watch(&self, _: BorrowedFd<'_>, _: u32, _: u64) {}
+
+        fn close(&self, _: u64) {}
+
+        fn failed(&self, _: u64) {}
+
+        fn rest(&self, _: u64) {}
+    }
+
     fn link() -> (Link, Arc<AtomicU32>) {
         let room = Arc::new(AtomicU32::new(0));
         let file = std::fs::File::open("/dev/null").unwrap();
         let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
         let raw = Box::new(Narrow { room: room.clone(), file });
-        (Link::new(1, raw, claims, 64, Arc::new(Bell::new().unwrap())), room)
+        (Link::new(1, raw, claims, 64, Arc::new(Nobody)), room)
     }
 
     /// A frame that met a full socket is sent by the service thread, and a flush of it always ends.
@@ -285,7 +347,7 @@ mod models {
                 service.inner.writable();
             });
             link.post(1, b"x").unwrap();
-            // What is posted after the service thread looked is found by the next one who looks: here, epoll again.
+            // If the service thread looked before the post, epoll makes it look again.
             let service = link.clone();
             let again = loom::thread::spawn(move || {
                 thread.join().unwrap();

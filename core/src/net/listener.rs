@@ -4,29 +4,30 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
+use super::admission::Admission;
+use super::claims::{Address, Claims};
 use super::connect::{SockAddr, local_address};
 use super::handshake::{Failure, Handshake, Progress};
+use super::network::Network;
 use super::raw::{RawStream, Socket};
 use super::stream::Stream;
 use super::sys::{self, Epoll};
 use super::unix::{self, SocketDir};
-use super::{Address, Claims, Network};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
 /// The epoll token of the listening socket; handshakes count up from the next one.
 const LISTENING: u64 = 0;
-/// How long the listening socket rests after the process ran out of descriptors.
-const REST: Duration = Duration::from_millis(100);
 /// How many refusals are worth a warning; after that they are noise, and a stranger must not fill the log.
 const WARNINGS: u64 = 10;
 
-/// What a listener turned away.
+/// What a listener has refused.
 #[derive(Clone, Debug, Default)]
 pub struct Rejections {
-    /// Connections that did not prove the secret, or not in time.
+    /// Connections that did not prove the secret, or not in time, or of a rank that has too many or does not exist.
     pub count: u64,
     /// Why the latest of them was turned away.
     pub latest: Option<String>,
@@ -43,6 +44,7 @@ pub struct Listener {
     address: Address,
     network: Network,
     local: Claims,
+    admission: Arc<Admission>,
     epoll: Epoll,
     pending: VecDeque<Pending>,
     ready: VecDeque<Stream>,
@@ -100,6 +102,7 @@ impl Listener {
         Ok(Self {
             socket,
             address: address.clone(),
+            admission: Admission::new(network.ranks, network.max_connections),
             network,
             local,
             epoll,
@@ -157,7 +160,7 @@ impl Listener {
         self.epoll
             .wait(0, &mut events)
             .map_err(|error| Error::system("accept", "cannot wait for connections", error))?;
-        // Those who are here already come before those who want to get in and may push them out.
+        // Drive handshakes that have begun before new connections are accepted, which may push the oldest out.
         let waiting = events.iter().any(|(token, _)| *token == LISTENING);
         events.iter().filter(|(token, _)| *token != LISTENING).for_each(|(token, _)| self.drive(*token));
         if waiting {
@@ -184,24 +187,22 @@ impl Listener {
 
     fn accept_some(&mut self) {
         for _ in 0..64 {
-            match Socket::accept(self.socket.fd(), matches!(self.address, Address::Tcp(_))) {
+            match Socket::accept(&self.socket) {
                 Ok(socket) => self.begin(socket),
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        log::warn!(
-                            "{}",
-                            Error::system("accept", format!("cannot accept on {}", self.address), error)
-                        );
-                        // The socket stays readable: without a rest this would be a busy loop.
-                        self.pending.pop_front();
-                        let _ = self.epoll.remove(self.socket.fd());
-                        self.resting = Some(Instant::now() + REST);
-                        return;
-                    }
-                    _ if error.kind() == io::ErrorKind::WouldBlock => return,
-                    // The peer has gone again already; such errors belong to that connection (accept(2)).
-                    _ => log::debug!("a connection to {} failed early: {error}", self.address),
-                },
+                Err(error) if sys::exhausted(&error) => {
+                    let text = format!(
+                        "out of file descriptors: connections to {} wait until some are closed",
+                        self.address
+                    );
+                    log::warn!("{}", Error::system("accept", text, error));
+                    // The socket stays readable: without a rest this would be a busy loop.
+                    let _ = self.epoll.remove(self.socket.fd());
+                    self.resting = Some(Instant::now() + sys::REST);
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The peer has gone again already; such errors belong to that connection (accept(2)).
+                Err(error) => log::debug!("a connection to {} failed early: {error}", self.address),
             }
         }
     }
@@ -226,7 +227,7 @@ impl Listener {
         self.pending.push_back(Pending {
             token,
             socket,
-            handshake: Handshake::server(self.network.secret.clone(), self.local),
+            handshake: Handshake::server(self.network.secret.clone(), self.local, self.admission.clone()),
             until: Instant::now() + self.network.handshake_timeout,
             wants: sys::READ,
         });
@@ -247,8 +248,9 @@ impl Listener {
                 }
             }
             Ok(Progress::Done(peer)) => {
-                if let Some(Pending { socket, .. }) = self.pending.remove(index) {
+                if let Some(Pending { mut socket, mut handshake, .. }) = self.pending.remove(index) {
                     let _ = self.epoll.remove(socket.fd());
+                    socket.hold(handshake.take_permit());
                     self.ready.push_back(Stream::new(&self.network, self.local, peer, Box::new(socket)));
                 }
             }

@@ -1,29 +1,25 @@
 //! Things with a socket of their own that a [`Reactor`](super::Reactor) serves beside its links.
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::bell::Bell;
-use super::stream::Stream;
 use super::sys;
 use crate::error::Error;
 
 /// Something that makes progress when its descriptor is ready. Called on the service thread; must not wait.
 pub trait Pollable: Send + Sync {
-    /// What to watch; the same for ever.
+    /// The descriptor to watch; always the same.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Does what can be done now, and says what to wait for.
+    /// Makes the progress that is possible now, and returns what to wait for.
     fn progress(&self) -> Next;
 
-    /// Whether it has something to send yet: a reactor that stops waits for that a little while.
+    /// Whether it still has something to send: a reactor that stops waits a little for that.
     fn lingers(&self) -> bool {
         false
     }
 
-    /// It cannot be served.
+    /// Called instead of `progress` if the descriptor cannot be watched.
     fn unserved(&self, why: &Error);
 }
 
@@ -32,12 +28,12 @@ pub trait Pollable: Send + Sync {
 pub enum Next {
     /// These events of its descriptor.
     Wait(Interest),
-    /// What it has told [`Registration::watch`] itself, under a lock of its own that orders this with other threads; and, if
-    /// a time is given, that time.
+    /// Interest was already set through [`Registration::watch`](super::Registration::watch), under the caller's own lock. If
+    /// an instant is given, also calls `progress` then.
     Told(Option<Instant>),
-    /// Something that no descriptor tells of: it is asked again at once.
+    /// Work remains of which no descriptor tells: calls `progress` again at once.
     Again,
-    /// Nothing: it is no longer served.
+    /// Nothing: ends the service.
     Done,
 }
 
@@ -53,51 +49,5 @@ pub struct Interest {
 impl Interest {
     pub(super) fn bits(self) -> u32 {
         (if self.read { sys::READ } else { 0 }) | (if self.write { sys::WRITE } else { 0 })
-    }
-}
-
-/// Takes the connections of a listener; false once it wants no more.
-pub type Acceptor = Box<dyn FnMut(Stream) -> bool + Send>;
-
-/// What a reactor serves, seen from another thread. Dropping it does not end the service.
-#[derive(Clone)]
-pub struct Registration {
-    bell: Arc<Bell>,
-    id: u64,
-}
-
-impl Registration {
-    pub(super) fn new(bell: Arc<Bell>, id: u64) -> Self {
-        Self { bell, id }
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Serves `thing` here from now on.
-    pub fn serve(&self, thing: Arc<dyn Pollable>) {
-        self.bell.serve(self.id, thing);
-    }
-
-    /// Has [`Pollable::progress`] called soon.
-    pub fn nudge(&self) {
-        self.bell.nudge(self.id);
-    }
-
-    /// Changes what the service thread waits for on `fd`, the descriptor of this, until the next progress.
-    pub fn watch(&self, fd: BorrowedFd<'_>, interest: Interest) {
-        self.bell.watch(fd, interest.bits(), self.id);
-    }
-
-    /// Ends the service.
-    pub fn forget(&self) {
-        self.bell.forget(self.id);
-    }
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Registration({})", self.id)
     }
 }

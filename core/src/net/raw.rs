@@ -4,8 +4,10 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use super::admission::Permit;
+use super::claims::Claims;
 use super::frame::MAX_FDS;
-use super::{Claims, sys};
+use super::sys;
 
 /// A connected, non-blocking byte stream that can carry file descriptors if it is local.
 ///
@@ -68,7 +70,13 @@ pub trait Layer: Debug + Send + Sync {
 
 /// A TCP or unix stream socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// A unix socket, which can bring descriptors.
+    local: bool,
+    /// What a listener has counted it by. After the descriptor, so that it is given back when that is closed.
+    _permit: Option<Permit>,
+}
 
 /// Room for one control message with [`MAX_FDS`] descriptors, aligned as `cmsghdr` wants it.
 #[repr(align(8))]
@@ -83,24 +91,29 @@ impl Socket {
     pub(super) fn new(family: libc::c_int) -> io::Result<Self> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed.
-        let socket = Self(sys::owned(unsafe { libc::socket(family, kind, 0) })?);
-        if family != libc::AF_UNIX {
+        let fd = sys::owned(unsafe { libc::socket(family, kind, 0) })?;
+        Self::set_up(fd, family == libc::AF_UNIX)
+    }
+
+    /// A connection taken from the listening socket `listener`.
+    pub(super) fn accept(listener: &Self) -> io::Result<Self> {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: null address pointers are allowed: the address is not wanted.
+        let fd = unsafe { libc::accept4(listener.raw(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+        Self::set_up(sys::owned(fd)?, listener.local)
+    }
+
+    fn set_up(fd: OwnedFd, local: bool) -> io::Result<Self> {
+        let socket = Self { fd, local, _permit: None };
+        if !local {
             socket.no_delay()?;
         }
         Ok(socket)
     }
 
-    /// A connection taken from the listening socket `listener`.
-    pub(super) fn accept(listener: BorrowedFd<'_>, tcp: bool) -> io::Result<Self> {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: null address pointers are allowed: the address is not wanted.
-        let fd =
-            unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-        let socket = Self(sys::owned(fd)?);
-        if tcp {
-            socket.no_delay()?;
-        }
-        Ok(socket)
+    /// Keeps `permit` as long as the socket is open.
+    pub(super) fn hold(&mut self, permit: Option<Permit>) {
+        self._permit = permit;
     }
 
     /// Sends every frame at once: control messages are small and somebody waits for each.
@@ -132,12 +145,15 @@ impl Socket {
     }
 
     pub(super) fn raw(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
-}
 
-impl RawStream for Socket {
-    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    /// Reads bytes and the descriptors that come with them, and leaves both in the socket.
+    ///
+    /// Where the process has too few descriptors left, the kernel installs some, says that the list is cut, and would drop
+    /// the others for good together with the bytes. So they are looked at first and taken only if all were installed;
+    /// otherwise this fails with `EMFILE`, and everything can still be read later.
+    fn peek(&self, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         // SAFETY: all-zero is a valid msghdr.
@@ -146,18 +162,35 @@ impl RawStream for Socket {
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = CONTROL_BYTES;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: `message` describes `into` and `control`, which live across the call.
         let got = retry(|| unsafe { libc::recvmsg(self.raw(), &mut message, flags) })?;
-        let before = fds.len();
-        take_fds(&message, fds);
-        if message.msg_flags & libc::MSG_CTRUNC != 0 {
-            fds.truncate(before); // Closes what came; the kernel has closed what did not fit.
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "too many file descriptors in one message",
-            ));
+        let mut came = Vec::new();
+        take_fds(&message, &mut came);
+        if message.msg_flags & libc::MSG_CTRUNC == 0 {
+            return Ok((got, came));
         }
+        Err(if came.len() < MAX_FDS {
+            io::Error::from_raw_os_error(libc::EMFILE)
+        } else {
+            io::Error::new(io::ErrorKind::InvalidData, "too many file descriptors in one message")
+        })
+    }
+}
+
+impl RawStream for Socket {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let (count, came) = if self.local { self.peek(into)? } else { (into.len(), Vec::new()) };
+        if count == 0 {
+            return Ok(0);
+        }
+        // Without room for descriptors: those that belong to these bytes have come already.
+        let into = &mut into[..count];
+        // SAFETY: the pointer and length describe `into`, which lives across the call.
+        let got = retry(|| unsafe {
+            libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
+        })?;
+        fds.extend(came);
         Ok(got)
     }
 
@@ -229,13 +262,13 @@ impl RawStream for Socket {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 

@@ -46,6 +46,11 @@ impl Secret {
         self.hmac(parts).verify_slice(proof).is_ok()
     }
 
+    /// The same for a MAC of which only the first bytes are sent, at least half of them.
+    pub(super) fn verify_start(&self, parts: &[&[u8]], proof: &[u8]) -> bool {
+        proof.len() >= MAC_BYTES / 2 && self.hmac(parts).verify_truncated_left(proof).is_ok()
+    }
+
     fn hmac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         keyed(&self.0, parts)
     }
@@ -54,6 +59,29 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
+    }
+}
+
+/// Text that contains a secret, such as a unique id on its way through a launcher. `Debug` does not show it, there is no
+/// `Display`, and so no error or log line can quote it by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// Marks `text` as secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for whoever passes it on.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretText({} bytes)", self.0.len())
     }
 }
 

@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use super::claims::Claims;
 use super::frame::{self, Decoder, Frame};
+use super::network::Network;
 use super::raw::RawStream;
-use super::{Claims, Network, sys};
+use super::sys;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -62,6 +64,9 @@ impl Stream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait("send", sys::WRITE, deadline)?
                 }
+                Err(error) if sys::exhausted(&error) && !deadline.expired() => {
+                    std::thread::sleep(sys::REST.min(deadline.remaining()));
+                }
                 Err(error) => return Err(lost("send", self.peer, &error)),
             }
         }
@@ -81,6 +86,12 @@ impl Stream {
                 Ok(count) => self.decoder.push(&buffer[..count], &mut fds)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait("recv", sys::READ, deadline)?
+                }
+                Err(error) if sys::exhausted(&error) => {
+                    if deadline.expired() {
+                        return Err(starved(self.peer, error));
+                    }
+                    std::thread::sleep(sys::REST.min(deadline.remaining()));
                 }
                 Err(error) => return Err(lost("recv", self.peer, &error)),
             }
@@ -113,6 +124,12 @@ pub(super) fn lost(op: &'static str, peer: Claims, reason: impl std::fmt::Displa
     } else {
         Error::peer_lost(op, peer.from, reason)
     }
+}
+
+/// The error for descriptors that a peer has sent while this process is out of descriptors.
+pub(super) fn starved(peer: Claims, error: io::Error) -> Error {
+    let text = format!("out of file descriptors: what {} has sent waits until some are closed", name(peer));
+    Error::system("recv", text, error)
 }
 
 fn name(peer: Claims) -> String {

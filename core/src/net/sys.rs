@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use crate::deadline::Deadline;
 
@@ -9,6 +10,18 @@ use crate::deadline::Deadline;
 pub(super) const READ: u32 = libc::EPOLLIN as u32;
 /// Readiness to write.
 pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
+
+/// Whether a call failed because this process or host has no descriptors or socket memory left: a state that passes, and
+/// no fault of a peer.
+pub(super) fn exhausted(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS)
+    )
+}
+
+/// How long to leave alone what failed for that reason. No event tells when there are descriptors again.
+pub(super) const REST: Duration = Duration::from_millis(100);
 
 /// Turns -1 into the `errno`.
 pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {

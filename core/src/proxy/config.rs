@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::fifo::Fifo;
 
-/// What a proxy does while its FIFO is empty.
+/// How a proxy waits while its FIFO is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Looks again at once. For a core that nothing else uses.
+    /// Polls without a pause. For a core that nothing else uses.
     Spin,
-    /// Looks again, and gives way to other threads after every few looks.
+    /// Polls, and yields to other threads after every few polls.
     #[default]
     Yield,
-    /// As `Yield`; after about a thousand looks in vain, sleeps so long before each. A trigger then waits up to
-    /// that long, and an idle proxy costs next to nothing.
+    /// Polls as `Yield` does; after about a thousand polls in vain, sleeps for the given time before each. An idle proxy then
+    /// costs next to nothing, and a trigger may wait that long.
     Sleep(Duration),
 }
 
@@ -23,10 +23,10 @@ pub enum Idle {
 pub struct ProxyConfig {
     /// Slots of the FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
     pub fifo_size: usize,
-    /// What the thread does while there is nothing to do.
+    /// How the thread waits while there is nothing to do.
     pub idle: Idle,
-    /// The core that the thread runs on. Without one, those of the GPU's NUMA node if the system names them, otherwise
-    /// those of the caller.
+    /// The core that the thread runs on. `None`: the cores of the GPU's NUMA node if the system names them, otherwise the
+    /// caller's.
     pub cpu: Option<usize>,
     /// The rank that abort records name.
     pub rank: u32,
@@ -39,28 +39,28 @@ impl Default for ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// With so many slots.
+    /// The same with another FIFO size.
     #[must_use]
     pub fn with_fifo_size(mut self, size: usize) -> Self {
         self.fifo_size = size;
         self
     }
 
-    /// With another way to wait.
+    /// The same with another way to wait.
     #[must_use]
     pub fn with_idle(mut self, idle: Idle) -> Self {
         self.idle = idle;
         self
     }
 
-    /// On this core.
+    /// The same on core `cpu`.
     #[must_use]
     pub fn with_cpu(mut self, cpu: usize) -> Self {
         self.cpu = Some(cpu);
         self
     }
 
-    /// For this rank.
+    /// The same for rank `rank`.
     #[must_use]
     pub fn with_rank(mut self, rank: u32) -> Self {
         self.rank = rank;
@@ -68,35 +68,35 @@ impl ProxyConfig {
     }
 }
 
-/// How often there was nothing to do, and what follows from it.
+/// Counts polls in vain and pauses accordingly.
 #[derive(Debug)]
 pub(super) struct Idler {
     idle: Idle,
-    looks: u32,
+    polls: u32,
 }
 
-/// Looks between two times of giving way.
+/// Polls between two yields.
 const YIELD_EVERY: u32 = 32;
-/// Looks before the first sleep.
-const PATIENT: u32 = 1024;
+/// Polls before the first sleep.
+const BEFORE_SLEEP: u32 = 1024;
 
 impl Idler {
     pub(super) fn new(idle: Idle) -> Self {
-        Self { idle, looks: 0 }
+        Self { idle, polls: 0 }
     }
 
-    /// There was something to do.
+    /// Starts anew after a poll that found something.
     pub(super) fn reset(&mut self) {
-        self.looks = 0;
+        self.polls = 0;
     }
 
-    /// There was nothing to do; `waiting` if something that is under way has to be looked after.
+    /// Pauses after a poll in vain. `waiting`: work is under way, so do not sleep.
     pub(super) fn pause(&mut self, waiting: bool) {
-        self.looks = self.looks.saturating_add(1);
+        self.polls = self.polls.saturating_add(1);
         match self.idle {
             Idle::Spin => std::hint::spin_loop(),
-            Idle::Sleep(pause) if self.looks > PATIENT && !waiting => std::thread::sleep(pause),
-            Idle::Yield | Idle::Sleep(_) if self.looks.is_multiple_of(YIELD_EVERY) => {
+            Idle::Sleep(pause) if self.polls > BEFORE_SLEEP && !waiting => std::thread::sleep(pause),
+            Idle::Yield | Idle::Sleep(_) if self.polls.is_multiple_of(YIELD_EVERY) => {
                 std::thread::yield_now()
             }
             Idle::Yield | Idle::Sleep(_) => std::hint::spin_loop(),

@@ -1,8 +1,8 @@
-//! The host side of what kernels ask for: a FIFO from their threads, and a thread that serves it.
+//! Kernels ask the host for work: a FIFO that their threads push to, and a host thread that serves it.
 //!
 //! [`Fifo`] carries triggers; a [`Proxy`] is a thread that takes them out and hands each to a [`ProxyHandler`]. A
 //! [`ProxyService`] is such a thread, or several, for port channels: its handler puts, signals and flushes over
-//! connections of any transport. A kernel's own requests need a handler of one's own and nothing else:
+//! connections of any transport. To serve requests of your own kernels, write a handler:
 //!
 //! ```no_run
 //! use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult, ProxyTrigger};

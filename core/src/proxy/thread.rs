@@ -16,24 +16,25 @@ use super::words::Words;
 use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Failure;
 use crate::gpu::{Context, KeepAlive, RelaxedCapture};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// What a handler wants after a trigger.
+/// What a handler asks the proxy to do after a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHandlerResult {
-    /// The next trigger.
+    /// Go on with the next trigger.
     Continue,
-    /// No more: the thread ends. Triggers behind this one are not handled, and pushes leave with `LEFT_CLOSED`.
+    /// End the thread. Triggers behind this one are not handled, and pushes leave with `LEFT_CLOSED`.
     Stop,
 }
 
-/// What a proxy does with triggers. A closure of one trigger is one.
+/// Handles the triggers of a proxy. A closure that takes a trigger is a handler.
 ///
 /// Everything runs on the proxy's thread, with the device context current. An error or a panic ends the proxy: kernels
 /// that wait for it leave, and [`Proxy::check`] has the reason.
 pub trait ProxyHandler: Send + 'static {
-    /// Runs once, before the first trigger, on the thread, which is bound to its cores already.
+    /// Runs once on the proxy's thread, after the thread was bound to its cores and before the first trigger.
     ///
     /// # Errors
     /// Why the proxy cannot start.
@@ -47,8 +48,8 @@ pub trait ProxyHandler: Send + 'static {
     /// Why the proxy must end.
     fn handle(&mut self, position: u64, trigger: &ProxyTrigger) -> Result<ProxyHandlerResult>;
 
-    /// Runs whenever the FIFO is empty, and after every few triggers: whether something is still under way, which has to
-    /// end before a proxy that is stopped may.
+    /// Runs whenever the FIFO is empty, and after every few triggers. Returns whether work is still under way; a proxy that
+    /// is being stopped ends only when none is.
     ///
     /// # Errors
     /// Why the proxy must end.
@@ -56,7 +57,7 @@ pub trait ProxyHandler: Send + 'static {
         Ok(false)
     }
 
-    /// Runs once, last; `failure` is why, if not because it was stopped.
+    /// Runs once, as the last call. `failure` is the reason if the proxy was not simply stopped.
     fn ended(&mut self, failure: Option<&Error>) {
         let _ = failure;
     }
@@ -73,9 +74,9 @@ where
 
 /// A FIFO and the thread that serves it.
 ///
-/// The thread runs on the cores of the GPU's NUMA node, or on one that was named, and allocates the FIFO there; the
-/// caller's own affinity is not touched. It is stopped by [`stop`](Self::stop). Dropping it stops it, too, within ten seconds and without
-/// waiting for it.
+/// The thread runs on the cores of the GPU's NUMA node, or on the core that the configuration names, and allocates the FIFO
+/// there; the caller's own affinity does not change. [`stop`](Self::stop) ends it. Dropping the proxy ends it too, within
+/// ten seconds, without waiting for it.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -83,28 +84,28 @@ pub struct Proxy {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What a proxy has done so far.
+/// Counts of a proxy's work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyCounters {
     /// Triggers handled.
     pub triggers: u64,
-    /// Times that the FIFO held something after it had been empty: triggers per burst say how busy it is.
+    /// How often the FIFO went from empty to not empty. Triggers per burst tell how busy the proxy is.
     pub bursts: u64,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: AtomicU32,
-    /// How long a proxy that is to end has for what was pushed.
-    patience: Mutex<Option<Deadline>>,
-    failure: Mutex<Option<Error>>,
+    /// Until when a proxy that is being stopped handles what was pushed before.
+    drain_until: Mutex<Option<Deadline>>,
+    failure: Failure,
     triggers: AtomicU64,
     bursts: AtomicU64,
     words: Arc<Words>,
 }
 
 const RUN: u32 = 0;
-/// Handle what was pushed, then end.
+/// Handle what was pushed before, then end.
 const DRAIN: u32 = 1;
 const ENDED: u32 = 2;
 
@@ -112,8 +113,8 @@ const ENDED: u32 = 2;
 const FIFO: usize = 0;
 /// Triggers between two looks at everything else.
 const BURST: u32 = 64;
-/// What a proxy that is dropped has for what was pushed.
-const DROPPED: Duration = Duration::from_secs(10);
+/// How long a dropped proxy handles what was pushed before.
+const DRAIN_AFTER_DROP: Duration = Duration::from_secs(10);
 
 impl Proxy {
     /// Starts a proxy for the kernels of `context`.
@@ -139,31 +140,30 @@ impl Proxy {
         }
     }
 
-    /// What kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses them.
+    /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses them.
     pub fn fifo(&self) -> abi::Fifo {
         self.fifo.device_handle(self.shared.words.handle(FIFO))
     }
 
-    /// What keeps the memory behind [`fifo`](Self::fifo) alive.
+    /// Keeps the memory behind [`fifo`](Self::fifo) alive.
     pub fn keep_alive(&self) -> [KeepAlive; 2] {
         [self.fifo.keep_alive(), self.shared.words.keep_alive()]
     }
 
-    /// `Ok` while it serves.
+    /// `Ok` while the proxy serves its FIFO.
     ///
     /// # Errors
-    /// Why it does not: `InvalidUsage` if it was stopped, otherwise the failure of its handler.
+    /// `Stopped` if it was stopped; otherwise the failure of its handler.
     pub fn check(&self) -> Result<()> {
-        if let Some(error) = &*lock(&self.shared.failure) {
-            return Err(error.clone());
-        }
+        self.shared.failure.check()?;
         if self.shared.state.load(Ordering::Acquire) == RUN {
             return Ok(());
         }
-        Err(Error::usage("Proxy", "the proxy has stopped: what kernels push is refused; start another one"))
+        let message = "the proxy has stopped: what kernels push is refused; start another one";
+        Err(Error::new(ErrorKind::Stopped, "Proxy::check", message))
     }
 
-    /// What it has done so far.
+    /// Counts of its work so far.
     pub fn counters(&self) -> ProxyCounters {
         ProxyCounters {
             triggers: self.shared.triggers.load(Ordering::Relaxed),
@@ -171,25 +171,26 @@ impl Proxy {
         }
     }
 
-    /// What the first kernel that was told to leave was waiting for.
+    /// The record of the first kernel that gave up a wait on this proxy.
     pub fn abort_report(&self) -> Option<AbortReport> {
         self.shared.words.record().map(AbortReport::from)
     }
 
-    /// Ends it: pushes are refused from now on, what was pushed before is handled, and then kernels that wait
-    /// leave. Works while kernels push.
+    /// Ends the proxy: it refuses pushes from now on, handles what was pushed before, and then tells waiting kernels to
+    /// leave. Kernels may be pushing meanwhile.
     ///
     /// # Errors
-    /// `Timeout` if that took too long, after which it ends with triggers unhandled; the failure it ended with, if it did.
+    /// `Timeout` if triggers were still unhandled at the deadline; the proxy then ends without handling them. The failure
+    /// that ended the proxy, if one did.
     pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.shared.drain(deadline);
-        // The thread minds the deadline itself; only a handler that does not return makes it late.
+        // The thread keeps the deadline itself, unless a handler does not return.
         let late = Deadline::after(deadline.remaining() + Duration::from_secs(1));
         let mut backoff = Backoff::new();
         while !self.is_over() {
             if late.expired() {
-                let message = "the handler has not returned; its thread goes on, with nobody to wait for it";
+                let message = "the handler has not returned; its thread goes on by itself";
                 return Err(Error::timeout("Proxy::stop", message));
             }
             backoff.pause(late);
@@ -197,29 +198,29 @@ impl Proxy {
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
-        lock(&self.shared.failure).as_ref().map_or(Ok(()), |error| Err(error.clone()))
+        self.shared.failure.check()
     }
 
-    /// Whether the thread has ended. Several may wait for that.
+    /// Whether the thread has ended. Several callers may ask.
     fn is_over(&self) -> bool {
         lock(&self.thread).as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks it to end, without waiting for it.
-    pub(super) fn ask_to_stop(&self, deadline: Deadline) {
+    /// [`stop`](Self::stop) without the wait.
+    pub(super) fn begin_stop(&self, deadline: Deadline) {
         self.shared.drain(deadline);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.drain(Deadline::after(DROPPED));
+        self.shared.drain(Deadline::after(DRAIN_AFTER_DROP));
     }
 }
 
 impl Shared {
     fn drain(&self, deadline: Deadline) {
-        lock(&self.patience).get_or_insert(deadline);
+        lock(&self.drain_until).get_or_insert(deadline);
         let _ = self.state.compare_exchange(RUN, DRAIN, Ordering::AcqRel, Ordering::Acquire);
     }
 }
@@ -231,7 +232,7 @@ struct Worker<H> {
     consumer: FifoConsumer,
     handler: H,
     idler: Idler,
-    /// Triggers of this burst so far.
+    /// Triggers taken in this burst.
     taken: u32,
 }
 
@@ -239,7 +240,7 @@ type Tell = mpsc::Sender<Result<(Arc<Shared>, Fifo)>>;
 
 impl<H: ProxyHandler> Worker<H> {
     fn run(context: &Context, config: &ProxyConfig, handler: H, tell: &Tell) {
-        // Both for as long as the thread lives: driver calls then find the context current.
+        // Both guards live as long as the thread, so that driver calls find the context current.
         let driver = context.driver();
         let entered = RelaxedCapture::new(driver).and_then(|relaxed| Ok((context.enter()?, relaxed)));
         let made = entered.and_then(|guards| Ok((Self::prepare(context, config, handler)?, guards)));
@@ -260,8 +261,8 @@ impl<H: ProxyHandler> Worker<H> {
         let consumer = fifo.consumer()?;
         let shared = Arc::new(Shared {
             state: AtomicU32::new(RUN),
-            patience: Mutex::new(None),
-            failure: Mutex::new(None),
+            drain_until: Mutex::new(None),
+            failure: Failure::default(),
             triggers: AtomicU64::new(0),
             bursts: AtomicU64::new(0),
             words: Words::new(context, config.rank, 1)?,
@@ -270,7 +271,7 @@ impl<H: ProxyHandler> Worker<H> {
         Ok(Self { shared, fifo, consumer, handler, idler: Idler::new(config.idle), taken: 0 })
     }
 
-    /// Until it is told to end, or fails.
+    /// Serves until told to end, or until something fails.
     fn serve(&mut self) -> Result<()> {
         let mut closed = false;
         loop {
@@ -281,15 +282,15 @@ impl<H: ProxyHandler> Worker<H> {
             let waiting = self.handler.progress()?;
             let state = self.shared.state.load(Ordering::Acquire);
             if state != RUN {
-                let patience = (*lock(&self.shared.patience)).unwrap_or(Deadline::after(DROPPED));
+                let until = (*lock(&self.shared.drain_until)).unwrap_or(Deadline::after(DRAIN_AFTER_DROP));
                 if !closed {
-                    self.fifo.close(patience)?;
+                    self.fifo.close(until)?;
                     closed = true;
                 }
-                if taken == 0 && !waiting && self.consumer.is_drained(patience)? {
+                if taken == 0 && !waiting && self.consumer.is_drained(until)? {
                     return Ok(());
                 }
-                if patience.expired() {
+                if until.expired() {
                     return Err(self.late(waiting));
                 }
             }
@@ -301,7 +302,7 @@ impl<H: ProxyHandler> Worker<H> {
         }
     }
 
-    /// Handles what is there, up to a limit: how many triggers, and whether the handler has had enough.
+    /// Handles the triggers that are there, at most `BURST`. Returns how many, and whether the handler asked to stop.
     fn burst(&mut self) -> Result<(u32, bool)> {
         while self.taken < BURST {
             let position = self.consumer.position();
@@ -316,7 +317,7 @@ impl<H: ProxyHandler> Worker<H> {
         Ok((self.count(), false))
     }
 
-    /// Counts what was taken, also of a burst that ended early. This thread is the only one that counts.
+    /// Adds this burst to the counters, also a burst that ended early. Only this thread writes the counters.
     fn count(&mut self) -> u32 {
         let taken = std::mem::take(&mut self.taken);
         if taken > 0 {
@@ -329,21 +330,26 @@ impl<H: ProxyHandler> Worker<H> {
 
     fn late(&self, waiting: bool) -> Error {
         let what = if waiting {
-            "operations that were asked for have not completed"
+            "requested operations have not completed"
         } else {
-            "threads have taken positions and have not written them, or push without end"
+            "kernels took positions in the FIFO and did not write them, or push without end"
         };
-        let message = format!("not drained in time at position {}: {what}", self.consumer.position());
+        let message = format!(
+            "the FIFO was not drained before the deadline; at position {}: {what}",
+            self.consumer.position()
+        );
         Error::timeout("Proxy::stop", message)
     }
 
-    /// The reason first, so that whoever leaves finds it.
+    /// Stores the reason before kernels are told to leave, so that their callers find it.
     fn end(&mut self, failure: Option<Error>) {
         self.count();
         if let Some(error) = &failure {
             log::error!("a proxy ends: {error}");
         }
-        *lock(&self.shared.failure) = failure.as_ref().map(Error::clone);
+        if let Some(error) = &failure {
+            self.shared.failure.set(error.clone());
+        }
         self.shared.state.store(ENDED, Ordering::Release);
         self.shared.words.raise(FIFO);
         if let Err(error) = self.fifo.close(Deadline::after(Duration::from_secs(1))) {
@@ -365,15 +371,15 @@ impl<H> fmt::Debug for Worker<H> {
     }
 }
 
-/// Makes a panic an error.
+/// Turns a panic into an error.
 fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let message = format!("the handler panicked: {}", words_of(&*panic));
-        Err(Error::new(ErrorKind::InvalidUsage, "ProxyHandler", message))
+        let message = format!("the handler panicked: {}", panic_text(&*panic));
+        Err(Error::new(ErrorKind::InvalidUsage, "ProxyHandler::handle", message))
     })
 }
 
-fn words_of(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

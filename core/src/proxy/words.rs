@@ -1,17 +1,17 @@
-//! The words in pinned memory by which waiting kernels learn that a flush has completed, or that they must leave.
+//! Words in pinned memory that waiting kernels poll: whether a flush has completed, and whether they must leave.
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, AbortHandle, AbortRecord};
+use aqueduct_ptx::abi::{AbortHandle, AbortRecord};
 
-use crate::abort::AbortRecordCell;
+use crate::comm::AbortRecordMemory;
 use crate::error::Result;
 use crate::gpu::{Context, DeviceSlice, KeepAlive, PinnedBuffer};
 use crate::sync::raw::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots of two words each, and one record for all of them.
 ///
-/// | at | what | written by |
+/// | offset | word | written by |
 /// |---|---|---|
 /// | slot + 0 | position behind the latest flush that has completed | the proxy, or a stream for it |
 /// | slot + 8 | abort word | the proxy |
@@ -21,48 +21,43 @@ pub(super) struct Words {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
     slots: usize,
-    record: AbortRecordCell<AbortRecord>,
+    record: Arc<AbortRecordMemory>,
 }
 
-/// Bytes of a slot: no two in one cache line of the host.
+/// Bytes of a slot: a cache line of the host.
 const SLOT: usize = 64;
 const FLUSHED: usize = 0;
 const ABORT: usize = 8;
 
 impl Words {
     pub(super) fn new(context: &Context, rank: u32, slots: usize) -> Result<Arc<Self>> {
-        const { assert!(SLOT.is_multiple_of(align_of::<AbortRecord>())) };
+        const { assert!(AbortRecordMemory::BYTES <= SLOT) };
         let pinned = Arc::new(PinnedBuffer::new(context, (slots + 1) * SLOT)?);
-        // SAFETY: behind the slots, inside the buffer.
-        let record = unsafe { pinned.host_ptr().add(slots * SLOT) }.cast::<AbortRecord>();
-        // SAFETY: aligned (asserted above), inside the buffer that the `Arc` keeps, beginning with the state word, all
-        // integers; written by kernels only.
-        let record = unsafe { AbortRecordCell::from_ptr(record, pinned.clone()) };
+        let record = AbortRecordMemory::new(context, &pinned, slots * SLOT)?;
         Ok(Arc::new(Self { rank, pinned, slots, record }))
     }
 
-    /// For kernels that wait for what slot `slot` stands for.
+    /// The abort handle of kernels that wait for slot `slot`.
     pub(super) fn handle(&self, slot: usize) -> AbortHandle {
-        let base = self.pinned.device_ptr();
         AbortHandle {
-            word: base + (slot * SLOT + ABORT) as u64,
-            record: base + (self.slots * SLOT) as u64,
+            word: self.pinned.device_ptr() + (slot * SLOT + ABORT) as u64,
+            claim: self.record.claim_ptr(),
             rank: self.rank,
             reserved: 0,
         }
     }
 
-    /// Where kernels read how far flushes have come.
+    /// Address of the flushed position, for kernels.
     pub(super) fn flushed_ptr(&self, slot: usize) -> u64 {
         self.pinned.device_ptr() + (slot * SLOT + FLUSHED) as u64
     }
 
-    /// The same for a stream that writes it.
+    /// The flushed position, for a stream that writes it.
     pub(super) fn flushed_slice(&self, slot: usize) -> Result<DeviceSlice> {
         self.pinned.slice(slot * SLOT + FLUSHED..slot * SLOT + FLUSHED + 8)
     }
 
-    /// Every flush before `position` has completed.
+    /// Tells kernels that every flush before `position` has completed.
     pub(super) fn set_flushed(&self, slot: usize, position: u64) {
         self.word64(slot).store(position, Ordering::Release); // SYNC port.flushed (release)
     }
@@ -72,19 +67,20 @@ impl Words {
         self.word32(slot).store(1, Ordering::Release); // SYNC abort.word
     }
 
-    /// A slot for somebody new.
+    /// Clears a slot for its next user.
     pub(super) fn reset(&self, slot: usize) {
         self.word64(slot).store(0, Ordering::Relaxed);
         self.word32(slot).store(0, Ordering::Release);
     }
 
-    /// What the first kernel that left was waiting for.
+    /// The record of the first kernel that gave up its wait.
     pub(super) fn record(&self) -> Option<AbortRecord> {
-        self.record.read(ABORT_RECORD_COMPLETE)
+        self.record.read()
     }
 
     pub(super) fn keep_alive(&self) -> KeepAlive {
-        self.pinned.clone()
+        // The record keeps the pinned buffer.
+        self.record.clone()
     }
 
     pub(super) fn slots(&self) -> usize {

@@ -35,7 +35,7 @@ impl QpAddress {
     /// Takes what [`encode`](Self::encode) wrote.
     ///
     /// # Errors
-    /// What is out of range: numbers of more than 24 bits, an MTU that does not exist, no address at all.
+    /// Names the fields that are out of range: numbers of more than 24 bits, an MTU that does not exist, no address at all.
     pub fn decode(r: &mut Reader<'_>) -> WireResult<Self> {
         let invalid = |what| Err(WireError::Invalid { what });
         r.version(VERSION)?;

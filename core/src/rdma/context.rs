@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_core_sys::{ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_pd, ibv_port_attr};
+use rdma_core_sys::{ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_pd};
 
 use super::device::Device;
 use super::library::Verbs;
-use super::port::PortAttributes;
 use super::status::{errno_of, failed, last_errno, text_of};
 use crate::error::{Error, Result};
 
@@ -30,7 +29,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Who sees atomics of the NIC as atomic.
+/// With respect to which other accesses the NIC's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Atomics {
@@ -94,8 +93,18 @@ impl DeviceAttributes {
     }
 }
 
+impl Device {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) with what the system says, for instance about rights.
+    pub fn open(&self) -> Result<Context> {
+        Context::open(self)
+    }
+}
+
 impl Context {
-    pub(super) fn open(device: &Device) -> Result<Self> {
+    fn open(device: &Device) -> Result<Self> {
         const OP: &str = "ibv_open_device";
         let verbs = device.verbs();
         verbs.check(OP)?;
@@ -138,27 +147,6 @@ impl Context {
     /// Limits and identity.
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.inner.attributes
-    }
-
-    /// What port `number` says about itself now.
-    ///
-    /// # Errors
-    /// `InvalidUsage` if there is no such port; what the system says.
-    pub fn port(&self, number: u8) -> Result<PortAttributes> {
-        const OP: &str = "ibv_query_port";
-        let (name, ports) = (self.device().name(), self.attributes().ports);
-        if number == 0 || number > ports {
-            let message = format!("device {name} has no port {number}: its ports are 1 to {ports}");
-            return Err(Error::usage(OP, message));
-        }
-        self.verbs().check(OP)?;
-        let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is live.
-        let result =
-            unsafe { rdma_core_sys::ibv_query_port(self.verbs().table(), self.as_ptr(), number, &mut attr) };
-        errno_of(result)
-            .map_err(|errno| failed(OP, errno, format!("port {number} of device {name} does not answer")))?;
-        Ok(PortAttributes::new(number, &attr))
     }
 
     /// The partition key at `index` of a port's table, 0 if the entry is not set.

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use rdma_core_sys::{ibv_device, ibv_transport_type};
 
-use super::context::Context;
 use super::library::Verbs;
 use super::status::{failed, last_errno, text_of, words};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// One RDMA device (NIC, HCA) of this host, not opened yet. Cheap to clone.
 #[derive(Clone)]
@@ -26,7 +25,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// Owner of what ibv_get_device_list returned.
-pub(super) struct DeviceList {
+struct DeviceList {
     verbs: Verbs,
     raw: NonNull<*mut ibv_device>,
     count: usize,
@@ -38,7 +37,7 @@ unsafe impl Send for DeviceList {}
 unsafe impl Sync for DeviceList {}
 
 impl DeviceList {
-    pub(super) fn query(verbs: &Verbs) -> Result<Arc<Self>> {
+    fn query(verbs: &Verbs) -> Result<Arc<Self>> {
         const OP: &str = "ibv_get_device_list";
         let mut count = 0;
         // SAFETY: `count` is a live output.
@@ -57,7 +56,7 @@ impl DeviceList {
         Ok(Arc::new(Self { verbs: verbs.clone(), raw, count }))
     }
 
-    pub(super) fn devices(self: &Arc<Self>) -> Vec<Device> {
+    fn devices(self: &Arc<Self>) -> Vec<Device> {
         (0..self.count).filter_map(|i| self.get(i)).collect()
     }
 
@@ -104,14 +103,6 @@ impl Device {
         PathBuf::from(text_of(unsafe { &(*self.raw.as_ptr()).ibdev_path }))
     }
 
-    /// Opens it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) with what the system says, for instance about rights.
-    pub fn open(&self) -> Result<Context> {
-        Context::open(self)
-    }
-
     pub(super) fn verbs(&self) -> &Verbs {
         &self.list.verbs
     }
@@ -124,5 +115,67 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Verbs {
+    /// The RDMA devices of this host, in the order in which `Ib0`, `Ib1`, ... count them: by name, numbers in names as
+    /// numbers; with `names` (separated by commas), those alone and in that order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) if they cannot be listed; `InvalidUsage` for a name that no device has, with those present.
+    pub fn devices(&self, names: Option<&str>) -> Result<Vec<Device>> {
+        self.check("list RDMA devices")?;
+        let mut all = DeviceList::query(self)?.devices();
+        all.sort_by_cached_key(|device| natural(device.name()));
+        let Some(names) = names else { return Ok(all) };
+        let wanted = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        wanted
+            .map(|name| all.iter().find(|d| d.name() == name).cloned().ok_or_else(|| none(name, &all)))
+            .collect()
+    }
+
+    /// The device `name`.
+    ///
+    /// # Errors
+    /// As for [`devices`](Self::devices).
+    pub fn device(&self, name: &str) -> Result<Device> {
+        let all = self.devices(None)?;
+        all.iter().find(|device| device.name() == name).cloned().ok_or_else(|| none(name, &all))
+    }
+}
+
+fn none(name: &str, all: &[Device]) -> Error {
+    let present = match all {
+        [] => "this host has none; is the driver of the NIC loaded (`rdma link` lists them)?".to_owned(),
+        _ => format!("there are {}", all.iter().map(Device::name).collect::<Vec<_>>().join(", ")),
+    };
+    Error::usage("RDMA device", format!("there is no RDMA device `{name}`: {present}"))
+}
+
+/// `mlx5_10` after `mlx5_9`: text and numbers in turn.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let text = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (head, tail) = rest.split_at(text);
+        let digits = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(digits);
+        parts.push((head.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn names_are_ordered_as_people_count() {
+        let mut names = ["mlx5_10", "rxe0", "mlx5_9", "mlx5_bond_0", "mlx4_0"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["mlx4_0", "mlx5_9", "mlx5_10", "mlx5_bond_0", "rxe0"]);
     }
 }

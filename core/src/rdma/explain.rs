@@ -4,9 +4,10 @@
 use rdma_core_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 
 use super::address::QpAddress;
+use super::choose::Port;
 use super::context::DeviceAttributes;
 use super::gid::GidEntry;
-use super::port::{Port, PortAttributes, PortState, mtu_bytes};
+use super::port::{PortAttributes, PortState, mtu_bytes};
 
 /// A transition that was refused, and what is known about the port now.
 pub(super) struct Asked<'a> {
@@ -23,7 +24,7 @@ pub(super) struct Asked<'a> {
     pub(super) peer: Option<&'a QpAddress>,
 }
 
-/// What is probably wrong with a transition that ended with `errno`: everything found to be out of range, or what else the
+/// Explains a transition that failed with `errno`: everything found to be out of range, or what else the
 /// error can mean.
 pub(super) fn modify(errno: i32, asked: &Asked<'_>, device: &DeviceAttributes) -> String {
     let found = suspects(asked, device);

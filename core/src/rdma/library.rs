@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use rdma_core_sys::{VerbsTable, ibv_fork_status};
 
-use super::device::{Device, DeviceList};
 use super::status::errno_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Creator;
@@ -101,31 +100,6 @@ impl Verbs {
         self.inner.table.missing()
     }
 
-    /// The RDMA devices of this host, in the order in which `Ib0`, `Ib1`, ... count them: by name, numbers in names as
-    /// numbers; with `names` (separated by commas), those alone and in that order.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Verbs`] if they cannot be listed; `InvalidUsage` for a name that no device has, with those present.
-    pub fn devices(&self, names: Option<&str>) -> Result<Vec<Device>> {
-        self.check("list RDMA devices")?;
-        let mut all = DeviceList::query(self)?.devices();
-        all.sort_by_cached_key(|device| natural(device.name()));
-        let Some(names) = names else { return Ok(all) };
-        let wanted = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        wanted
-            .map(|name| all.iter().find(|d| d.name() == name).cloned().ok_or_else(|| none(name, &all)))
-            .collect()
-    }
-
-    /// The device `name`.
-    ///
-    /// # Errors
-    /// As for [`devices`](Self::devices).
-    pub fn device(&self, name: &str) -> Result<Device> {
-        let all = self.devices(None)?;
-        all.iter().find(|device| device.name() == name).cloned().ok_or_else(|| none(name, &all))
-    }
-
     pub(super) fn table(&self) -> &VerbsTable {
         &self.inner.table
     }
@@ -167,34 +141,11 @@ impl fmt::Debug for Verbs {
     }
 }
 
-fn none(name: &str, all: &[Device]) -> Error {
-    let present = match all {
-        [] => "this host has none; is the driver of the NIC loaded (`rdma link` lists them)?".to_owned(),
-        _ => format!("there are {}", all.iter().map(Device::name).collect::<Vec<_>>().join(", ")),
-    };
-    Error::usage("RDMA device", format!("there is no RDMA device `{name}`: {present}"))
-}
-
-/// `mlx5_10` after `mlx5_9`: text and numbers in turn.
-fn natural(name: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while !rest.is_empty() {
-        let text = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let (head, tail) = rest.split_at(text);
-        let digits = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
-        let (number, tail) = tail.split_at(digits);
-        parts.push((head.to_owned(), number.parse().unwrap_or(u64::MAX)));
-        rest = tail;
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use rdma_core_sys::{VerbsTable, ibv_fork_status};
 
-    use super::{Verbs, natural};
+    use super::Verbs;
     use crate::sync::raw::{AtomicU32, Ordering};
 
     static TOLD: AtomicU32 = AtomicU32::new(0);
@@ -227,12 +178,5 @@ mod tests {
             TOLD.load(Ordering::Relaxed) - before
         };
         assert_eq!((told(Some(unneeded)), told(Some(disabled)), told(None)), (0, 1, 1));
-    }
-
-    #[test]
-    fn names_are_ordered_as_people_count() {
-        let mut names = ["mlx5_10", "rxe0", "mlx5_9", "mlx5_bond_0", "mlx4_0"];
-        names.sort_by_cached_key(|name| natural(name));
-        assert_eq!(names, ["mlx4_0", "mlx5_9", "mlx5_10", "mlx5_bond_0", "rxe0"]);
     }
 }

@@ -21,6 +21,7 @@
 mod access;
 mod address;
 mod batch;
+mod choose;
 mod completion;
 mod context;
 mod cq;
@@ -44,6 +45,7 @@ mod tests;
 pub use access::Access;
 pub use address::QpAddress;
 pub use batch::{Batch, INLINE_BYTES, Request};
+pub use choose::Port;
 pub use completion::{Completion, Done, Failure, Operation, Status};
 pub use context::{Atomics, Context, DeviceAttributes, ProtectionDomain};
 pub use cq::{CompletionChannel, CompletionQueue};
@@ -53,7 +55,7 @@ pub use event::{About, AsyncEvent, EventKind};
 pub use gid::{Gid, GidEntry, GidKind, choose_gid};
 pub use library::{Provenance, Verbs};
 pub use mr::{KeepAlive, MemoryRegion};
-pub use port::{LinkLayer, Port, PortAttributes, PortState};
+pub use port::{LinkLayer, PortAttributes, PortState};
 pub use qp::{
     Init, PostError, QpCounters, QpOptions, QueuePair, ReadyToReceive, ReadyToSend, Receiving, Reset, State,
 };

@@ -54,16 +54,103 @@ impl Kind {
     }
 }
 
-/// Names an item of `setup()`: items of two ranks with counterpart kinds and equal tags belong together.
+/// Whose tag it is: equal tags of a user and of the library never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Namespace {
+    /// The tag comes from a call of the user's.
+    User,
+    /// The library makes the object for itself, in `prepare()` for example, and counts its tags.
+    Library,
+}
+
+impl Namespace {
+    pub(crate) fn to_wire(self) -> u8 {
+        match self {
+            Self::User => 0,
+            Self::Library => 1,
+        }
+    }
+
+    pub(crate) fn from_wire(value: u8) -> WireResult<Self> {
+        match value {
+            0 => Ok(Self::User),
+            1 => Ok(Self::Library),
+            _ => Err(WireError::Invalid { what: "namespace of setup item" }),
+        }
+    }
+}
+
+/// Names an item of `setup()`: items of two ranks with counterpart kinds, equal namespaces and equal tags belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) peer: u32,
+    pub(crate) space: Namespace,
     pub(crate) tag: u64,
+}
+
+impl Key {
+    /// An item that the user asked for.
+    pub(crate) fn user(kind: Kind, peer: u32, tag: u64) -> Self {
+        Self { kind, peer, space: Namespace::User, tag }
+    }
+
+    /// An item that the library makes for itself.
+    pub(crate) fn library(kind: Kind, peer: u32, tag: u64) -> Self {
+        Self { kind, peer, space: Namespace::Library, tag }
+    }
+
+    /// How the matching item is named at rank `peer`, if this key is rank `rank`'s.
+    pub(crate) fn mirrored(self, rank: u32) -> Self {
+        Self { kind: self.kind.counterpart(), peer: rank, ..self }
+    }
+
+    /// Whether rank `rank`, whose key this is, leads the exchange: it offers first, builds last and decides. The higher rank
+    /// does, because over TCP the lower one listens and must have built its end before the other connects; of two items of one
+    /// rank, the one that sends.
+    pub(crate) fn leads(self, rank: u32) -> bool {
+        self.peer < rank || (self.peer == rank && self.kind == Kind::MemorySend)
+    }
+
+    /// Whether one item of rank `rank` is both ends.
+    pub(crate) fn is_own_peer(self, rank: u32) -> bool {
+        self.peer == rank && self.kind == self.kind.counterpart()
+    }
+
+    /// Namespace and tag in one number, to tell the sockets of connections apart. Equal numbers do no harm: each socket has its
+    /// own address.
+    pub(crate) fn number(self) -> u64 {
+        self.tag ^ (u64::from(self.space.to_wire()) << 63)
+    }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with rank {}, tag {}", self.kind.op(), self.peer, self.tag)
+        write!(f, "{} with rank {}, tag {}", self.kind.op(), self.peer, self.tag)?;
+        match self.space {
+            Namespace::User => Ok(()),
+            Namespace::Library => f.write_str(" of the library's own"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_one_end_leads_and_tags_of_users_and_of_the_library_differ() {
+        for kind in [Kind::Connection, Kind::MemorySend, Kind::MemoryRecv, Kind::Semaphore] {
+            for (rank, peer) in [(0, 1), (1, 0), (2, 2)] {
+                let key = Key::user(kind, peer, 3);
+                if !key.is_own_peer(rank) {
+                    assert_ne!(key.leads(rank), key.mirrored(rank).leads(peer), "{key}");
+                }
+                assert_eq!(key.mirrored(rank).mirrored(peer), key);
+                assert_eq!(Kind::from_wire(kind.to_wire()), Ok(kind));
+            }
+        }
+        assert_ne!(Key::user(Kind::Connection, 1, 3), Key::library(Kind::Connection, 1, 3));
+        assert_ne!(Key::user(Kind::Connection, 1, 3).number(), Key::library(Kind::Connection, 1, 3).number());
     }
 }

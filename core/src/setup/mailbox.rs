@@ -1,136 +1,43 @@
-//! What peers have said about setup items, sorted by what they speak of and never by when they arrived.
+//! The attempts of a communicator, where the service thread and `setup()` meet.
 #![forbid(unsafe_code)]
 
-use super::wire::Setup;
-use crate::deadline::Deadline;
-use crate::group::subscriber::{Deferred, Subscriber};
-use crate::group::{Group, frames};
-use crate::sync::{Condvar, Mutex, lock, wait};
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::setup::key::Key;
+use super::attempts::{Attempts, Heard};
+use super::key::Key;
+use super::message::{Message, Offer, Setup};
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::group::subscriber::{Deferred, Reaction, Subscriber};
+use crate::group::{Group, frames};
+use crate::memory::holds::{HoldId, Release};
+use crate::memory::ledger::{Hold, Ledger, Receipt};
+use crate::sync::{Condvar, Mutex, lock, wait};
 
-/// The first half of an item's exchange: what the peer needs in order to build its end.
-#[derive(Debug, Default)]
-pub(crate) struct Offer {
-    pub(crate) body: Vec<u8>,
-    pub(crate) fds: Vec<OwnedFd>,
-}
-
-/// One message about one item.
-#[derive(Debug)]
-pub(crate) enum Message {
-    Offer(Offer),
-    /// The peer has built its end, or will not.
-    Done(Result<()>),
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    offer: Option<Offer>,
-    done: Option<Result<()>>,
-}
-
-/// More items than this in flight from one peer is a protocol violation, not a program.
-const MAX_SLOTS: usize = 1 << 20;
-
-/// Messages by (kind, peer, tag, attempt).
-///
-/// The n-th attempt for a key at one end belongs to the n-th at the other: an attempt that one end gave up is
-/// given up at the other end too, and the next attempts meet again. What arrives for an attempt that has ended here is
-/// dropped, and file descriptors in it are closed.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    slots: HashMap<(Key, u64), Slot>,
-    /// Attempts begun here, by key.
-    begun: HashMap<Key, u64>,
-    /// Attempts ended here, by key.
-    ended: HashMap<Key, u64>,
-}
-
-impl Mailbox {
-    /// Begins an attempt; its number.
-    pub(crate) fn begin(&mut self, key: Key) -> u64 {
-        let attempt = self.begun.entry(key).or_default();
-        *attempt += 1;
-        *attempt
-    }
-
-    /// Stores a message that concerns `key` as this end names it.
-    pub(crate) fn deliver(&mut self, key: Key, attempt: u64, message: Message) -> Result<()> {
-        if attempt <= self.ended.get(&key).copied().unwrap_or(0) {
-            return Ok(());
-        }
-        if self.slots.len() >= MAX_SLOTS {
-            return Err(Error::new(
-                crate::ErrorKind::Remote,
-                "setup",
-                format!("rank {} has more than {MAX_SLOTS} setup items in flight", key.peer),
-            )
-            .with_peer(key.peer));
-        }
-        let slot = self.slots.entry((key, attempt)).or_default();
-        match message {
-            Message::Offer(offer) if slot.offer.is_none() => slot.offer = Some(offer),
-            Message::Done(result) if slot.done.is_none() => slot.done = Some(result),
-            _ => {
-                return Err(Error::new(
-                    crate::ErrorKind::Remote,
-                    "setup",
-                    format!("rank {} said the same thing twice about {key}", key.peer),
-                )
-                .with_peer(key.peer));
-            }
-        }
-        Ok(())
-    }
-
-    /// The peer's offer, once.
-    pub(crate) fn take_offer(&mut self, key: Key, attempt: u64) -> Option<Offer> {
-        self.slots.get_mut(&(key, attempt)).and_then(|slot| slot.offer.take())
-    }
-
-    /// How the peer's end went, if it has ended.
-    pub(crate) fn done(&self, key: Key, attempt: u64) -> Option<Result<()>> {
-        self.slots.get(&(key, attempt)).and_then(|slot| slot.done.as_ref()).map(|done| match done {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error.clone()),
-        })
-    }
-
-    /// Ends an attempt begun here, and forgets what the peer said about it.
-    pub(crate) fn end(&mut self, key: Key, attempt: u64) {
-        self.slots.remove(&(key, attempt));
-        let ended = self.ended.entry(key).or_default();
-        *ended = attempt.max(*ended);
-    }
-}
-
-/// The mailbox of a communicator: the service thread fills it, `setup()` waits for it.
+/// The attempts of a communicator. The service thread writes down what peers say, `setup()` waits for it.
 pub(crate) struct SetupMail {
+    rank: u32,
     state: Mutex<Mail>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct Mail {
-    mailbox: Mailbox,
+    attempts: Attempts,
     /// Counts changes that a waiter may care about.
     version: u64,
 }
 
-impl Default for SetupMail {
-    fn default() -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new() }
-    }
-}
-
 impl SetupMail {
-    /// Runs `f` on the mailbox.
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Mailbox) -> T) -> T {
-        f(&mut lock(&self.state).mailbox)
+    /// The attempts of `rank` in a group of `size`.
+    pub(crate) fn new(rank: u32, size: u32) -> Self {
+        let attempts = Attempts::new(rank, size);
+        Self { rank, state: Mutex::new(Mail { attempts, version: 0 }), changed: Condvar::new() }
+    }
+
+    /// Runs `f` on the attempts.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Attempts) -> T) -> T {
+        f(&mut lock(&self.state).attempts)
     }
 
     /// Number of the latest change; pass it to [`wait`](Self::wait).
@@ -150,21 +57,12 @@ impl SetupMail {
         true
     }
 
-    /// Sends `message` about `key` to its peer, to which there must be a link unless it is this rank.
-    pub(crate) fn say(&self, group: &Group, key: Key, attempt: u64, message: Message) -> Result<()> {
-        if key.peer == group.rank() {
-            let mirrored = Key { kind: key.kind.counterpart(), ..key };
-            return self.deliver(mirrored, attempt, message);
-        }
-        let (payload, fds) = Setup { kind: key.kind, tag: key.tag, attempt, message }.encode();
-        group.post(key.kind.op(), key.peer, frames::SETUP, &payload, fds)
-    }
-
-    pub(crate) fn deliver(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
+    /// Takes `message` about `key`, as this rank calls the item.
+    pub(super) fn hear(&self, key: Key, attempt: u64, message: Message) -> Result<Heard> {
         let mut state = lock(&self.state);
-        state.mailbox.deliver(key, attempt, message)?;
+        let heard = state.attempts.hear(key, attempt, message)?;
         self.wake(&mut state);
-        Ok(())
+        Ok(heard)
     }
 
     fn wake(&self, state: &mut Mail) {
@@ -175,14 +73,22 @@ impl SetupMail {
 
 impl std::fmt::Debug for SetupMail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SetupMail").finish_non_exhaustive()
+        f.debug_struct("SetupMail").field("rank", &self.rank).finish_non_exhaustive()
     }
 }
 
 impl Subscriber for SetupMail {
-    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Vec<Deferred>) -> Result<()> {
-        let Setup { kind, tag, attempt, message } = Setup::decode(peer, payload, fds)?;
-        self.deliver(Key { kind: kind.counterpart(), peer, tag }, attempt, message)
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, reaction: &mut Reaction) -> Result<()> {
+        let setup = Setup::decode(peer, payload, fds)?;
+        let (key, attempt) = (setup.key(peer), setup.attempt);
+        let Heard { answer, unused } = self.hear(key, attempt, setup.message)?;
+        if let Some(answer) = answer {
+            reaction.answers.push((frames::SETUP, Setup::new(key, attempt, answer).encode().0));
+        }
+        for id in unused.into_iter().flat_map(|offer| offer.holds) {
+            reaction.answers.push((frames::RELEASE, Release { id, count: 1 }.encode()));
+        }
+        Ok(())
     }
 
     fn gone(&self, _: u32, _: &mut Vec<Deferred>) {}
@@ -192,50 +98,138 @@ impl Subscriber for SetupMail {
     }
 }
 
+/// What `setup()` speaks to peers with.
+pub(crate) struct Post<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) mail: &'a SetupMail,
+    pub(crate) ledger: &'a Arc<Ledger>,
+}
+
+impl Post<'_> {
+    /// Sends `message` about an attempt of this rank's `key` to its peer, to which there must be a link unless it is this
+    /// rank.
+    pub(super) fn say(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
+        if key.peer != self.group.rank() {
+            let (payload, fds) = Setup::new(key, attempt, message).encode();
+            return self.group.post(key.kind.op(), key.peer, frames::SETUP, &payload, fds);
+        }
+        let (mut to, mut message) = (key.mirrored(key.peer), message);
+        loop {
+            let Heard { answer, unused } = self.mail.hear(to, attempt, message)?;
+            drop(unused.map(|offer| self.receipts(key.peer, offer)));
+            match answer {
+                Some(answer) => (to, message) = (to.mirrored(key.peer), answer),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// [`say`](Self::say) with an offer: from then on only the peer ends what is held for it.
+    pub(super) fn say_offer(
+        &self,
+        key: Key,
+        attempt: u64,
+        offer: Offer<Hold>,
+        message: fn(Offer<HoldId>) -> Message,
+    ) -> Result<()> {
+        let mut holds = Vec::new();
+        let offer = offer.map(|hold| {
+            let id = hold.id();
+            holds.push(hold);
+            id
+        });
+        self.say(key, attempt, message(offer))?;
+        holds.into_iter().for_each(Hold::sent);
+        Ok(())
+    }
+
+    /// The receipts of what `peer` has offered: from here on they are given back when they are dropped.
+    pub(super) fn receipts(&self, peer: u32, offer: Offer<HoldId>) -> Offer<Receipt> {
+        offer.map(|id| self.ledger.receipt(self.group, peer, id))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::{PipeReader, Read};
+    use std::time::Duration;
+
     use super::super::key::Kind;
     use super::*;
+    use crate::error::Error;
 
-    const KEY: Key = Key { kind: Kind::MemoryRecv, peer: 1, tag: 9 };
+    const SEND: Key =
+        Key { kind: Kind::MemorySend, peer: 0, space: super::super::key::Namespace::User, tag: 5 };
 
-    fn offer(byte: u8) -> Message {
-        Message::Offer(Offer { body: vec![byte], fds: Vec::new() })
+    /// A descriptor, and a pipe whose end shows that it was closed.
+    fn traced() -> (PipeReader, OwnedFd) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        (reader, writer.into())
+    }
+
+    fn is_closed(mut reader: PipeReader) -> bool {
+        let (send, closed) = std::sync::mpsc::channel();
+        std::thread::spawn(move || send.send(reader.read(&mut [0]).ok()));
+        closed.recv_timeout(Duration::from_secs(5)) == Ok(Some(0))
+    }
+
+    fn offer(fds: Vec<OwnedFd>) -> Message {
+        Message::Offer(Offer { body: vec![1], fds, holds: vec![HoldId::Memory(3)] })
+    }
+
+    /// What rank 1 says to rank 0 about the first attempt of its `SEND`.
+    fn frame(mail: &SetupMail, message: Message) -> (Result<()>, Reaction) {
+        let (payload, fds) = Setup::new(SEND, 1, message).encode();
+        let mut reaction = Reaction::default();
+        (mail.frame(1, &payload, fds, &mut reaction), reaction)
     }
 
     #[test]
-    fn attempts_meet_whatever_the_order_of_arrival() {
-        let mut mailbox = Mailbox::default();
-        mailbox.deliver(KEY, 2, offer(2)).unwrap();
-        mailbox.deliver(KEY, 1, offer(1)).unwrap();
-        assert_eq!(mailbox.begin(KEY), 1);
-        assert_eq!(mailbox.take_offer(KEY, 1).unwrap().body, [1]);
-        assert!(mailbox.take_offer(KEY, 1).is_none());
-        mailbox.end(KEY, 1);
-        assert_eq!(mailbox.begin(KEY), 2);
-        assert_eq!(mailbox.take_offer(KEY, 2).unwrap().body, [2]);
+    fn an_offer_nobody_asked_for_ends_its_sender_and_its_descriptors_are_closed_at_once() {
+        let mail = SetupMail::new(0, 2);
+        let (seen, fd) = traced();
+        let error = frame(&mail, offer(vec![fd])).0.unwrap_err();
+        assert_eq!(error.peer(), Some(1), "{error}");
+        assert!(is_closed(seen));
+        // Begun here, but without an ASK.
+        mail.with(|attempts| attempts.begin(SEND.mirrored(1)));
+        let (seen, fd) = traced();
+        frame(&mail, offer(vec![fd])).0.unwrap_err();
+        assert!(is_closed(seen));
     }
 
     #[test]
-    fn what_comes_late_is_dropped_and_what_comes_twice_is_refused() {
-        let mut mailbox = Mailbox::default();
-        mailbox.begin(KEY);
-        mailbox.end(KEY, 1);
-        mailbox.deliver(KEY, 1, offer(1)).unwrap();
-        assert!(mailbox.slots.is_empty());
-        mailbox.deliver(KEY, 2, offer(1)).unwrap();
-        let twice = mailbox.deliver(KEY, 2, offer(1)).unwrap_err();
-        assert_eq!(twice.peer(), Some(1));
+    fn an_offer_that_comes_too_late_is_given_back_at_once() {
+        let mail = SetupMail::new(0, 2);
+        let key = SEND.mirrored(1);
+        let late = Error::timeout("recv_memory", "late");
+        mail.with(|attempts| {
+            attempts.begin(key);
+            assert!(attempts.ask(key));
+            assert!(matches!(attempts.end(key, Some(&late)).answer, Some(Message::End(_))));
+        });
+        let (seen, fd) = traced();
+        let (heard, reaction) = frame(&mail, offer(vec![fd]));
+        heard.unwrap();
+        assert!(is_closed(seen));
+        let release = Release { id: HoldId::Memory(3), count: 1 }.encode();
+        assert_eq!(reaction.answers, [(frames::RELEASE, release)]);
     }
 
     #[test]
-    fn a_failure_is_seen_by_the_attempt_it_belongs_to_only() {
-        let mut mailbox = Mailbox::default();
-        mailbox.deliver(KEY, 1, Message::Done(Err(Error::usage("connect", "no")))).unwrap();
-        let attempt = mailbox.begin(KEY);
-        assert!(mailbox.done(KEY, attempt).unwrap().is_err());
-        mailbox.end(KEY, attempt);
-        let attempt = mailbox.begin(KEY);
-        assert!(mailbox.done(KEY, attempt).is_none());
+    fn who_asks_for_an_attempt_that_is_over_is_told_why() {
+        let mail = SetupMail::new(0, 2);
+        let key = SEND.mirrored(1);
+        mail.with(|attempts| {
+            attempts.begin(key);
+            attempts.end(key, Some(&Error::timeout("recv_memory", "nobody came")));
+        });
+        let (heard, reaction) = frame(&mail, Message::Ask);
+        heard.unwrap();
+        let [(frames::SETUP, payload)] = &reaction.answers[..] else { panic!("{:?}", reaction.answers) };
+        let Message::End(error) = Setup::decode(0, payload, Vec::new()).unwrap().message else {
+            panic!("no END")
+        };
+        assert!(error.message().contains("nobody came"), "{error}");
     }
 }

@@ -1,9 +1,12 @@
 //! Setting something up together with a peer: what was asked for at both ends, matched by kind, peer and tag.
 
+#[cfg(test)]
+mod agreement;
+pub(crate) mod attempts;
 pub(crate) mod key;
 pub(crate) mod mailbox;
+pub(crate) mod message;
 #[cfg(all(test, loom))]
 mod models;
 pub(crate) mod pending;
 pub(crate) mod run;
-pub(crate) mod wire;

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn get_before_setup_says_what_to_do_and_the_first_result_stays() {
-        let pending = Pending::<u32>::new(Key { kind: Kind::Connection, peer: 3, tag: 7 });
+        let pending = Pending::<u32>::new(Key::user(Kind::Connection, 3, 7));
         let early = pending.get().unwrap_err();
         assert_eq!(early.kind(), ErrorKind::InvalidUsage);
         assert!(early.message().contains("rank 3, tag 7") && early.message().contains("setup()"));

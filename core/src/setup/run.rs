@@ -1,44 +1,53 @@
 //! `setup()`: every queued item makes its end, in whatever order the ends become ready.
 //!
-//! An item goes through at most four steps, each taken as soon as it can be:
+//! An item goes through these steps, each taken as soon as it can be; the messages are those of
+//! [`message`](super::message):
 //!
-//! 1. blocked: what it is built on is not there yet;
-//! 2. offered: the peer has been sent what it needs;
-//! 3. built: the peer's offer came and our end exists; the peer has been told;
-//! 4. ended: the peer's end exists too.
+//! 1. blocked: something that it is built on does not exist yet;
+//! 2. asked: this end can be built, and the peer knows;
+//! 3. offered, if this end leads: the peer, which waits for it, has been sent what it needs;
+//!    accepted, if it follows: this end is built, and the peer has been sent what it needs;
+//! 4. ended: the leader has built its end, too, and committed both; or one end failed.
 //!
-//! A failure at any step is told to the peer's item of the same key and ends both; it reaches others only through what
-//! they are built on.
+//! A failure is told to the peer's item of the same key and ends both; it reaches others only through the objects that are
+//! built on the failed one.
 #![forbid(unsafe_code)]
 
-use super::mailbox::{Message, Offer, SetupMail};
+use std::time::Duration;
+
+use super::attempts::Next;
+use super::key::Key;
+use super::mailbox::Post;
+use super::message::{Message, Offer};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::group::Group;
-use crate::setup::key::Key;
+use crate::memory::ledger::{Hold, Receipt};
 
 /// Something that `setup()` makes together with a peer.
 pub(crate) trait Item: Send {
     fn key(&self) -> Key;
 
-    /// What the peer needs; `None` while something this is built on does not exist yet.
-    fn offer(&mut self) -> Option<Result<Offer>>;
+    /// Whether everything that this is built on exists; `None` while that is open, an error if it never will.
+    fn ready(&mut self) -> Option<Result<()>> {
+        Some(Ok(()))
+    }
 
-    /// Makes this end from the peer's offer, before `deadline`.
-    fn build(&mut self, offer: Offer, deadline: Deadline) -> Result<()>;
+    /// What the peer needs, which has asked for it. Called once, when this is ready, before [`build`](Self::build).
+    fn offer(&mut self) -> Result<Offer<Hold>>;
 
-    /// The peer will not build its end, so it never uses what it was offered.
-    fn refused(&mut self) {}
+    /// Makes this end from the peer's offer, before `deadline`. What it does not use of it, it drops.
+    fn build(&mut self, offer: Offer<Receipt>, deadline: Deadline) -> Result<()>;
 
-    /// The end of it: gives out what was built, or the reason why not.
+    /// Gives out what was built, or the reason why not.
     fn finish(self: Box<Self>, result: Result<()>);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Blocked,
+    Asked,
     Offered,
-    Built,
+    Accepted,
 }
 
 struct Running {
@@ -47,6 +56,8 @@ struct Running {
     key: Key,
     attempt: u64,
     step: Step,
+    /// The deadline has passed after this end had accepted: the leader decides how it ends.
+    withdrawn: Option<Error>,
     item: Box<dyn Item>,
 }
 
@@ -57,31 +68,27 @@ enum Progress {
     Ended(Result<()>),
 }
 
-/// Runs `items` to their ends; the first error in queue order, if there is one.
-pub(crate) fn run(
-    group: &Group,
-    mail: &SetupMail,
-    items: Vec<Box<dyn Item>>,
-    deadline: Deadline,
-) -> Result<()> {
+/// Runs `items` to their ends; the first error in queue order, if there is one. After `deadline` it waits only for peers
+/// whose service thread has to say whether they committed.
+pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline) -> Result<()> {
     let mut running: Vec<Running> = items
         .into_iter()
         .enumerate()
         .map(|(place, item)| {
             let key = item.key();
-            let attempt = mail.with(|mailbox| mailbox.begin(key));
-            Running { place, key, attempt, step: Step::Blocked, item }
+            let attempt = post.mail.with(|attempts| attempts.begin(key));
+            Running { place, key, attempt, step: Step::Blocked, withdrawn: None, item }
         })
         .collect();
     let mut first: Option<(usize, Error)> = None;
     loop {
-        let seen = mail.version();
+        let seen = post.mail.version();
         let expired = deadline.expired();
         let mut progress = false;
         let mut left = Vec::with_capacity(running.len());
         for mut one in running {
-            let outcome = match one.advance(group, mail, deadline) {
-                Progress::None if expired => Progress::Ended(Err(one.unmatched())),
+            let outcome = match one.advance(post, deadline) {
+                Progress::None if expired => one.expire(post),
                 outcome => outcome,
             };
             match outcome {
@@ -97,7 +104,7 @@ pub(crate) fn run(
                     {
                         first = Some((one.place, error.clone()));
                     }
-                    one.end(group, mail, result);
+                    one.end(post, result);
                 }
             }
         }
@@ -106,87 +113,143 @@ pub(crate) fn run(
             return first.map_or(Ok(()), |(_, error)| Err(error));
         }
         if !progress {
-            mail.wait(seen, deadline);
+            post.mail.wait(seen, if expired { Deadline::after(Duration::MAX) } else { deadline });
         }
     }
 }
 
 impl Running {
     /// Takes the next step, if it can be taken.
-    fn advance(&mut self, group: &Group, mail: &SetupMail, deadline: Deadline) -> Progress {
-        match self.try_advance(group, mail, deadline) {
+    fn advance(&mut self, post: &Post<'_>, deadline: Deadline) -> Progress {
+        match self.try_advance(post, deadline) {
             Ok(progress) => progress,
             Err(error) => Progress::Ended(Err(error)),
         }
     }
 
-    fn try_advance(&mut self, group: &Group, mail: &SetupMail, deadline: Deadline) -> Result<Progress> {
+    fn try_advance(&mut self, post: &Post<'_>, deadline: Deadline) -> Result<Progress> {
         let key = self.key;
-        group.check(key.kind.op())?;
-        match mail.with(|mailbox| mailbox.done(key, self.attempt)) {
-            Some(Ok(())) if self.step == Step::Built => return Ok(Progress::Ended(Ok(()))),
-            Some(Err(error)) => {
-                self.item.refused();
-                return Err(error);
+        post.group.check(key.kind.op())?;
+        if self.step == Step::Blocked {
+            return self.unblock(post, deadline);
+        }
+        match post.mail.with(|attempts| attempts.next(key)) {
+            Next::Ended(Ok(())) => return Ok(Progress::Ended(Ok(()))),
+            // A rank that gave up by itself says why itself.
+            Next::Ended(Err(error)) => return Err(self.withdrawn.take().unwrap_or(error)),
+            Next::Build(offer) => {
+                let theirs = offer.map(|id| post.ledger.receipt(post.group, key.peer, id));
+                return self.build(post, theirs, deadline);
             }
-            _ => {}
+            Next::Offer => {
+                let offer = self.item.offer()?;
+                post.mail.with(|attempts| attempts.offer(key));
+                post.say_offer(key, self.attempt, offer, Message::Offer)?;
+                self.step = Step::Offered;
+                return Ok(Progress::Some);
+            }
+            Next::Wait => {}
         }
-        group.check_peer(key.kind.op(), key.peer)?;
-        match self.step {
-            Step::Blocked => match self.item.offer() {
-                None => return Ok(Progress::None),
-                Some(offer) => {
-                    let offer = offer?;
-                    group.open_link(key.peer, deadline)?;
-                    mail.say(group, key, self.attempt, Message::Offer(offer))?;
-                    self.step = Step::Offered;
-                }
-            },
-            Step::Offered => match mail.with(|mailbox| mailbox.take_offer(key, self.attempt)) {
-                None => return Ok(Progress::None),
-                Some(offer) => {
-                    self.item.build(offer, deadline)?;
-                    mail.say(group, key, self.attempt, Message::Done(Ok(())))?;
-                    self.step = Step::Built;
-                }
-            },
-            Step::Built => return Ok(Progress::None),
+        post.group.check_peer(key.kind.op(), key.peer)?;
+        Ok(Progress::None)
+    }
+
+    fn unblock(&mut self, post: &Post<'_>, deadline: Deadline) -> Result<Progress> {
+        let key = self.key;
+        post.group.check_peer(key.kind.op(), key.peer)?;
+        match self.item.ready() {
+            None => return Ok(Progress::None),
+            Some(ready) => ready?,
         }
+        if key.is_own_peer(post.group.rank()) {
+            // Both ends are this one.
+            let offer = self.item.offer()?;
+            let received = offer.map(|hold| {
+                let id = hold.id();
+                hold.sent();
+                post.ledger.receipt(post.group, key.peer, id)
+            });
+            self.item.build(received, deadline)?;
+            return Ok(Progress::Ended(Ok(())));
+        }
+        post.group.open_link(key.peer, deadline)?;
+        if post.mail.with(|attempts| attempts.ask(key)) {
+            post.say(key, self.attempt, Message::Ask)?;
+        }
+        self.step = Step::Asked;
         Ok(Progress::Some)
     }
 
+    /// Builds this end from what the peer sent.
+    fn build(&mut self, post: &Post<'_>, theirs: Offer<Receipt>, deadline: Deadline) -> Result<Progress> {
+        let key = self.key;
+        if !key.leads(post.group.rank()) {
+            let mine = self.item.offer()?;
+            self.item.build(theirs, deadline)?;
+            post.mail.with(|attempts| attempts.accept(key));
+            post.say_offer(key, self.attempt, mine, Message::Accept)?;
+            self.step = Step::Accepted;
+            return Ok(Progress::Some);
+        }
+        self.item.build(theirs, deadline)?;
+        if !post.mail.with(|attempts| attempts.commit(key)) {
+            // The follower has withdrawn meanwhile: the next look says why.
+            return Ok(Progress::Some);
+        }
+        post.say(key, self.attempt, Message::Commit)?;
+        Ok(Progress::Ended(Ok(())))
+    }
+
+    /// The deadline has found this item waiting.
+    fn expire(&mut self, post: &Post<'_>) -> Progress {
+        if self.step != Step::Accepted {
+            return Progress::Ended(Err(self.unmatched(post.group.rank())));
+        }
+        // The peer may have committed: it says so, or that it has not and never will.
+        if self.withdrawn.is_none() {
+            let error = self.unmatched(post.group.rank());
+            if let Err(error) = post.say(self.key, self.attempt, Message::End(error.clone())) {
+                return Progress::Ended(Err(error));
+            }
+            self.withdrawn = Some(error);
+        }
+        Progress::None
+    }
+
     /// The error of an item that the deadline found waiting.
-    fn unmatched(&self) -> Error {
-        let Key { kind, peer, tag } = self.key;
+    fn unmatched(&self, rank: u32) -> Error {
+        let Key { kind, peer, tag, .. } = self.key;
         let theirs = kind.counterpart().op();
         let message = match self.step {
             Step::Blocked => format!(
                 "{}: what it is built on was not made before the deadline; ask for that with this communicator, before or in the same setup()",
                 self.key
             ),
-            Step::Offered => format!(
-                "{}: rank {peer} did not ask for its end before the deadline; it must call {theirs} with this rank and tag {tag}, then setup()",
+            Step::Asked => format!(
+                "{}: rank {peer} did not ask for its end before the deadline; it must call {theirs} with rank {rank} and tag {tag}, then setup()",
                 self.key
             ),
-            Step::Built => format!("{}: rank {peer} did not finish its end before the deadline", self.key),
+            Step::Offered | Step::Accepted => {
+                format!("{}: rank {peer} did not finish its end before the deadline", self.key)
+            }
         };
         Error::timeout(kind.op(), message).with_peer(peer)
     }
 
-    fn end(self, group: &Group, mail: &SetupMail, result: Result<()>) {
+    fn end(self, post: &Post<'_>, result: Result<()>) {
         if let Err(error) = &result {
             log::debug!("setup: {}: {error}", self.key);
-            // The peer's item may be waiting for this one. If it cannot be told, it is gone or will see us go. Once our
-            // end was built that has been said, and is not taken back.
-            let reachable = self.key.peer == group.rank() || group.control().link(self.key.peer).is_some();
-            if self.step != Step::Built && reachable {
-                let told = mail.say(group, self.key, self.attempt, Message::Done(Err(error.clone())));
-                if let Err(untold) = told {
-                    log::debug!("setup: cannot tell rank {}: {untold}", self.key.peer);
-                }
-            }
         }
-        mail.with(|mailbox| mailbox.end(self.key, self.attempt));
+        let heard = post.mail.with(|attempts| attempts.end(self.key, result.as_ref().err()));
+        drop(heard.unused.map(|offer| post.receipts(self.key.peer, offer)));
+        // If the peer cannot be told, it is gone or will see this rank go.
+        let reachable =
+            self.key.peer == post.group.rank() || post.group.control().link(self.key.peer).is_some();
+        if let Some(answer) = heard.answer.filter(|_| reachable)
+            && let Err(untold) = post.say(self.key, self.attempt, answer)
+        {
+            log::debug!("setup: cannot tell rank {}: {untold}", self.key.peer);
+        }
         self.item.finish(result);
     }
 }

@@ -6,7 +6,7 @@ use aqueduct::comm::Transport;
 use crate::support::{soon, threads};
 
 #[test]
-fn an_abort_ends_what_waits_everywhere_with_its_reason() {
+fn an_abort_ends_all_waits_of_all_ranks_with_its_reason() {
     threads(3, |rank| {
         let connection = if rank.me() != 2 {
             let connection = rank.comm.connect(1 - rank.me(), 0, Transport::CudaIpc).unwrap();
@@ -38,7 +38,7 @@ fn an_abort_ends_what_waits_everywhere_with_its_reason() {
 }
 
 #[test]
-fn a_rank_that_left_is_named_to_who_still_wants_it() {
+fn setup_with_a_rank_that_left_fails_and_names_it() {
     threads(2, |rank| {
         if rank.me() == 1 {
             rank.barrier();

@@ -1,4 +1,4 @@
-//! Ranks that leave in good order while others still run kernels.
+//! Ranks that leave normally while others still run kernels.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn channel(rank: &Rank, peer: u32) -> MemoryChannel {
 }
 
 #[test]
-fn a_kernel_that_waits_for_a_rank_that_left_is_ended_and_all_hear_of_it() {
+fn a_kernel_waiting_for_a_rank_that_left_ends_and_every_rank_learns_of_it() {
     threads(3, |rank| {
         let channel = (rank.me() < 2).then(|| channel(&rank, 1 - rank.me()));
         let Some(channel) = channel else {
@@ -29,7 +29,7 @@ fn a_kernel_that_waits_for_a_rank_that_left_is_ended_and_all_hear_of_it() {
             let error = loop {
                 match rank.comm.check() {
                     Err(error) => break error,
-                    Ok(()) => assert!(began.elapsed().as_secs() < 60, "rank 2 never heard of it"),
+                    Ok(()) => assert!(began.elapsed().as_secs() < 60, "rank 2 did not learn of it"),
                 }
                 std::thread::sleep(Duration::from_millis(10));
             };
@@ -46,14 +46,14 @@ fn a_kernel_that_waits_for_a_rank_that_left_is_ended_and_all_hear_of_it() {
         let error = rank.comm.check().unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
         assert!(error.message().contains("good order"), "{error}");
-        let record = rank.comm.abort_record().expect("the kernel says what it waited for").to_string();
+        let record = rank.comm.abort_record().expect("the kernel recorded what it waited for").to_string();
         assert!(record.contains("semaphore wait on rank 1"), "{record}");
         assert!(channel.signal(&stream).is_err());
     });
 }
 
 #[test]
-fn what_a_rank_sent_before_it_left_arrives_and_others_go_on() {
+fn data_sent_before_leaving_arrives_and_other_ranks_go_on() {
     threads(3, |rank| {
         let channel = (rank.me() < 2).then(|| channel(&rank, 1 - rank.me()));
         let stream = Stream::new(rank.comm.context()).unwrap();
@@ -69,9 +69,9 @@ fn what_a_rank_sent_before_it_left_arrives_and_others_go_on() {
             }
             _ => {}
         }
-        // Longer than kernels are left waiting for a rank that has gone.
+        // Longer than kernels may go on waiting for a rank that has left.
         std::thread::sleep(Duration::from_secs(3));
-        rank.comm.check().expect("nobody waited in vain");
+        rank.comm.check().expect("no wait failed");
         if let Some(channel) = channel {
             let error = channel.wait(&stream).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");

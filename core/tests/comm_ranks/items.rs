@@ -1,14 +1,17 @@
-//! Setup items: how they meet, and how they fail.
+//! Setup items: how both ends are matched, and how setup fails.
 
-use aqueduct::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
 use aqueduct::comm::{
-    Communicator, Connection, Device2DeviceSemaphore, Pending, RESERVED_TAGS, RegisteredMemory, Transport,
+    Communicator, Connection, Device2DeviceSemaphore, Pending, RegisteredMemory, Transport,
 };
+use aqueduct::{Deadline, ErrorKind};
 
 use crate::support::{bytes, paint, shortly, soon, threads};
 
 #[test]
-fn items_meet_by_name_whatever_the_order_of_calls() {
+fn items_are_matched_by_kind_peer_and_tag_in_any_order_of_calls() {
     threads(4, |rank| {
         let tags: Vec<u64> = (0..5).collect();
         let sizes =
@@ -16,7 +19,7 @@ fn items_meet_by_name_whatever_the_order_of_calls() {
         let peers: Vec<u32> = (0..4).filter(|peer| *peer != rank.me()).collect();
         let mut received = Vec::new();
         for &peer in &peers {
-            // One end asks forwards, the other backwards.
+            // One rank asks in ascending order, the other in descending order.
             let order: Vec<u64> =
                 if rank.me() < peer { tags.clone() } else { tags.iter().rev().copied().collect() };
             for tag in order {
@@ -46,7 +49,7 @@ fn items_meet_by_name_whatever_the_order_of_calls() {
 fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
     threads(2, |rank| {
         let peer = 1 - rank.me();
-        // More than the 64 that there are at a time.
+        // More in total than the 64 slots that exist at a time.
         for round in 0..3 {
             let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
             let semaphores: Vec<_> =
@@ -69,14 +72,14 @@ fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
             rank.barrier();
             drop((semaphores, made));
             rank.barrier();
-            // The peer's release is on its way; a barrier on another road does not order it.
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            // The peer's release message may still be on its way: a barrier over the bootstrap does not order it.
+            std::thread::sleep(Duration::from_millis(200));
         }
     });
 }
 
 #[test]
-fn wrong_questions_are_refused_at_once() {
+fn invalid_requests_are_refused_at_once() {
     threads(2, |rank| {
         let usage = |error: aqueduct::Error, text: &str| {
             assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
@@ -84,7 +87,6 @@ fn wrong_questions_are_refused_at_once() {
         };
         let peer = 1 - rank.me();
         usage(rank.comm.connect(2, 0, Transport::CudaIpc).unwrap_err(), "no rank 2");
-        usage(rank.comm.recv_memory(peer, RESERVED_TAGS).unwrap_err(), "library's own");
         let pending = rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap();
         usage(rank.comm.connect(peer, 4, Transport::CudaIpc).unwrap_err(), "asked for twice");
         rank.comm.recv_memory(peer, 4).unwrap();
@@ -99,13 +101,13 @@ fn wrong_questions_are_refused_at_once() {
 }
 
 #[test]
-fn what_is_not_matched_ends_at_the_deadline_by_name_and_nothing_else_does() {
+fn only_unmatched_items_fail_at_the_deadline_and_are_named() {
     threads(2, |rank| {
         let peer = 1 - rank.me();
         let memory = rank.registered(64);
         rank.comm.send_memory(&memory, peer, 1).unwrap();
         let good = rank.comm.recv_memory(peer, 1).unwrap();
-        // Each asks for something that the other does not.
+        // Each rank asks for something that the other does not.
         let lonely = rank.comm.connect(peer, 100 + u64::from(rank.me()), Transport::CudaIpc).unwrap();
         let built_on_it = rank.comm.build_semaphore(&lonely, 7).unwrap();
         let error = rank.comm.setup(shortly()).unwrap_err();
@@ -119,7 +121,8 @@ fn what_is_not_matched_ends_at_the_deadline_by_name_and_nothing_else_does() {
         assert!(poisoned.message().contains("build_semaphore with rank"), "{poisoned}");
         rank.comm.check().unwrap();
         rank.barrier();
-        // Attempts of one name meet in order: rank 0's first with tag 100 is over, so rank 1's first is, too.
+        // Attempts with the same name are matched in order: rank 0's first with tag 100 has failed, so rank 1's first
+        // fails too.
         if rank.me() == 1 {
             rank.comm.connect(peer, 100, Transport::CudaIpc).unwrap();
             let error = rank.comm.setup(soon()).unwrap_err();
@@ -156,4 +159,68 @@ fn everything_can_be_shared_between_threads() {
     shared::<RegisteredMemory>();
     shared::<Device2DeviceSemaphore>();
     shared::<Pending<Connection>>();
+}
+
+/// Waits until `done`, or fails with `what`.
+fn until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Deadline::after(Duration::from_secs(10));
+    while !done() {
+        assert!(!deadline.expired(), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_was_held_for_a_send_that_timed_out_is_let_go() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        if rank.me() == 0 {
+            let buffer = rank.buffer(4096, aqueduct::gpu::HandlePolicy::Auto);
+            let memory = rank.comm.register_memory(&buffer, Transport::Ethernet).unwrap();
+            rank.comm.send_memory(&memory, peer, 1).unwrap();
+            let error = rank.comm.setup(shortly()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            drop(memory);
+            rank.barrier();
+            rank.barrier();
+            until("the buffer is held for a peer that was refused it", || {
+                rank.comm.check().unwrap();
+                Arc::strong_count(&buffer) == 1
+            });
+        } else {
+            rank.barrier();
+            let memory = rank.comm.recv_memory(peer, 1).unwrap();
+            let error = rank.comm.setup(soon()).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(0)), "{error}");
+            assert!(memory.get().is_err());
+            rank.barrier();
+        }
+        rank.barrier();
+    });
+}
+
+#[test]
+fn the_slots_of_semaphores_that_timed_out_are_free_again() {
+    threads(2, |rank| {
+        let peer = 1 - rank.me();
+        let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let connection = connection.get().unwrap();
+        // All 64 that there are.
+        let ask = || (0..64).map(|tag| rank.comm.build_semaphore(&connection, tag).unwrap()).collect();
+        if rank.me() == 0 {
+            let _: Vec<Pending<Device2DeviceSemaphore>> = ask();
+            assert_eq!(rank.comm.setup(shortly()).unwrap_err().kind(), ErrorKind::Timeout);
+            rank.barrier();
+        } else {
+            rank.barrier();
+            let _: Vec<Pending<Device2DeviceSemaphore>> = ask();
+            assert_eq!(rank.comm.setup(soon()).unwrap_err().kind(), ErrorKind::Timeout);
+        }
+        rank.barrier();
+        let again: Vec<Pending<Device2DeviceSemaphore>> = ask();
+        rank.comm.setup(soon()).unwrap();
+        assert!(again.iter().all(Pending::is_ready));
+        rank.barrier();
+    });
 }

@@ -1,8 +1,11 @@
 //! Communicators on the software device: ranks as threads of one process, and as processes of their own.
 
 mod abort;
+mod captures;
 mod departure;
 mod items;
+mod membership;
 mod memory;
 mod processes;
+mod split;
 mod support;

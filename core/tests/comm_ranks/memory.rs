@@ -10,7 +10,7 @@ use crate::support::{bytes, config, context, driver, paint, soon, threads};
 const LEN: usize = 10_000;
 
 #[test]
-fn everyone_sees_everyones_memory_and_its_own() {
+fn every_rank_receives_memory_of_all_ranks_and_itself() {
     threads(3, |rank| {
         for (tag, handles) in [(1, HandlePolicy::Auto), (2, HandlePolicy::Legacy)] {
             let mine = rank.comm.register_memory(&rank.buffer(LEN, handles), Transport::CudaIpc).unwrap();
@@ -36,7 +36,7 @@ fn writes_reads_and_signals_go_where_they_should_and_nowhere_else() {
     threads(3, |rank| {
         let (me, next, previous) = (rank.me(), (rank.me() + 1) % 3, (rank.me() + 2) % 3);
         let mine = rank.registered(LEN);
-        // The peer may only write the middle.
+        // Only the middle is registered for the peer's writes.
         let window = mine.range(1000, 4000).unwrap();
         rank.comm.send_memory(&window, previous, 0).unwrap();
         let theirs = rank.comm.recv_memory(next, 0).unwrap();
@@ -46,7 +46,7 @@ fn writes_reads_and_signals_go_where_they_should_and_nowhere_else() {
         let (theirs, forward) = (theirs.get().unwrap(), forward.get().unwrap());
         assert_eq!((theirs.len(), forward.peer(), forward.tag()), (4000, next, 5));
 
-        // The source is produced by a stream of the user's.
+        // A stream of the user produces the source.
         let stream = Stream::new(rank.comm.context()).unwrap();
         let source = rank.registered(512);
         stream.fill(source.slice().unwrap(), 200 + me as u8).unwrap();
@@ -103,7 +103,7 @@ fn wrong_uses_of_a_connection_are_refused_on_the_host() {
         let mut counter = 5;
         usage(connection.update_and_sync(&theirs, 4, &mut counter, 9), "multiple of 8");
         usage(connection.update_and_sync(&theirs, 4096, &mut counter, 9), "past the end");
-        assert_eq!(counter, 5, "a refused signal changes nothing");
+        assert_eq!(counter, 5, "a refused signal does not change the counter");
         let unregistered =
             rank.comm.register_memory(&rank.buffer(64, HandlePolicy::Auto), Transports::NONE).unwrap();
         usage(connection.write(&theirs, 0, &unregistered, 0, 8), "not registered for CudaIpc");
@@ -163,7 +163,7 @@ fn a_channel_to_oneself_copies_and_signals_itself() {
 }
 
 #[test]
-fn what_was_received_outlives_communicator_and_sender() {
+fn received_memory_outlives_communicator_and_sender() {
     let driver = driver();
     let mut ranks = aqueduct::bootstrap::local(2).into_iter();
     let (a, b) = (ranks.next().unwrap(), ranks.next().unwrap());
@@ -188,13 +188,13 @@ fn what_was_received_outlives_communicator_and_sender() {
 }
 
 #[test]
-fn topology_says_who_is_near_and_peers_who_they_are() {
+fn topology_and_peers_describe_the_other_ranks() {
     let driver = driver();
     std::thread::scope(|s| {
         for bootstrap in aqueduct::bootstrap::local(3) {
             let driver = &driver;
             s.spawn(move || {
-                // Ranks 0 and 1 share a device, rank 2 is as if on another host.
+                // Ranks 0 and 1 share a device, and rank 2 reports another host.
                 let host = if bootstrap.rank() == 2 { "there" } else { "here" };
                 let ordinal = bootstrap.rank() / 2 + 3;
                 let config = config().with_host_id(host);

@@ -1,4 +1,4 @@
-//! Ranks as processes: handles that cross, and deaths.
+//! Ranks as processes: shared memory handles, killed processes, forks.
 
 use std::sync::Arc;
 
@@ -43,15 +43,15 @@ fn exchange(rank: &Rank, handles: HandlePolicy) {
 }
 
 #[test]
-fn memory_crosses_by_descriptor() {
-    processes(2, "processes::memory_crosses_by_descriptor", all_succeed, |rank| {
+fn memory_is_shared_by_descriptor() {
+    processes(2, "processes::memory_is_shared_by_descriptor", all_succeed, |rank| {
         exchange(&rank, HandlePolicy::Fd)
     });
 }
 
 #[test]
-fn memory_crosses_by_legacy_handle_and_is_held_until_released() {
-    const NAME: &str = "processes::memory_crosses_by_legacy_handle_and_is_held_until_released";
+fn memory_is_shared_by_legacy_handle_and_held_until_released() {
+    const NAME: &str = "processes::memory_is_shared_by_legacy_handle_and_held_until_released";
     processes(2, NAME, all_succeed, |rank| {
         exchange(&rank, HandlePolicy::Legacy);
         if rank.me() == 0 {
@@ -59,7 +59,7 @@ fn memory_crosses_by_legacy_handle_and_is_held_until_released() {
             let memory = rank.comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
             rank.comm.send_memory(&memory, 1, 5).unwrap();
             rank.comm.setup(soon()).unwrap();
-            // The owner lets go first; the peer goes on reading.
+            // The owner drops the memory first, and the peer goes on reading.
             drop((memory, buffer));
             rank.barrier();
             rank.barrier();
@@ -76,9 +76,9 @@ fn memory_crosses_by_legacy_handle_and_is_held_until_released() {
 }
 
 #[test]
-fn an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_not() {
+fn an_allocation_of_several_pieces_is_shared_whole_and_one_without_handles_is_refused() {
     const NAME: &str =
-        "processes::an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_not";
+        "processes::an_allocation_of_several_pieces_is_shared_whole_and_one_without_handles_is_refused";
     processes(2, NAME, all_succeed, |rank| {
         if rank.me() == 1 {
             let memory = rank.comm.recv_memory(0, 0).unwrap();
@@ -93,7 +93,7 @@ fn an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_no
             Mapping::new(context, (0..count).map(piece).collect()).unwrap()
         };
         let mapping = Arc::new(pieces(3, HandleTypes::FD));
-        // From the middle of the first to the middle of the last.
+        // From the middle of the first piece to the middle of the last.
         let (start, len) = (mapping.size() / 6, mapping.size() / 3 * 2);
         mapping.slice(start..start + len).unwrap().upload(0, &paint(len, 9), soon()).unwrap();
         // SAFETY: the mapping lives to the end of the test, and the peer reads before the barrier.
@@ -113,8 +113,8 @@ fn an_allocation_of_several_pieces_crosses_whole_and_one_without_handles_does_no
 }
 
 #[test]
-fn a_rank_killed_in_setup_is_named_to_all_others_in_time() {
-    const NAME: &str = "processes::a_rank_killed_in_setup_is_named_to_all_others_in_time";
+fn all_ranks_name_a_rank_killed_in_setup_in_time() {
+    const NAME: &str = "processes::all_ranks_name_a_rank_killed_in_setup_in_time";
     processes(
         3,
         NAME,
@@ -130,10 +130,10 @@ fn a_rank_killed_in_setup_is_named_to_all_others_in_time() {
             }
             if rank.me() == 1 {
                 let _ = rank.comm.setup(shortly());
-                // SAFETY: ends this process, which is the point.
+                // SAFETY: kills this process, as the test wants.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
-            // Rank 1 receives nothing, so this waits until it is gone.
+            // Rank 1 never answers, so this waits until it is lost.
             let error = rank.comm.setup(soon()).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Timeout), "{error}");
             while rank.comm.check().is_ok() {
@@ -146,15 +146,15 @@ fn a_rank_killed_in_setup_is_named_to_all_others_in_time() {
     );
 }
 
-/// Pieces of the software device's memory that this process maps, in its address space.
+/// Number of mappings of software device memory in this process's address space.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:aqueduct-soft")).count()
 }
 
 #[test]
-fn memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user() {
-    const NAME: &str = "processes::memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user";
+fn memory_by_descriptor_outlives_its_process_until_its_last_user() {
+    const NAME: &str = "processes::memory_by_descriptor_outlives_its_process_until_its_last_user";
     processes(
         2,
         NAME,
@@ -169,18 +169,18 @@ fn memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user() {
                 let window = rank.comm.recv_memory(1, 1).unwrap();
                 rank.comm.setup(soon()).unwrap();
                 assert_eq!(bytes(&window.get().unwrap()), paint(LEN, 1));
-                // SAFETY: ends this process, which is the point.
+                // SAFETY: kills this process, as the test wants.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
             let context = rank.comm.context().clone();
-            // What a first copy needs stays for the next one.
+            // The first copy allocates staging memory, which stays.
             bytes(&rank.registered(LEN));
             context.reap();
             let (free, maps) = (context.memory_info().unwrap().0, mapped());
             let mine = rank.registered(LEN);
             let memory = rank.comm.recv_memory(0, 0).unwrap();
             rank.comm.send_memory(&mine, 0, 1).unwrap();
-            // The peer may be gone before it is known here that its end was made.
+            // The peer may exit before this rank learns that the peer has finished the setup.
             let result = rank.comm.setup(soon());
             while rank.comm.check().is_ok() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
@@ -190,7 +190,7 @@ fn memory_by_descriptor_outlives_its_process_and_goes_with_its_last_user() {
                 assert_eq!(bytes(&memory), paint(LEN, 0));
                 assert!(mapped() >= maps + 2, "the dead rank's memory and this rank's are mapped");
             }
-            // Dropped after the abort: at once, and to the last byte.
+            // After the abort, dropping frees everything at once.
             let began = std::time::Instant::now();
             drop((memory, mine));
             context.reap();
@@ -216,7 +216,7 @@ fn a_forked_child_can_neither_use_nor_disturb_the_communicator() {
                     && rank.comm.connect(1, 0, Transport::CudaIpc).is_err()
                     && rank.comm.setup(soon()).is_err();
                 drop(rank.comm);
-                // SAFETY: ends the child without running what belongs to the parent.
+                // SAFETY: ends the child without running the parent's destructors.
                 unsafe { libc::_exit(if refused { 0 } else { 1 }) };
             }
             assert!(child > 0);
@@ -226,7 +226,7 @@ fn a_forked_child_can_neither_use_nor_disturb_the_communicator() {
             assert_eq!(status, 0, "the child could use the communicator");
         }
         rank.barrier();
-        // Nobody was told a goodbye that was not ours.
+        // The child did not send a farewell in the parent's name.
         let connection = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
         rank.comm.setup(soon()).unwrap();
         assert!(connection.is_ready());

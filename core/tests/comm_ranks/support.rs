@@ -1,4 +1,4 @@
-//! Groups of ranks, and data that shows where it came from.
+//! Starts groups of ranks, and makes data that depends on the rank.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -10,12 +10,12 @@ use aqueduct::bootstrap::{self, Bootstrap, Rendezvous};
 use aqueduct::comm::{Communicator, CommunicatorConfig, RegisteredMemory, Transport};
 use aqueduct::gpu::{BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy};
 
-/// Long enough on a busy machine; no test waits that long when all is well.
+/// A deadline that no correct test reaches, even on a busy machine.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// A deadline that a test expects to pass, with time for what else has to happen before it.
+/// A deadline that the test expects to pass, long enough for everything that must happen before.
 pub(crate) fn shortly() -> Deadline {
     Deadline::after(Duration::from_secs(3))
 }
@@ -52,7 +52,7 @@ impl Rank {
         self.bootstrap.barrier(soon()).unwrap();
     }
 
-    /// A buffer whose bytes are this rank's paint.
+    /// A buffer filled with this rank's pattern.
     pub(crate) fn buffer(&self, len: usize, handles: HandlePolicy) -> Arc<GpuBuffer> {
         let options = BufferOptions { zeroed: true, handles };
         let buffer = GpuBuffer::with_options(self.comm.context(), len, options).unwrap();
@@ -65,7 +65,7 @@ impl Rank {
     }
 }
 
-/// `len` bytes that differ by place and rank.
+/// `len` bytes that depend on offset and rank.
 pub(crate) fn paint(len: usize, rank: u32) -> Vec<u8> {
     (0..len).map(|i| ((i * 7 + rank as usize * 31 + 5) % 251) as u8).collect()
 }
@@ -90,14 +90,14 @@ pub(crate) fn threads(size: u32, run: impl Fn(Rank) + Sync) {
     });
 }
 
-/// How a rank process is expected to end.
+/// How a rank's process is expected to end.
 pub(crate) type Expected = fn(rank: u32, killed: bool, success: bool) -> bool;
 
 pub(crate) fn all_succeed(_: u32, _: bool, success: bool) -> bool {
     success
 }
 
-/// `size` ranks as processes: this test binary executed again, running the same test, `name`.
+/// Runs `size` ranks as processes: this test binary again, running the test `name`.
 pub(crate) fn processes(size: u32, name: &str, expected: Expected, run: impl FnOnce(Rank)) {
     const INSIDE: &str = "COMM_RANKS_TEST";
     if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
@@ -113,7 +113,7 @@ pub(crate) fn processes(size: u32, name: &str, expected: Expected, run: impl FnO
                 .env(INSIDE, name)
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", size.to_string())
-                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_string())
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()

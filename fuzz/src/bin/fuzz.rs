@@ -1,4 +1,4 @@
-//! What libFuzzer drives: the target that `FUZZ_TARGET` names.
+//! The libFuzzer entry point. `FUZZ_TARGET` names the target.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Writes what real encoders write into the corpora, as files `seed-N`.
+//! Writes outputs of the real encoders into the corpora, as files `seed-N`.
 
 use std::collections::BTreeMap;
 

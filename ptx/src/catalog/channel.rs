@@ -8,10 +8,13 @@ pub(super) const ROWS: &[Kernel] = &[
     Kernel {
         name: "channel",
         file: "channel.ptx",
-        doc: "HB put and get of a memory channel",
+        doc: "HB put and get of a memory channel: of any bytes, or of 16-byte words where everything is a multiple of 16",
         min_sm: 70,
         min_ptx: 60,
-        params: &[Param { name: "UNROLL", values: &["4", "8"] }],
+        params: &[
+            Param { name: "UNROLL", values: &["4", "8"] },
+            Param { name: "COPY", values: &["bytes", "words"] },
+        ],
         entries: &[
             Entry {
                 symbol: "aqueduct_channel_put",

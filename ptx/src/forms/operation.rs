@@ -79,7 +79,7 @@ fn usual(param: &str) -> String {
         "CAPACITY_LOG2" => "fifo.capacity_log2",
         "FIFO_WORD" => "fifo.abort.word",
         "ABORT_WORD" => "abort.word",
-        "ABORT_RECORD" => "abort.record",
+        "ABORT_CLAIM" => "abort.claim",
         "RANK" => "abort.rank",
         "ABORTED" => "LEFT_NOT",
         "TID" => "thread",

@@ -6,7 +6,7 @@ use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use aqueduct_ptx::abi::{ABORT_WORD_RUN, AbortHandle, AbortRecord, DeviceStruct};
+use aqueduct_ptx::abi::{ABORT_WORD_RUN, AbortClaim, AbortHandle, AbortRecord, DeviceStruct};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::{Target, instantiate};
 use cuda_driver_sys::{
@@ -36,6 +36,8 @@ struct Rank {
     stream: CUstream,
     /// Pinned; written by kernels.
     record: *mut AbortRecord,
+    /// Device memory that leads to it.
+    claim: u64,
 }
 
 /// Arguments of a launch, by value.
@@ -127,7 +129,11 @@ impl Machine {
             let mut stream = null_mut();
             call!(machine.table, cuStreamCreate(&raw mut stream, NON_BLOCKING));
             let record = machine.host(size_of::<AbortRecord>()).cast();
-            machine.ranks.push(Rank { context, stream, record });
+            machine.ranks.push(Rank { context, stream, record, claim: 0 });
+            let rank = machine.ranks.len() - 1;
+            let claim = AbortClaim { record: record as u64, ..AbortClaim::default() };
+            machine.ranks[rank].claim = machine.alloc(rank, size_of::<AbortClaim>());
+            machine.write(rank, machine.ranks[rank].claim, claim.as_bytes());
         }
         machine
     }
@@ -252,7 +258,7 @@ impl Machine {
     pub(crate) fn abort_handle(&self, rank: usize) -> AbortHandle {
         AbortHandle {
             word: self.abort_word as u64,
-            record: self.ranks[rank].record as u64,
+            claim: self.ranks[rank].claim,
             rank: u32::try_from(rank).expect("few ranks"),
             reserved: 0,
         }

@@ -30,6 +30,20 @@ extern "C" __global__ void call_memory_channel_get(const AqueductMemoryChannelHa
     aqueduct_memory_channel_get(channel, remote_offset, local_offset, bytes, place(), all());
 }
 
+extern "C" __global__ void call_memory_channel_put_aligned(const AqueductMemoryChannelHandle channel,
+                                                           uint64_t dst_offset, uint64_t src_offset, uint64_t bytes,
+                                                           uint64_t *)
+{
+    aqueduct_memory_channel_put_aligned(channel, dst_offset, src_offset, bytes, place(), all());
+}
+
+extern "C" __global__ void call_memory_channel_get_aligned(const AqueductMemoryChannelHandle channel,
+                                                           uint64_t remote_offset, uint64_t local_offset,
+                                                           uint64_t bytes, uint64_t *)
+{
+    aqueduct_memory_channel_get_aligned(channel, remote_offset, local_offset, bytes, place(), all());
+}
+
 extern "C" __global__ void call_memory_channel_put_packets_ll16(const AqueductMemoryChannelHandle channel,
                                                                 uint64_t dst_offset, uint64_t src_offset,
                                                                 uint64_t bytes, uint32_t flag, uint64_t *)
@@ -322,6 +336,11 @@ extern "C" __global__ void call_last_group(void *arrived, uint32_t groups, uint6
 extern "C" __global__ void call_copy(void *dst, void *src, uint64_t bytes, uint64_t *)
 {
     aqueduct_copy(dst, src, bytes, place(), all());
+}
+
+extern "C" __global__ void call_copy_aligned(void *dst, void *src, uint64_t bytes, uint64_t *)
+{
+    aqueduct_copy_aligned(dst, src, bytes, place(), all());
 }
 
 extern "C" __global__ void call_put_packets_ll16(void *packets, void *src, uint64_t bytes, uint32_t flag, uint64_t *)

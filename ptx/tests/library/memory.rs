@@ -12,6 +12,7 @@ use crate::device::{Args, Machine};
 
 in_both_forms! {
     put_and_get,
+    aligned_put_and_get,
     packets,
     a_copy_between_addresses,
     elements_of_the_peer,
@@ -91,19 +92,28 @@ impl Pair {
 }
 
 fn put_and_get(form: Form) {
+    let ranges = [(0, 0, 0), (1, 3, 5), (4097, 16, 0), (20_001, 7, 4), (960, 1, 1)];
+    move_both_ways(form, ["memory_channel_put", "memory_channel_get"], &ranges);
+}
+
+fn aligned_put_and_get(form: Form) {
+    let ranges = [(0, 16, 0), (16, 0, 48), (4096, 16, 0), (20_000, 32, 64), (12_304, 0, 16)];
+    move_both_ways(form, ["memory_channel_put_aligned", "memory_channel_get_aligned"], &ranges);
+}
+
+/// Puts and gets each range, given as size, offset at the peer and own offset.
+fn move_both_ways(form: Form, names: [&str; 2], ranges: &[(usize, usize, usize)]) {
     let pair = Pair::new(form);
-    for (turn, (bytes, dst, src)) in
-        (1..).zip([(0, 0, 0), (1, 3, 5), (4097, 16, 0), (20_001, 7, 4), (960, 1, 1)])
-    {
+    for (turn, &(bytes, dst, src)) in (1..).zip(ranges) {
         let (local, remote) = (paint(turn, CAPACITY), paint(turn + 100, CAPACITY));
-        for name in ["memory_channel_put", "memory_channel_get"] {
+        for name in names {
             pair.write(0, &local);
             pair.write(1, &remote);
             let [d, s, b] = [dst, src, bytes].map(|n| n as u64);
             // get takes the remote offset first.
             pair.run(0, name, 3, 64, |args| args.u64(d).u64(s).u64(b));
             let (mut here, mut there) = (local.clone(), remote.clone());
-            if name.ends_with("put") {
+            if name == names[0] {
                 copy(&mut there, dst, &local, src, bytes);
             } else {
                 copy(&mut here, src, &remote, dst, bytes);
@@ -203,11 +213,18 @@ fn a_copy_between_addresses(form: Form) {
     let pair = Pair::new(form);
     let data = paint(1, CAPACITY);
     pair.write(0, &data);
-    for (bytes, dst, src) in [(0, 0, 0), (1, 3, 5), (20_001, 7, 4)] {
+    let ranges = [
+        ("copy", 0, 0, 0),
+        ("copy", 1, 3, 5),
+        ("copy", 20_001, 7, 4),
+        ("copy_aligned", 16, 16, 0),
+        ("copy_aligned", 20_016, 0, 32),
+    ];
+    for (name, bytes, dst, src) in ranges {
         pair.write(1, &vec![0; CAPACITY]);
         let [to, from] = [pair.handles[1].src + dst as u64, pair.handles[0].src + src as u64];
         let args = Args::default().u64(to).u64(from).u64(bytes as u64);
-        pair.calls[0].run(&pair.machine, "copy", 3, 64, args);
+        pair.calls[0].run(&pair.machine, name, 3, 64, args);
         let mut expected = vec![0; CAPACITY];
         copy(&mut expected, dst, &data, src, bytes);
         assert!(pair.read(1) == expected, "{bytes} from {src} to {dst}");

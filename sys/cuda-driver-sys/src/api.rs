@@ -9,7 +9,7 @@ macro_rules! field_type {
     (optional ($($arg:ident : $ty:ty),*)) => { Option<unsafe extern "C" fn($($ty),*) -> CUresult> };
 }
 
-/// The value of a field whose function answers `CUDA_ERROR_NOT_SUPPORTED`.
+/// The value of a field for a function that returns `CUDA_ERROR_NOT_SUPPORTED`.
 macro_rules! unsupported {
     (required ($($arg:ident : $ty:ty),*)) => {{
         unsafe extern "C" fn entry($(_: $ty),*) -> CUresult {
@@ -22,10 +22,11 @@ macro_rules! unsupported {
 
 macro_rules! define_table {
     ($({ $need:ident $symbol:ident $stem:literal $version:literal ($($arg:ident : $ty:ty),*) })*) => {
-        /// The driver API as a value: function pointers with the ABI names of libcuda.
+        /// The functions of the driver API: function pointers with the ABI names of libcuda.
         ///
-        /// A required function is always callable; an optional one is `None` on drivers that lack it, which disables
-        /// only what needs it. Filled by [`load`](crate::load), or by hand for a software device or a static build.
+        /// A required function can always be called. An optional one is `None` if the driver does not have it; only
+        /// features that need it are then unavailable. [`load`](crate::load) fills the table; a software device or a
+        /// static build fills it by hand.
         #[derive(Clone, Copy)]
         #[expect(non_snake_case, reason = "the names of the C API")]
         #[expect(missing_docs, reason = "the CUDA driver API reference documents each function under this name")]
@@ -34,13 +35,13 @@ macro_rules! define_table {
         }
 
         impl DriverTable {
-            /// A table in which every required function returns `CUDA_ERROR_NOT_SUPPORTED` and every optional one is
-            /// missing: the ground on which another driver is built with struct update syntax.
+            /// A table in which required functions return `CUDA_ERROR_NOT_SUPPORTED` and optional ones are missing.
+            /// Other drivers start from it with struct update syntax.
             pub const fn not_supported() -> Self {
                 Self { $($symbol: unsupported!($need ($($arg: $ty),*)),)* }
             }
 
-            /// The optional functions this table lacks, by their ABI names.
+            /// The ABI names of the optional functions that this table does not have.
             pub fn missing(&self) -> Vec<&'static str> {
                 [$((stringify!($symbol), missing!($need self.$symbol))),*]
                     .into_iter()
@@ -85,11 +86,11 @@ macro_rules! required {
 pub struct Function {
     /// The ABI name in libcuda, e.g. `cuMemAlloc_v2`.
     pub symbol: &'static str,
-    /// The name `cuGetProcAddress` knows it by, e.g. `cuMemAlloc`.
+    /// Its name for `cuGetProcAddress`, e.g. `cuMemAlloc`.
     pub stem: &'static str,
-    /// The lowest driver API version whose ABI is called, e.g. 3020.
+    /// The lowest driver API version with the ABI that is called, e.g. 3020.
     pub version: i32,
-    /// Whether a driver without it is refused.
+    /// Whether [`load`](crate::load) refuses a driver without it.
     pub required: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Finds libcuda at run time and fills a [`DriverTable`] from it.
 //!
-//! Search order for the library: the path the caller gives, or else `libcuda.so.1`, then `libcuda.so`, as dlopen(3)
-//! finds them. For each function: `cuGetProcAddress_v2` at the row's API version, else `cuGetProcAddress` (its first
-//! version), else `dlsym` of the ABI name. A failure is a value that names everything tried.
+//! The loader opens the path that the caller gives, or else `libcuda.so.1`, then `libcuda.so`, as dlopen(3) finds them.
+//! It resolves each function with `cuGetProcAddress_v2`, or the first version of `cuGetProcAddress` on older drivers,
+//! at the API version of its row. If that fails, it looks the ABI name up with dlsym(3). An error names everything that
+//! was tried.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
@@ -13,35 +14,35 @@ use crate::api::DriverTable;
 use crate::bindings::{CUdriverProcAddressQueryResult, CUresult};
 use crate::table::for_each_driver_fn;
 
-/// The names tried when the caller gives no path.
+/// The library names to try if the caller gives no path.
 pub const LIBRARY_NAMES: &[&str] = &["libcuda.so.1", "libcuda.so"];
 
-/// A loaded driver library: the table and what it came from.
+/// A loaded driver library.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The functions. They stay valid for the life of the process: the library is never unloaded, because the driver
-    /// keeps threads and exit handlers of its own.
+    /// The functions, valid until the process ends: the library is never unloaded, because the driver has threads and
+    /// exit handlers.
     pub table: DriverTable,
     /// The name or path that dlopen(3) accepted.
     pub library: String,
-    /// Optional functions this driver lacks.
+    /// The optional functions that this driver does not have.
     pub missing: Vec<&'static str>,
 }
 
-/// Why no driver could be loaded.
+/// The reason why no driver could be loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No library could be opened; each attempt with the dynamic loader's own words.
+    /// No library could be opened.
     LibraryNotFound {
-        /// Path or name, and what the loader said.
+        /// Each path or name tried, with the message of the dynamic loader.
         tried: Vec<(String, String)>,
     },
-    /// The library lacks required functions: it is too old, or not libcuda.
+    /// The library does not have all required functions: it is too old, or it is not libcuda.
     SymbolsNotFound {
         /// The library that was opened.
         library: String,
-        /// The missing functions, with the API version that introduced the needed form.
+        /// The missing functions, each with the API version that introduced its ABI.
         symbols: Vec<(&'static str, i32)>,
     },
 }
@@ -72,12 +73,12 @@ impl std::error::Error for LoadError {}
 
 /// Opens the driver library at `path`, or the first of [`LIBRARY_NAMES`], and fills a table from it.
 ///
-/// Opening a library runs its initialisers; a path is trusted as far as the user who gave it.
+/// Opening a library runs its initialisers, so the caller must trust the path.
 pub fn load(path: Option<&str>) -> Result<Loaded, LoadError> {
     let names: Vec<&str> = path.map_or_else(|| LIBRARY_NAMES.to_vec(), |p| vec![p]);
     let mut tried = Vec::new();
     for name in names {
-        // SAFETY: libcuda's initialisers have no precondition; the caller vouches for a path of its own.
+        // SAFETY: the initialisers of libcuda have no preconditions; the caller vouches for any other path.
         match unsafe { Library::new(name) } {
             Ok(library) => return fill(library, name),
             Err(error) => tried.push((name.to_owned(), explain(&error))),
@@ -95,7 +96,8 @@ fn explain(error: &libloading::Error) -> String {
     reason = "the target is the field's type, generated from the header"
 )]
 fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
-    // Never unloaded: see `Loaded::table`. Forgotten also on failure, since unloading libcuda is not supported.
+    // `ManuallyDrop` keeps the library loaded for ever (see `Loaded::table`), also after a failure: libcuda does not
+    // support unloading.
     let resolver = Resolver::new(std::mem::ManuallyDrop::new(library));
     let mut missing = Vec::new();
     let mut symbols = Vec::new();
@@ -103,8 +105,8 @@ fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
     macro_rules! resolve {
         (required $symbol:ident $stem:literal $version:literal) => {
             match resolver.find(stringify!($symbol), $stem, $version) {
-                // SAFETY: the library exports this symbol with the signature of the pinned header, from which the
-                // field's type is generated; a function pointer and `*mut c_void` have the same size on this platform.
+                // SAFETY: the library exports this symbol with the signature in the pinned header, and the field's type
+                // is generated from that header. A function pointer and `*mut c_void` have the same size.
                 Some(pointer) => unsafe { std::mem::transmute::<*mut c_void, _>(pointer) },
                 None => {
                     symbols.push((stringify!($symbol), $version));
@@ -146,7 +148,7 @@ type GetProcAddress2 = unsafe extern "C" fn(
     *mut CUdriverProcAddressQueryResult,
 ) -> CUresult;
 
-/// Looks functions up by the best means the library offers.
+/// Resolves functions with the newest lookup function of the library.
 struct Resolver {
     library: std::mem::ManuallyDrop<Library>,
     by_version_2: Option<GetProcAddress2>,
@@ -155,7 +157,7 @@ struct Resolver {
 
 impl Resolver {
     fn new(library: std::mem::ManuallyDrop<Library>) -> Self {
-        // SAFETY: both are libcuda symbols with these signatures since CUDA 12.0 and 11.3.
+        // SAFETY: libcuda exports these symbols with these signatures since CUDA 12.0 and CUDA 11.3.
         let by_version_2 =
             unsafe { library.get::<GetProcAddress2>(b"cuGetProcAddress_v2\0") }.ok().map(|s| *s);
         // SAFETY: as above.
@@ -168,7 +170,7 @@ impl Resolver {
         let mut pointer = std::ptr::null_mut();
         let mut status = CUdriverProcAddressQueryResult(0);
         let found = if let Some(get) = self.by_version_2 {
-            // SAFETY: `stem` is a C string, `pointer` and `status` are live outputs of the right types.
+            // SAFETY: `stem` is a C string, and `pointer` and `status` are valid for writes.
             unsafe { get(stem.as_ptr(), &raw mut pointer, version, 0, &raw mut status) }
         } else if let Some(get) = self.by_version_1 {
             // SAFETY: as above.
@@ -180,7 +182,7 @@ impl Resolver {
             return Some(pointer);
         }
         let name = CString::new(symbol).ok()?;
-        // SAFETY: only the address is taken here; `fill` gives it its type.
+        // SAFETY: only the address is read here; `fill` casts it to its type.
         let address = unsafe { self.library.get::<*mut c_void>(name.as_bytes_with_nul()) }.ok()?;
         Some(*address).filter(|p| !p.is_null())
     }

@@ -104,6 +104,7 @@ macro_rules! for_each_driver_fn {
         { required cuStreamBeginCapture_v2 "cuStreamBeginCapture" 10010 (hStream: CUstream, mode: CUstreamCaptureMode) }
         { required cuStreamEndCapture "cuStreamEndCapture" 10000 (hStream: CUstream, phGraph: *mut CUgraph) }
         { required cuStreamIsCapturing "cuStreamIsCapturing" 10000 (hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) }
+        { required cuStreamGetCaptureInfo_v2 "cuStreamGetCaptureInfo" 11030 (hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize) }
         { required cuGraphCreate "cuGraphCreate" 10000 (phGraph: *mut CUgraph, flags: core::ffi::c_uint) }
         { required cuGraphDestroy "cuGraphDestroy" 10000 (hGraph: CUgraph) }
         { required cuGraphGetNodes "cuGraphGetNodes" 10000 (hGraph: CUgraph, nodes: *mut CUgraphNode, numNodes: *mut usize) }
@@ -111,6 +112,9 @@ macro_rules! for_each_driver_fn {
         { required cuGraphLaunch "cuGraphLaunch" 10000 (hGraphExec: CUgraphExec, hStream: CUstream) }
         { required cuGraphUpload "cuGraphUpload" 11010 (hGraphExec: CUgraphExec, hStream: CUstream) }
         { required cuGraphExecDestroy "cuGraphExecDestroy" 10000 (hGraphExec: CUgraphExec) }
+        { required cuUserObjectCreate "cuUserObjectCreate" 11030 (object_out: *mut CUuserObject, ptr: *mut core::ffi::c_void, destroy: CUhostFn, initialRefcount: core::ffi::c_uint, flags: core::ffi::c_uint) }
+        { required cuUserObjectRelease "cuUserObjectRelease" 11030 (object: CUuserObject, count: core::ffi::c_uint) }
+        { required cuGraphRetainUserObject "cuGraphRetainUserObject" 11030 (graph: CUgraph, object: CUuserObject, count: core::ffi::c_uint, flags: core::ffi::c_uint) }
         { required cuEventCreate "cuEventCreate" 2000 (phEvent: *mut CUevent, Flags: core::ffi::c_uint) }
         { required cuEventDestroy_v2 "cuEventDestroy" 4000 (hEvent: CUevent) }
         { required cuEventRecord "cuEventRecord" 2000 (hEvent: CUevent, hStream: CUstream) }

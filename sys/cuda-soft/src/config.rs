@@ -1,49 +1,52 @@
-//! What the software machine looks like: from [`configure`] or from the environment.
+//! Configuration of the software machine, from [`configure`] or from the environment.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::mem::MAX_DEVICES;
 
-/// The shape of the software machine of this process.
+/// Describes the software machine of this process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Number of devices, at most [`MAX_DEVICES`] (`AQUEDUCT_SOFT_DEVICES`, default 8).
     pub devices: usize,
     /// Multiprocessors per device: bounds how many blocks are resident (`AQUEDUCT_SOFT_SMS`, default 16).
     pub sms: u32,
-    /// Bytes of memory per device and process; pages are used when touched (`AQUEDUCT_SOFT_MEMORY`, with a suffix
-    /// K, M or G, default 8G).
+    /// Bytes of memory per device and process. Pages take host memory only once they are touched
+    /// (`AQUEDUCT_SOFT_MEMORY`, with a suffix K, M or G, default 8G).
     pub memory: u64,
-    /// Worker threads that execute (`AQUEDUCT_SOFT_CORES`; default 0: as many as the process may use, at most 8).
+    /// Worker threads (`AQUEDUCT_SOFT_CORES`; default 0: as many as the process has cores, at most 8).
     pub cores: usize,
-    /// How long a kernel may wait without any progress before it is ended with `CUDA_ERROR_LAUNCH_TIMEOUT`
+    /// Time without progress after which a kernel is killed with `CUDA_ERROR_LAUNCH_TIMEOUT`
     /// (`AQUEDUCT_SOFT_WATCHDOG`, in seconds, 0 for never, default 60).
     pub watchdog: Option<Duration>,
     /// Compute capability (`AQUEDUCT_SOFT_CC`, as in `9.0`).
     pub compute_capability: (u32, u32),
-    /// For tests: what an old or restricted machine lacks.
+    /// Features to hide, for tests of code for old or restricted machines.
     pub lacks: Lacks,
 }
 
-/// Facilities to leave out, so that the paths for machines without them can be tested.
+/// Features that the machine pretends not to have, so that code for such machines can be tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
-    /// No virtual memory management: attribute 0, entries missing from the table (`AQUEDUCT_SOFT_LACKS=vmm`).
+    /// Virtual memory management: the attribute is 0 and the entries are missing from the table
+    /// (`AQUEDUCT_SOFT_LACKS=vmm`).
     pub vmm: bool,
-    /// No device can access another (`p2p`).
+    /// Access between devices (`p2p`).
     pub p2p: bool,
-    /// Memory cannot be exported as a POSIX file descriptor (`posix_fd`).
+    /// Native atomics over links between devices, as over NVLink; without, as over PCIe: attribute 0 (`native_atomics`).
+    pub native_atomics: bool,
+    /// Export of memory as a POSIX file descriptor (`posix_fd`).
     pub posix_fd: bool,
-    /// No legacy IPC (`ipc`).
+    /// Legacy IPC (`ipc`).
     pub ipc: bool,
-    /// No stream memory operations: entries missing from the table (`stream_mem_ops`).
+    /// Stream memory operations: the entries are missing from the table (`stream_mem_ops`).
     pub stream_mem_ops: bool,
-    /// No cooperative launch (`cooperative`).
+    /// Cooperative launches (`cooperative`).
     pub cooperative: bool,
-    /// No descriptors of memory for other devices' drivers: attribute 0, entry missing from the table (`dma_buf`).
+    /// Export of memory as a dma-buf: the attribute is 0 and the entry is missing from the table (`dma_buf`).
     pub dma_buf: bool,
-    /// Writes of NICs are not seen in order: attribute 0 (`rdma_ordering`). They are, all the same.
+    /// The promise that kernels see a NIC's writes in order: only the attribute changes, to 0 (`rdma_ordering`).
     pub rdma_ordering: bool,
 }
 
@@ -62,18 +65,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default, changed by what the environment says.
+    /// Reads the environment; variables that are not set keep their defaults.
     ///
     /// # Errors
-    /// A sentence naming the variable whose value makes no sense.
+    /// A sentence that names the variable whose value is invalid.
     pub fn from_env() -> Result<Self, String> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// As [`from_env`](Self::from_env), from any source of variables.
+    /// Like [`from_env`](Self::from_env), with `get` as the source of variables.
     ///
     /// # Errors
-    /// A sentence naming the variable whose value makes no sense.
+    /// A sentence that names the variable whose value is invalid.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut c = Self::default();
         let field = |name: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
@@ -121,6 +124,7 @@ impl Lacks {
         Some(match name {
             "vmm" => &mut self.vmm,
             "p2p" => &mut self.p2p,
+            "native_atomics" => &mut self.native_atomics,
             "posix_fd" => &mut self.posix_fd,
             "ipc" => &mut self.ipc,
             "stream_mem_ops" => &mut self.stream_mem_ops,
@@ -132,10 +136,10 @@ impl Lacks {
     }
 }
 
-/// Sets the machine of this process; call it before anything else of this crate.
+/// Configures the machine of this process. Call it before anything else in this crate.
 ///
 /// # Errors
-/// A sentence when the configuration is impossible, or was already set or read from the environment.
+/// A sentence, if the configuration is impossible or was already set or read from the environment.
 pub fn configure(config: Config) -> Result<(), String> {
     if config.devices > MAX_DEVICES || config.sms == 0 {
         return Err(format!("a machine has at most {MAX_DEVICES} devices of at least one multiprocessor"));
@@ -145,7 +149,8 @@ pub fn configure(config: Config) -> Result<(), String> {
         .map_err(|_| "the software machine of this process is already configured".to_owned())
 }
 
-/// The configuration in force; an environment that makes no sense is reported by `cuInit`.
+/// Returns the configuration in force, read from the environment if [`configure`] was not called. `cuInit` reports
+/// an invalid environment.
 pub(crate) fn current() -> Result<&'static Config, &'static str> {
     CONFIG.get_or_init(Config::from_env).as_ref().map_err(String::as_str)
 }

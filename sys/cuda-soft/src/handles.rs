@@ -1,7 +1,7 @@
 //! Handles: numbers that callers hold instead of pointers.
 //!
-//! A handle looks like a pointer and is never dereferenced. Numbers are not used twice, so a handle that was
-//! destroyed, made up, or is of another kind is an error and never somebody else's object.
+//! A handle has the type of a pointer but is never dereferenced. Numbers are not reused, so a handle that is stale,
+//! made up or of another kind is always refused and never finds another object.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -22,22 +22,22 @@ pub(crate) struct Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// An empty set; `kind` tells its handles from those of other sets.
+    /// Creates an empty set. `kind` is part of each handle and keeps the sets apart.
     pub(crate) fn new(kind: u64) -> Self {
         Self { kind, next: AtomicU64::new(1), live: RwLock::default() }
     }
 
-    /// A handle nobody has, for an object that wants to know its own.
+    /// Reserves a handle without an object, for objects that store their own handle.
     pub(crate) fn fresh(&self) -> u64 {
         PREFIX | self.kind << KIND_SHIFT | self.next.fetch_add(1, Ordering::Relaxed) << LOW_BITS
     }
 
-    /// Makes `handle`, from [`fresh`](Self::fresh), live.
+    /// Puts `object` under `handle`, which comes from [`fresh`](Self::fresh).
     pub(crate) fn insert(&self, handle: u64, object: Arc<T>) {
         self.live.write().insert(handle, object);
     }
 
-    /// Makes `object` live under a new handle.
+    /// Puts `object` under a new handle.
     pub(crate) fn add(&self, object: Arc<T>) -> u64 {
         let handle = self.fresh();
         self.insert(handle, object);
@@ -52,12 +52,12 @@ impl<T> Handles<T> {
         self.get_number(handle as u64)
     }
 
-    /// As [`get`](Self::get), for handles that are numbers in the C API too.
+    /// Like [`get`](Self::get), for handles that the C API passes as integers.
     pub(crate) fn get_number(&self, handle: u64) -> Result<Arc<T>> {
         self.live.read().get(&handle).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Ends the life of a handle.
+    /// Removes a handle and returns its object.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE`.
@@ -65,12 +65,12 @@ impl<T> Handles<T> {
         self.remove_number(handle as u64)
     }
 
-    /// As [`remove`](Self::remove), for handles that are numbers in the C API too.
+    /// Like [`remove`](Self::remove), for handles that the C API passes as integers.
     pub(crate) fn remove_number(&self, handle: u64) -> Result<Arc<T>> {
         self.live.write().remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Ends the life of every handle whose object meets the condition.
+    /// Removes every handle whose object meets the condition.
     pub(crate) fn remove_where(&self, mut condition: impl FnMut(&T) -> bool) -> Vec<Arc<T>> {
         let mut live = self.live.write();
         let gone: Vec<u64> = live.iter().filter(|(_, o)| condition(o)).map(|(h, _)| *h).collect();
@@ -78,12 +78,12 @@ impl<T> Handles<T> {
     }
 }
 
-/// A handle in the form of the C API.
+/// Converts a handle to the pointer type of the C API.
 pub(crate) fn pointer<P>(handle: u64) -> *mut P {
     std::ptr::without_provenance_mut::<c_void>(handle as usize).cast()
 }
 
-// Above user space on every machine with 47-bit addresses: no pointer of the process is ever a handle.
+// Above the 47-bit user address space, so that no pointer of this process is a valid handle.
 const PREFIX: u64 = 0x00c0_0000_0000_0000;
 const KIND_SHIFT: u32 = 48;
 const LOW_BITS: u32 = 4;

@@ -1,42 +1,43 @@
-//! A CUDA device in software, behind the driver-API table.
+//! A software CUDA device behind the driver-API table.
 //!
-//! [`driver_table`] is what `libcuda` is to a program that calls through
-//! [`DriverTable`](cuda_driver_sys::DriverTable): devices, primary contexts, memory in all its forms, streams, events,
-//! graphs by capture, modules from PTX text, and launches, in one process or in several that share memory. It exists so
-//! that everything, kernels included, runs where there is no GPU. Each process has one machine, shaped by [`configure`]
-//! or by the environment (see [`Config`]).
+//! [`driver_table`] returns a [`DriverTable`](cuda_driver_sys::DriverTable) that programs use in place of the one
+//! loaded from `libcuda`. It covers devices, primary contexts, memory of all kinds, streams, events, captured graphs,
+//! modules from PTX text, and kernel launches, in one process or in several that share memory. With it everything,
+//! kernels included, runs without a GPU. Each process has one machine, described by [`configure`] or by the environment
+//! (see [`Config`]).
 //!
 //! # Layers
-//! | module | what it knows |
+//! | module | job |
 //! |---|---|
-//! | [`ptx`] | text to syntax tree |
-//! | [`lower`] | syntax tree to [`code`] |
-//! | [`exec`] | running code and stream work on a few threads |
-//! | [`mem`] | shared memory objects, addresses, rights, doorbells |
+//! | [`ptx`] | parses text into a syntax tree |
+//! | [`lower`] | compiles the syntax tree to [`code`] |
+//! | [`exec`] | executes code and stream work on a few threads |
+//! | [`mem`] | shared memory objects, the address space, access rights, doorbells |
 //! | `stream` | operations and their order: streams, events, captures, graphs |
-//! | `driver` | the calls, one family per file |
+//! | `driver` | the API calls, one family per file |
 //!
-//! # Unkind on purpose
-//! - An access outside a mapping, or without the right to it, fails the context for good
-//!   (`CUDA_ERROR_ILLEGAL_ADDRESS` and its relatives); other devices go on. The fault is also said on standard error.
+//! # Strict on purpose
+//! - An access outside a mapping, or without the right to it, leaves the context with a sticky error
+//!   (`CUDA_ERROR_ILLEGAL_ADDRESS` or a relative) and is printed on standard error. Other devices continue.
 //! - `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuMemUnmap`, `cuIpcCloseMemHandle`, `cuModuleLoadData`,
 //!   `cuModuleUnload` and `cuCtxDisablePeerAccess` wait for work in flight.
-//! - Captures are invalidated by the calls that invalidate them on hardware, with the same codes.
-//! - Handles are numbers that are never used twice; dead and invented ones are errors.
-//! - Grids larger than the device run in turns, so a grid-wide barrier in one waits for ever, and cooperative launches
-//!   that do not fit are refused.
-//! - After `fork` every call in the child answers `CUDA_ERROR_NOT_INITIALIZED`.
+//! - A call that invalidates a capture on hardware invalidates it here, with the same error code.
+//! - Handles are numbers that are never reused, so a stale or made-up handle is always an error.
+//! - A grid larger than the device runs in waves, so a grid-wide barrier in it never completes. A cooperative launch
+//!   that does not fit is refused.
+//! - After `fork`, every call in the child that needs a device returns `CUDA_ERROR_NOT_INITIALIZED`.
 //!
-//! # Different from hardware
-//! - Bounds are exact to the byte, not to the page, and host code can touch device memory.
-//! - Every allocation takes a file descriptor. Memory is counted per process, not per device of the host.
+//! # Differences from hardware
+//! - Bounds are exact to the byte, not to the page, and host code can access device memory.
+//! - Each allocation takes one file descriptor. The memory limit applies to each process separately.
 //! - The last release of a primary context clears its error; hardware may need a new process.
-//! - `cuMemcpyPeer` waits on the host for both contexts. Priorities are kept and not obeyed.
+//! - `cuMemcpyPeer` blocks the caller until both contexts are idle. Stream priorities are stored and have no effect.
 //! - There is no register file: kernels report 32 registers, and registers never limit occupancy.
-//! - A linked image is PTX, compiled again where it is loaded.
+//! - A linked image is PTX, and is compiled again when it is loaded.
+//! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.
 //!
-//! # Not supported, and said so
-//! IPC events, the per-thread default stream, external event waits, multicast, fabric handles, dma-buf, host memory by
+//! # Not supported (the calls return errors)
+//! IPC events, the per-thread default stream, external event waits, multicast, fabric handles, host memory from
 //! `cuMemCreate`, clusters and other launch attributes, cubins and fat binaries, managed memory, textures.
 
 pub mod code;

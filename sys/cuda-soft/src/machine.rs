@@ -17,6 +17,7 @@ use crate::module::{Kernel, LinkState, Loaded};
 use crate::stream::capture::Captures;
 use crate::stream::graph::{Graph, GraphExec, Node};
 use crate::stream::host::HostThread;
+use crate::stream::user_object::Held;
 use crate::stream::{Event, Stream, Streams};
 
 /// What a driver call yields.
@@ -41,6 +42,7 @@ pub(crate) struct Machine {
     pub(crate) graphs: Handles<Graph>,
     pub(crate) nodes: Handles<Node>,
     pub(crate) execs: Handles<GraphExec>,
+    pub(crate) user_objects: Handles<Held>,
     pub(crate) physical: Handles<Physical>,
 }
 
@@ -134,6 +136,7 @@ impl Machine {
             nodes: Handles::new(7),
             execs: Handles::new(8),
             physical: Handles::new(9),
+            user_objects: Handles::new(10),
         }
     }
 

@@ -16,7 +16,7 @@ fn main() {
     static_providers!(rxe);
     let table = VerbsTable::linked();
     let mut count = 0;
-    // SAFETY: `count` is a live output.
+    // SAFETY: `count` is valid for writes.
     let list = unsafe { (table.ibv_get_device_list)(&raw mut count) };
     if list.is_null() {
         println!("no RDMA support: {}", std::io::Error::last_os_error());
@@ -24,7 +24,7 @@ fn main() {
     }
     println!("{count} RDMA devices");
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the library returned this many devices; a name is a C string inside its device.
+        // SAFETY: the list has `count` devices, and the name of a device is a C string that lives as long as it.
         let name = unsafe { CStr::from_ptr((table.ibv_get_device_name)(*list.add(index))) };
         println!("{}", name.to_string_lossy());
     }

@@ -9,7 +9,7 @@ macro_rules! field_type {
     (optional ($($arg:ident : $ty:ty),*) -> $ret:ty) => { Option<unsafe extern "C" fn($($ty),*) -> $ret> };
 }
 
-/// The value of a field whose function fails with `EOPNOTSUPP`.
+/// The value of a field for a function that fails with `EOPNOTSUPP`.
 macro_rules! unsupported {
     (required ($($arg:ident : $ty:ty),*) -> $ret:ty) => {{
         unsafe extern "C" fn entry($(_: $ty),*) -> $ret {
@@ -22,14 +22,14 @@ macro_rules! unsupported {
 
 macro_rules! define_table {
     ($({ $need:ident $symbol:ident $version:literal ($($arg:ident : $ty:ty),*) -> $ret:ty })*) => {
-        /// libibverbs as a value: function pointers under the names of the C API.
+        /// The functions of libibverbs: function pointers under the names of the C API.
         ///
-        /// A required function is always callable; an optional one is `None` where the library lacks it, which disables
-        /// only what needs it. Filled by [`load`](crate::load), by the linker (feature `linked`), or by hand for a
-        /// stand-in.
+        /// A required function can always be called. An optional one is `None` if the library does not have it; only
+        /// features that need it are then unavailable. [`load`](crate::load) or the linker (feature `linked`) fills
+        /// the table; tests fill it by hand.
         ///
-        /// Functions returning `int` answer 0, or an `errno` value, or -1 with `errno` set: the manual pages differ
-        /// from function to function and from provider to provider, so callers accept all three.
+        /// A function that returns `int` returns 0, an `errno` value, or -1 with `errno` set. Which of these it uses
+        /// differs between functions and between providers, so callers must accept all three.
         #[derive(Clone, Copy)]
         #[expect(missing_docs, reason = "the manual pages of libibverbs document each function under this name")]
         pub struct VerbsTable {
@@ -37,13 +37,13 @@ macro_rules! define_table {
         }
 
         impl VerbsTable {
-            /// A table in which every required function fails with `EOPNOTSUPP` and every optional one is missing:
-            /// the ground on which another provider is built with struct update syntax.
+            /// A table in which required functions fail with `EOPNOTSUPP` and optional ones are missing. Other
+            /// providers start from it with struct update syntax.
             pub const fn not_supported() -> Self {
                 Self { $($symbol: unsupported!($need ($($arg: $ty),*) -> $ret),)* }
             }
 
-            /// The optional functions this table lacks.
+            /// The optional functions that this table does not have.
             pub fn missing(&self) -> Vec<&'static str> {
                 [$((stringify!($symbol), missing!($need self.$symbol))),*]
                     .into_iter()
@@ -90,13 +90,13 @@ pub struct Function {
     pub symbol: &'static str,
     /// The symbol version whose ABI is called, e.g. `IBVERBS_1.1`.
     pub version: &'static str,
-    /// Whether a library without it is refused.
+    /// Whether [`load`](crate::load) refuses a library without it.
     pub required: bool,
 }
 
 for_each_verbs_fn!(define_table);
 
-/// What a function of each return type gives when it is not there.
+/// The result of an unsupported function, by return type.
 trait Unsupported {
     fn unsupported() -> Self;
 }
@@ -111,7 +111,7 @@ impl Unsupported for () {
     fn unsupported() -> Self {}
 }
 
-/// A GUID of zero is none.
+/// A GUID of zero means that there is none.
 impl Unsupported for __be64 {
     fn unsupported() -> Self {
         0

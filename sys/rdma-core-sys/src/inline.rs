@@ -1,13 +1,13 @@
-//! What verbs.h defines as inline functions and macros, ported by hand: no library exports these.
+//! Hand ports of the inline functions and macros of verbs.h, which no library exports.
 //!
-//! The fast path goes through the function pointers in [`ibv_context::ops`]. Later operations stand in a
-//! [`verbs_context`], which a provider allocates *around* the `ibv_context`: its last field is the context, its fields grow
-//! towards lower addresses, and `sz` right before the context says how much of it the library knows. An operation may only
-//! be read if the context is extended at all (`abi_compat` is all ones), if `sz` reaches back to the field, and if the
-//! field is not null.
+//! The fast path calls the function pointers in [`ibv_context::ops`]. Newer operations are in a [`verbs_context`],
+//! which a provider allocates *around* the `ibv_context`: the context is its last field, newer fields are added at
+//! lower addresses, and `sz`, directly before the context, is the size that the library knows. An operation may be
+//! called only if the context is extended (`abi_compat` is all ones), `sz` is large enough to include the field, and
+//! the field is not null.
 //!
-//! Each function here has the contract of the C function of that name. Where a provider lacks an operation the result is
-//! `EOPNOTSUPP`, as in the header.
+//! Each function has the contract of the C function with the same name. If a provider does not have an operation, the
+//! result is `EOPNOTSUPP`, as in the header.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::{offset_of, size_of};
@@ -17,13 +17,13 @@ use libc::{EINVAL, ENOSYS, EOPNOTSUPP};
 use crate::api::VerbsTable;
 use crate::bindings::*;
 
-/// The optional access flags: a kernel or provider that does not know one of these ignores it.
+/// The optional access flags. A kernel or provider ignores those that it does not know.
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 
-/// What `ibv_context::abi_compat` holds if a [`verbs_context`] surrounds the context.
+/// The value of `ibv_context::abi_compat` if a [`verbs_context`] surrounds the context.
 const ABI_IS_EXTENDED: usize = usize::MAX;
 
-// What the ports below rely on, beyond the generated assertions (which hold on one architecture).
+// The layout that the ports below rely on. Unlike the generated assertions these are checked on all architectures.
 const _: () = {
     assert!(offset_of!(verbs_context, context) == offset_of!(verbs_context, sz) + size_of::<usize>());
     assert!(offset_of!(verbs_context, context) + size_of::<ibv_context>() == size_of::<verbs_context>());
@@ -37,10 +37,10 @@ const _: () = {
     assert!(size_of::<Option<unsafe extern "C" fn()>>() == size_of::<usize>());
 };
 
-/// The extended context around `context`, if there is one.
+/// Returns the extended context around `context`, if there is one.
 ///
 /// # Safety
-/// `context` is a live context, opened through libibverbs or a stand-in that keeps the rules above.
+/// `context` is live, and was opened through libibverbs or a test provider that follows the rules above.
 pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context> {
     // SAFETY: the context is live.
     let extended = unsafe { (*context).abi_compat }.addr() == ABI_IS_EXTENDED;
@@ -48,10 +48,10 @@ pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_cont
     extended.then(|| unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() })
 }
 
-/// The operation `$op` of the extended context, if the provider has it.
+/// Returns the operation `$op` of the extended context, if the provider has it.
 macro_rules! extended_op {
     ($context:expr, $op:ident) => {
-        // SAFETY: the caller's context is live; `sz` says that the field is there before it is read.
+        // SAFETY: the caller's context is live. `sz` is checked before the field is read.
         unsafe {
             verbs_get_ctx($context).and_then(|extended| {
                 let reach = size_of::<verbs_context>() - offset_of!(verbs_context, $op);
@@ -61,14 +61,14 @@ macro_rules! extended_op {
     };
 }
 
-/// Posts the list of work requests at `wr` with one call of the provider: one doorbell.
+/// Posts the list of work requests at `wr` with one call to the provider, which rings one doorbell.
 ///
 /// # Safety
-/// As ibv_post_send(3): `qp` and the list are live, `bad_wr` is a live output; the memory that the requests name stays
-/// registered until they complete.
+/// As for ibv_post_send(3): `qp` and the list are live, `bad_wr` is valid for writes, and the memory that the requests
+/// name stays registered until they complete.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller's contract; the provider's function is called with what it takes.
+    // SAFETY: the caller keeps the contract; the provider's function has the same one.
     unsafe {
         match (*(*qp).context).ops.post_send {
             Some(post) => post(qp, wr, bad_wr),
@@ -80,7 +80,7 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut 
 /// Posts the list of receive requests at `wr`.
 ///
 /// # Safety
-/// As ibv_post_recv(3): like [`ibv_post_send`].
+/// As for ibv_post_recv(3): like [`ibv_post_send`].
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: as for `ibv_post_send`.
@@ -92,10 +92,10 @@ pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut 
     }
 }
 
-/// Takes up to `num_entries` completions from `cq`; the number taken, or a negative value.
+/// Takes up to `num_entries` completions from `cq`. Returns their number, or a negative value on failure.
 ///
 /// # Safety
-/// As ibv_poll_cq(3): `cq` is live, `wc` has room for `num_entries`.
+/// As for ibv_poll_cq(3): `cq` is live, and `wc` has room for `num_entries` completions.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: as for `ibv_post_send`.
@@ -107,10 +107,10 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
     }
 }
 
-/// Asks for an event on the completion channel at the next completion.
+/// Requests an event on the completion channel for the next completion.
 ///
 /// # Safety
-/// As ibv_req_notify_cq(3): `cq` is live.
+/// As for ibv_req_notify_cq(3): `cq` is live.
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: as for `ibv_post_send`.
     unsafe {
@@ -121,10 +121,11 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
     }
 }
 
-/// Attributes of a port, by the extended operation where there is one, so that the fields the old call lacks are filled.
+/// Queries the attributes of a port. Uses the extended operation if there is one, because the old call does not fill
+/// all fields.
 ///
 /// # Safety
-/// As ibv_query_port(3): `context` is live, `attr` is a live output.
+/// As for ibv_query_port(3): `context` is live.
 pub unsafe fn ibv_query_port(
     table: &VerbsTable,
     context: *mut ibv_context,
@@ -132,20 +133,20 @@ pub unsafe fn ibv_query_port(
     attr: &mut ibv_port_attr,
 ) -> c_int {
     match extended_op!(context, query_port) {
-        // SAFETY: the provider fills at most the size it is given.
+        // SAFETY: the provider writes at most the size that it is given.
         Some(query) => unsafe { query(context, port_num, attr, size_of::<ibv_port_attr>()) },
         None => {
             *attr = ibv_port_attr::default();
-            // SAFETY: the old struct is a prefix of the new one.
+            // SAFETY: the old struct, which the call fills, is a prefix of the new one.
             unsafe { (table.ibv_query_port)(context, port_num, std::ptr::from_mut(attr).cast()) }
         }
     }
 }
 
-/// Attributes of a device with the extended ones, which stay zero where the provider does not know them.
+/// Queries the attributes of a device, including the extended ones; those that the provider does not know stay zero.
 ///
 /// # Safety
-/// As ibv_query_device_ex(3): `context` is live, `attr` is a live output.
+/// As for ibv_query_device_ex(3): `context` is live.
 pub unsafe fn ibv_query_device_ex(
     table: &VerbsTable,
     context: *mut ibv_context,
@@ -157,21 +158,22 @@ pub unsafe fn ibv_query_device_ex(
     }
     if let Some(query) = extended_op!(context, query_device_ex) {
         let input = input.map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the provider fills at most the size it is given.
+        // SAFETY: the provider writes at most the size that it is given.
         let result = unsafe { query(context, input, attr, size_of::<ibv_device_attr_ex>()) };
         if result != EOPNOTSUPP && result != ENOSYS {
             return result;
         }
     }
     *attr = ibv_device_attr_ex::default();
-    // SAFETY: `context` is live and the output is a field of ours.
+    // SAFETY: `context` is live, and `attr` is valid for writes.
     unsafe { (table.ibv_query_device)(context, &raw mut attr.orig_attr) }
 }
 
-/// One entry of a port's GID table with its type. `EOPNOTSUPP` if the library is older than rdma-core 34.
+/// Queries one entry of a port's GID table, with its type. Returns `EOPNOTSUPP` if the library is older than rdma-core
+/// 34.
 ///
 /// # Safety
-/// As ibv_query_gid_ex(3): `context` is live.
+/// As for ibv_query_gid_ex(3): `context` is live.
 pub unsafe fn ibv_query_gid_ex(
     table: &VerbsTable,
     context: *mut ibv_context,
@@ -181,7 +183,7 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     match table._ibv_query_gid_ex {
-        // SAFETY: the library fills at most the size it is given.
+        // SAFETY: the library writes at most the size that it is given.
         Some(query) => unsafe {
             query(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>())
         },
@@ -189,10 +191,10 @@ pub unsafe fn ibv_query_gid_ex(
     }
 }
 
-/// All valid entries of all GID tables of the device: how many, or a negative errno.
+/// Queries the valid entries of all GID tables of the device. Returns their number, or a negative errno.
 ///
 /// # Safety
-/// As ibv_query_gid_table(3): `context` is live.
+/// As for ibv_query_gid_table(3): `context` is live.
 pub unsafe fn ibv_query_gid_table(
     table: &VerbsTable,
     context: *mut ibv_context,
@@ -200,7 +202,7 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     match table._ibv_query_gid_table {
-        // SAFETY: the library fills at most as many entries of the size that it is given.
+        // SAFETY: the library writes at most the given number of entries of the given size.
         Some(query) => unsafe {
             query(context, entries.as_mut_ptr(), entries.len(), flags, size_of::<ibv_gid_entry>())
         },
@@ -208,11 +210,11 @@ pub unsafe fn ibv_query_gid_table(
     }
 }
 
-/// Registers memory under the addresses it has here. Optional flags need the newer entry point; a library without it gets
-/// the call without them, since they are optional.
+/// Registers memory, with its own addresses as remote addresses. Optional flags need a newer function; if the library
+/// does not have it, the flags are dropped, as they are optional.
 ///
 /// # Safety
-/// As ibv_reg_mr(3): `pd` is live, and the memory stays mapped until it is deregistered.
+/// As for ibv_reg_mr(3): `pd` is live, and the memory stays mapped until it is deregistered.
 pub unsafe fn ibv_reg_mr(
     table: &VerbsTable,
     pd: *mut ibv_pd,
@@ -221,7 +223,7 @@ pub unsafe fn ibv_reg_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     let optional = access & IBV_ACCESS_OPTIONAL_RANGE != 0;
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract.
     unsafe {
         match table.ibv_reg_mr_iova2 {
             Some(register) if optional => register(pd, addr, length, addr.addr() as u64, access),
@@ -241,7 +243,7 @@ mod tests {
         length: usize,
     ) -> c_int {
         assert_eq!(length, size_of::<ibv_port_attr>());
-        // SAFETY: the caller gives a live output.
+        // SAFETY: the caller passes a live struct.
         unsafe { (*attr).flags = 7 };
         0
     }
@@ -251,12 +253,12 @@ mod tests {
         _: u8,
         attr: *mut _compat_ibv_port_attr,
     ) -> c_int {
-        // SAFETY: the caller gives a live output, larger than the old struct.
+        // SAFETY: the caller passes the new struct, which is larger than the old one.
         unsafe { (*attr.cast::<ibv_port_attr>()).lid = 9 };
         0
     }
 
-    /// `abi_compat` and `sz` as given, `query_port` set.
+    /// Queries a port through a context with this `abi_compat` and `sz`, and with an extended `query_port`.
     fn ask(abi_compat: usize, sz: usize) -> ibv_port_attr {
         let mut extended = Box::new(verbs_context::default());
         extended.query_port = Some(query_port);

@@ -18,8 +18,8 @@ mod api;
 )]
 mod bindings;
 mod inline;
-// The lock types inside some structs have other sizes on other architectures and with other C libraries; there the
-// structs follow the `libc` crate's definitions.
+// Some structs contain lock types whose sizes depend on architecture and C library. The assertions in `layout` hold for
+// this one only; elsewhere the structs use the definitions of the `libc` crate.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #[allow(
     clippy::all,

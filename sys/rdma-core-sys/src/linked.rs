@@ -1,4 +1,4 @@
-//! The table of a program that links libibverbs itself, statically or not.
+//! The table for programs that link libibverbs themselves, statically or dynamically.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,8 +16,8 @@ macro_rules! define_linked {
         }
 
         impl VerbsTable {
-            /// The functions that the linker put into this program. Call [`static_providers!`](crate::static_providers)
-            /// first if libibverbs is linked statically: it cannot load providers then.
+            /// The functions of the libibverbs that this program links. If it is linked statically it cannot load
+            /// providers, so call [`static_providers!`](crate::static_providers) first.
             pub const fn linked() -> Self {
                 Self { $($symbol: linked!($need $symbol),)* }
             }
@@ -36,17 +36,18 @@ macro_rules! linked {
 
 for_each_verbs_fn!(define_linked);
 
-/// A provider's description; only its address means something.
+/// The description of a provider. Rust code uses only its address.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Provider([u8; 0]);
 
-// SAFETY: read by nobody but the C library, which never writes it.
+// SAFETY: only the C library reads it, and nothing writes it.
 unsafe impl Sync for Provider {}
 
-/// Makes the named providers of a statically linked libibverbs known to it: `static_providers!(rxe, mlx5)`.
+/// Registers providers with a statically linked libibverbs: `static_providers!(rxe, mlx5)`.
 ///
-/// Each name is the `NAME` of a symbol `verbs_provider_NAME` in one of rdma-core's static libraries; `all` is all of them.
+/// Each name is the `NAME` of a symbol `verbs_provider_NAME` in one of rdma-core's static libraries; `all` stands for
+/// all of them.
 #[macro_export]
 macro_rules! static_providers {
     ($($name:ident),+ $(,)?) => {{
@@ -55,18 +56,20 @@ macro_rules! static_providers {
                 #[link_name = concat!("verbs_provider_", stringify!($name))]
                 static PROVIDER: $crate::Provider;
             }
-            // SAFETY: the symbol is a provider's description, by its name; it lives as long as the program.
+            // SAFETY: a symbol of this name is a provider's description, and lives as long as the program.
             unsafe { $crate::register_static_providers(&raw const PROVIDER) };
         })+
     }};
 }
 
+/// Registers one provider. Use [`static_providers!`](crate::static_providers) instead.
+///
 /// # Safety
-/// `provider` must be the address of a provider's description in rdma-core's static libraries.
+/// `provider` is the address of a provider's description in rdma-core's static libraries.
 pub unsafe fn register_static_providers(provider: *const Provider) {
     unsafe extern "C" {
         fn ibv_static_providers(unused: *mut c_void, ...) -> c_int;
     }
-    // SAFETY: the list is one provider and the null that ends it, as verbs.h calls it.
+    // SAFETY: the arguments are one provider and the null that ends the list, as verbs.h passes them.
     unsafe { ibv_static_providers(std::ptr::null_mut(), provider, std::ptr::null::<c_void>()) };
 }

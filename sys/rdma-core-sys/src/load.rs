@@ -1,8 +1,8 @@
 //! Finds libibverbs at run time and fills a [`VerbsTable`] from it.
 //!
-//! Search order for the library: the path the caller gives, or else `libibverbs.so.1`, then `libibverbs.so`, as dlopen(3)
-//! finds them. For each function: dlvsym(3) with the row's symbol version, else dlsym(3), for libraries without versions.
-//! A failure is a value that names everything tried.
+//! The loader opens the path that the caller gives, or else `libibverbs.so.1`, then `libibverbs.so`, as dlopen(3) finds
+//! them. It resolves each function with dlvsym(3) and the symbol version of its row, or else, for libraries without
+//! versions, with dlsym(3). An error names everything that was tried.
 
 use std::ffi::{CString, c_void};
 use std::fmt;
@@ -12,31 +12,31 @@ use libloading::Library;
 use crate::api::VerbsTable;
 use crate::table::for_each_verbs_fn;
 
-/// The names tried when the caller gives no path.
+/// The library names to try if the caller gives no path.
 pub const LIBRARY_NAMES: &[&str] = &["libibverbs.so.1", "libibverbs.so"];
 
-/// A loaded libibverbs: the table and what it came from.
+/// A loaded libibverbs.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The functions. They stay valid for the life of the process: the library is never unloaded, because the providers
-    /// it loads register themselves for good.
+    /// The functions, valid until the process ends: the library is never unloaded, because the providers that it loads
+    /// cannot unregister.
     pub table: VerbsTable,
     /// The name or path that dlopen(3) accepted.
     pub library: String,
-    /// Optional functions this library lacks.
+    /// The optional functions that this library does not have.
     pub missing: Vec<&'static str>,
 }
 
-/// Why libibverbs could not be loaded.
+/// The reason why libibverbs could not be loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No library could be opened; each attempt with the dynamic loader's own words.
+    /// No library could be opened.
     LibraryNotFound {
-        /// Path or name, and what the loader said.
+        /// Each path or name tried, with the message of the dynamic loader.
         tried: Vec<(String, String)>,
     },
-    /// The library lacks required functions: it is too old, or not libibverbs.
+    /// The library does not have all required functions: it is too old, or it is not libibverbs.
     SymbolsNotFound {
         /// The library that was opened.
         library: String,
@@ -70,12 +70,12 @@ impl std::error::Error for LoadError {}
 
 /// Opens the library at `path`, or the first of [`LIBRARY_NAMES`], and fills a table from it.
 ///
-/// Opening a library runs its initialisers; a path is trusted as far as the user who gave it.
+/// Opening a library runs its initialisers, so the caller must trust the path.
 pub fn load(path: Option<&str>) -> Result<Loaded, LoadError> {
     let names: Vec<&str> = path.map_or_else(|| LIBRARY_NAMES.to_vec(), |p| vec![p]);
     let mut tried = Vec::new();
     for name in names {
-        // SAFETY: libibverbs's initialisers have no precondition; the caller vouches for a path of its own.
+        // SAFETY: the initialisers of libibverbs have no preconditions; the caller vouches for any other path.
         match unsafe { Library::new(name) } {
             Ok(library) => return fill(library, name),
             Err(error) => tried.push((name.to_owned(), explain(&error))),
@@ -93,7 +93,7 @@ fn explain(error: &libloading::Error) -> String {
     reason = "the target is the field's type, generated from the header"
 )]
 fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
-    // Never unloaded: see `Loaded::table`.
+    // `into_raw` keeps the library loaded for ever: see `Loaded::table`.
     let handle = libloading::os::unix::Library::from(library).into_raw();
     let mut missing = Vec::new();
     let mut symbols = Vec::new();
@@ -101,8 +101,8 @@ fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
     macro_rules! resolve {
         (required $symbol:ident $version:literal) => {
             match find(handle, stringify!($symbol), $version) {
-                // SAFETY: the library exports this symbol with the signature of the header, from which the field's type
-                // is generated; a function pointer and `*mut c_void` have the same size on this platform.
+                // SAFETY: the library exports this symbol with the signature in the header, and the field's type is
+                // generated from the header. A function pointer and `*mut c_void` have the same size.
                 Some(pointer) => unsafe { std::mem::transmute::<*mut c_void, _>(pointer) },
                 None => {
                     symbols.push((stringify!($symbol), $version));
@@ -135,13 +135,13 @@ fn fill(library: Library, name: &str) -> Result<Loaded, LoadError> {
     }
 }
 
-/// The address of `symbol` of the ABI `version`; libraries built without versions have only the name.
+/// Returns the address of `symbol` with ABI `version`, or by name alone if the library has no symbol versions.
 fn find(library: *mut c_void, symbol: &str, version: &str) -> Option<*mut c_void> {
     let name = CString::new(symbol).ok()?;
     #[cfg(target_env = "gnu")]
     {
         let version = CString::new(version).ok()?;
-        // SAFETY: `library` came from dlopen and is never closed; both names are C strings.
+        // SAFETY: `library` is a handle from dlopen that is never closed, and both names are C strings.
         let found = unsafe { libc::dlvsym(library, name.as_ptr(), version.as_ptr()) };
         if !found.is_null() {
             return Some(found);

@@ -1,5 +1,5 @@
-//! Sizes and offsets as the C compiler sees them, where there is one with libibverbs's header. `ci/bindings.sh` runs this,
-//! so that there it cannot be left out.
+//! Compares sizes and offsets with those of the C compiler. Needs a C compiler and libibverbs's header;
+//! `ci/bindings.sh` provides both and runs this test.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rdma_core_sys::*;
 
-/// `(what C calls it, what Rust finds)` for every field that is used.
+/// `(C expression, value in Rust)` for the size of each struct and the offset of each field that is used.
 macro_rules! fields {
     ($($kind:ident $name:ident { $($field:ident),* $(,)? })*) => {
         vec![$(
@@ -52,7 +52,7 @@ fn expected() -> Vec<(String, usize)> {
     }
 }
 
-/// Members of unnamed unions, which Rust names otherwise, and values.
+/// Members of unnamed unions, which have other names in Rust, and constants.
 fn more() -> Vec<(String, usize)> {
     let send = offset_of!(ibv_send_wr, wr);
     let pair = |text: &str, value: usize| (text.to_owned(), value);

@@ -68,7 +68,7 @@ pub(super) fn fills_of_every_width(d: &Dut) {
     d.free(a);
 }
 
-/// Copies between two devices; with one device the driver must still take the peer forms.
+/// Copies between two devices. With one device the driver must still accept the peer functions.
 pub(super) fn peers(d: &Dut) {
     let other = 1.min(d.devices() - 1);
     let (mut device, mut context) = (0, std::ptr::null_mut());

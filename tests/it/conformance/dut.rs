@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 
 use cuda_driver_sys::*;
 
-/// PTX of the suite's own kernels.
+/// PTX of the suite's kernels.
 pub(crate) const KERNELS: &str = include_str!("kernels.ptx");
 
 /// Asserts `CUDA_SUCCESS`.
@@ -33,7 +33,7 @@ pub(crate) struct Dut {
     pub(crate) t: DriverTable,
     pub(crate) device: CUdevice,
     pub(crate) context: CUcontext,
-    /// This test's full name, for cases that execute themselves again.
+    /// This test's full name, for cases that start this binary again.
     pub(crate) test: &'static str,
 }
 
@@ -92,7 +92,7 @@ impl Dut {
         bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().expect("four bytes"))).collect()
     }
 
-    /// Pinned, mapped host memory; its device address is asked of the driver.
+    /// Pinned, mapped host memory, with the device address that the driver reports.
     pub(crate) fn pinned(&self, bytes: usize) -> (*mut c_void, CUdeviceptr) {
         let (mut host, mut device) = (std::ptr::null_mut(), 0);
         ok!((self.t.cuMemHostAlloc)(
@@ -134,7 +134,7 @@ impl Dut {
         function
     }
 
-    /// Launches `function` with 64-bit parameters; the result is the caller's to judge.
+    /// Launches `function` with 64-bit parameters and returns the driver's result.
     pub(crate) fn try_launch(
         &self,
         function: CUfunction,

@@ -1,4 +1,4 @@
-//! Kernels.
+//! Kernel launches: parameters, limits, cooperative launches, memory ordering.
 
 use std::ffi::c_void;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use cuda_driver_sys::*;
 
 use super::dut::Dut;
 
-/// Launches `kernel` and expects `code` from the next synchronisation and from every call after it.
+/// Launches `kernel` and expects `code` from the next synchronisation and from every later call.
 fn sticky(d: &Dut, kernel: &str, parameters: &[u64], code: CUresult) {
     let stream = d.stream();
     let function = d.function(d.module(), kernel);

@@ -20,7 +20,7 @@ pub(super) fn allocation_and_address_range(d: &Dut) {
     d.free(pointer);
 }
 
-pub(super) fn free_of_a_stranger_is_refused(d: &Dut) {
+pub(super) fn free_of_a_foreign_address_is_refused(d: &Dut) {
     let pointer = d.alloc(4096);
     refused!((d.t.cuMemFree_v2)(pointer + 256), CUDA_ERROR_INVALID_VALUE);
     refused!((d.t.cuMemFree_v2)(0x10_0000), CUDA_ERROR_INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! One suite for every driver table: what the CUDA driver API promises and aqueduct relies on.
+//! Conformance tests for a driver table: the promises of the CUDA driver API that aqueduct relies on.
 //!
 //! Each case is one function over a [`Dut`]. The software instance always runs; the hardware instance is the same
 //! function on libcuda.
@@ -39,7 +39,7 @@ macro_rules! cases {
 }
 
 cases! {
-    memory: allocation_and_address_range, free_of_a_stranger_is_refused, pinned_memory_is_mapped,
+    memory: allocation_and_address_range, free_of_a_foreign_address_is_refused, pinned_memory_is_mapped,
         registered_memory_is_mapped, pointer_attributes, contexts_nest_per_thread, device_attributes, error_names;
     copies: every_direction, sync_and_async_agree, fills_of_every_width, peers;
     virtual_memory: map_and_alias, rounding_is_required, export_needs_the_handle_type, rights_per_device,

@@ -6,7 +6,7 @@ use cuda_driver_sys::*;
 
 use super::dut::{Dut, ok, refused};
 
-/// Loads `text` with log buffers; gives the result and the error log.
+/// Loads `text` with log buffers and returns the result and the error log.
 fn load_with_log(d: &Dut, text: &CStr) -> (CUresult, String) {
     let mut log = vec![0u8; 4096];
     let mut options =

@@ -14,7 +14,7 @@ use super::virtual_memory as vm;
 
 const SOCKET: &str = "AQUEDUCT_TEST_SOCKET";
 
-/// Two ranks and a socket between them: rank 0 listens.
+/// Starts two ranks with a socket between them; rank 0 listens.
 fn pair(d: &Dut) -> Option<(u32, UnixStream)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -38,7 +38,7 @@ fn pair(d: &Dut) -> Option<(u32, UnixStream)> {
     Some((rank, stream))
 }
 
-fn meet(stream: &mut UnixStream) {
+fn barrier(stream: &mut UnixStream) {
     stream.write_all(&[1]).unwrap();
     stream.read_exact(&mut [0]).unwrap();
 }
@@ -58,7 +58,7 @@ pub(super) fn posix_fd(d: &Dut) {
         // SAFETY: the driver gave this process a descriptor of its own.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         send_fd(&stream, fd.as_raw_fd());
-        meet(&mut stream);
+        barrier(&mut stream);
         assert_eq!(d.download(pointer, 4), [9, 8, 7, 6], "the importer's store is seen");
         vm::unmap(d, pointer, bytes);
         ok!((d.t.cuMemRelease.unwrap())(handle));
@@ -75,9 +75,9 @@ pub(super) fn posix_fd(d: &Dut) {
         ok!((d.t.cuMemRelease.unwrap())(handle));
         assert!(d.download(pointer, bytes) == data);
         d.upload(pointer, &[9, 8, 7, 6]);
-        // A copy from pageable memory may return before it has arrived.
+        // A copy from pageable memory may return before the data has arrived.
         ok!((d.t.cuCtxSynchronize)());
-        meet(&mut stream);
+        barrier(&mut stream);
         vm::unmap(d, pointer, bytes);
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn legacy_handle(d: &Dut) {
         let result = unsafe { (d.t.cuIpcOpenMemHandle_v2)(&raw mut own, handle, flags) };
         assert!(result != CUresult::CUDA_SUCCESS, "a process cannot open its own handle");
         stream.write_all(&handle.reserved.map(|c| c as u8)).unwrap();
-        meet(&mut stream);
+        barrier(&mut stream);
         assert_eq!(d.download(pointer, 2), [3, 1]);
         d.free(pointer);
     } else {
@@ -106,7 +106,7 @@ pub(super) fn legacy_handle(d: &Dut) {
             d.upload(pointer, &[3, 1]);
             ok!((d.t.cuCtxSynchronize)());
         });
-        meet(&mut stream);
+        barrier(&mut stream);
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn handle_of_a_dead_process(d: &Dut) {
     }
     let mut bytes = [0u8; 64];
     stream.read_exact(&mut bytes).unwrap();
-    // Rank 0 ends: its end of the socket closes when the process is gone.
+    // Rank 0 exits, which closes its end of the socket.
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     std::thread::sleep(Duration::from_millis(500));
     let handle = CUipcMemHandle { reserved: bytes.map(|b| b as _) };

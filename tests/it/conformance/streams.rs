@@ -103,7 +103,7 @@ unsafe extern "C" fn bump(user: *mut c_void) {
 
 pub(super) fn host_functions(d: &Dut) {
     static CALLS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
-    // Each instance of the suite may run in the same process as the other.
+    // Both instances of the suite may run in the same process.
     let calls = &CALLS[usize::from(d.test.contains("hardware"))];
     let stream = d.stream();
     for _ in 0..5 {

@@ -43,7 +43,7 @@ pub(super) fn reserve(d: &Dut, bytes: usize) -> CUdeviceptr {
     pointer
 }
 
-/// Maps the whole of `handle` at a new address with read and write access for `device`.
+/// Maps all of `handle` at a new address with read and write access for `device`.
 pub(super) fn map(
     d: &Dut,
     handle: CUmemGenericAllocationHandle,

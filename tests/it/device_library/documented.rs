@@ -1,4 +1,4 @@
-//! What docs/device-library.md shows is what is compiled and run here.
+//! Compiles and runs the examples that docs/device-library.md shows, and compares the texts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub(super) fn says(machine: Machine, test: &str) {
     assert_eq!(say(&context(&machine.driver(), 0), 4711).unwrap(), 4711);
 }
 
-/// The first block of this language in the document.
+/// The first code block of this language in the document.
 fn block(language: &str) -> &'static str {
     let fence = format!("```{language}\n");
     let begin = DOCUMENT.find(&fence).expect("the document has such a block") + fence.len();

@@ -1,4 +1,4 @@
-//! The examples of the device library: users' kernels in handwritten PTX, linked with its functions, and in CUDA C++, as
+//! The examples of the device library: kernels in handwritten PTX, linked with its functions, and in CUDA C++, as
 //! nvcc compiled them with its header.
 
 mod documented;
@@ -10,12 +10,12 @@ use aqueduct::gpu::{Context, Function, Module};
 
 use crate::group::Machine;
 
-/// An example, in all its forms.
+/// An example in both forms.
 struct Example {
-    /// Its kernel's name.
+    /// Name of its kernel.
     kernel: &'static str,
     handwritten: &'static str,
-    /// What nvcc made of the C++.
+    /// PTX that nvcc made from the C++.
     compiled: &'static str,
 }
 
@@ -31,7 +31,7 @@ macro_rules! example {
 use example;
 
 impl Example {
-    /// The kernel in every form: linked with the library, and compiled by nvcc.
+    /// The kernel in both forms: linked with the library, and compiled by nvcc.
     fn load(&self, context: &Context) -> [(&'static str, Function); 2] {
         let library = device_library(context).unwrap();
         let parts = [("the example", self.handwritten), ("the device library", library.as_str())];

@@ -1,4 +1,4 @@
-//! `ring_all_gather`: every byte, with nothing between calls but what the kernels say to each other.
+//! `ring_all_gather`: checks every byte. Between calls only the kernels synchronise with each other.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::group::{Machine, Rank, processes, soon};
 
 const EXAMPLE: Example = example!("ring_all_gather");
 
-/// Bytes of a rank's part at most.
+/// Largest part of a rank in bytes.
 const MOST: usize = (64 << 10) + 17;
 const CANARY: u8 = 0xA5;
 
-/// Bytes of a part, blocks and threads of a block.
+/// Bytes per part, number of blocks, threads per block.
 const CALLS: [(usize, u32, u32); 10] = [
     (4096, 1, 32),
     (1, 2, 64),
@@ -39,7 +39,7 @@ struct Place<'a> {
     next: MemoryChannel,
     prev: MemoryChannel,
     buffer: Arc<GpuBuffer>,
-    /// A GridBarrier, and behind it what the kernel left with.
+    /// A GridBarrier, followed by the kernel's status.
     words: Arc<GpuBuffer>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         let (next, prev) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
         let buffer = rank.buffer(ranks as usize * MOST);
         let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
-        // Two ranks are each other's next and previous: everything is told apart by the rank that sends data.
+        // With two ranks, next and previous are the same rank, so tags are by the rank that sends data.
         let link = |peer: u32, sender: u32| {
             comm.send_memory(&memory, peer, sender.into()).unwrap();
             let theirs = comm.recv_memory(peer, sender.into()).unwrap();
@@ -80,7 +80,7 @@ impl<'a> Place<'a> {
         self.stream.retain_all(held).unwrap();
     }
 
-    /// What the kernel left with.
+    /// The kernel's status.
     fn left(&self) -> u32 {
         self.stream.synchronize(soon()).unwrap();
         let mut left = [0_u32];
@@ -94,7 +94,7 @@ pub(super) fn gathers(machine: Machine, ranks: u32, test: &str) {
         let place = Place::new(&rank, ranks);
         let forms = EXAMPLE.load(rank.comm.context());
         let me = rank.me() as usize;
-        // Whoever is late is waited for by the kernels alone.
+        // Start the ranks at different times: only the kernels wait for late ranks.
         rank.barrier();
         for (iteration, (part, blocks, threads)) in (0..).zip(CALLS) {
             for (turn, (form, kernel)) in (0..).zip(&forms) {
@@ -126,7 +126,7 @@ pub(super) fn one_is_missing(machine: Machine, test: &str) {
         let forms = EXAMPLE.load(rank.comm.context());
         rank.barrier();
         if rank.me() == 1 {
-            // Leaves in good order, without a call.
+            // Leaves normally, without having made a call.
             return;
         }
         for (form, kernel) in &forms {

@@ -1,4 +1,4 @@
-//! `custom_trigger`: triggers of a user's own meaning, answered by a proxy with a handler of the user's own.
+//! `custom_trigger`: a user-defined trigger, answered by a proxy with a user-defined handler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +18,10 @@ const BLOCKS: u32 = 5;
 const THREADS: u32 = 64;
 const ROUNDS: u32 = 7;
 const ALL: usize = (BLOCKS * THREADS) as usize;
-/// The top bit of a trigger's word is not the user's.
+/// The bits of a trigger's word that a user may set: all but the top one.
 const MASK: u64 = u64::MAX >> 1;
 
-/// What the host makes of a trigger's first three words.
+/// The host's answer to a trigger's first three words.
 fn answer(what: u64, a: u64, b: u64) -> Option<u64> {
     match what {
         0 => Some(a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b) & MASK),
@@ -31,14 +31,14 @@ fn answer(what: u64, a: u64, b: u64) -> Option<u64> {
     }
 }
 
-/// What thread `thread` ends with.
+/// The expected final value of thread `thread`.
 fn expected(thread: u64) -> u64 {
     (0..u64::from(ROUNDS)).fold(thread + 1, |number, round| {
-        answer(round % 3, number, 5 * round + 3).expect("three kinds of question")
+        answer(round % 3, number, 5 * round + 3).expect("three kinds of trigger")
     })
 }
 
-/// Answers into `answers`, and counts.
+/// Writes the answer into `answers` and counts the trigger.
 fn handle(answers: &PinnedBuffer, count: &AtomicU64, trigger: &ProxyTrigger) -> Result<ProxyHandlerResult> {
     let [what, a, b, slot] = trigger.payload();
     let unknown = || Error::usage("custom trigger", format!("{:x?} is no question", trigger.payload()));
@@ -77,16 +77,16 @@ pub(super) fn answers(machine: Machine, test: &str) {
     asking.proxy.check().unwrap();
     asking.proxy.stop(soon()).unwrap();
     for (form, kernel) in &forms {
-        assert_eq!(asking.ask(kernel, 1), LEFT_CLOSED, "{form}: nobody answers any more");
+        assert_eq!(asking.ask(kernel, 1), LEFT_CLOSED, "{form}: the proxy has ended");
     }
     assert_eq!(count.load(Ordering::Relaxed), 0);
 }
 
-/// What the kernel needs.
+/// The kernel's memory and proxy.
 struct Asking {
     stream: Stream,
     answers: Arc<PinnedBuffer>,
-    /// What the kernel left with (u32), and from byte 8 on a u64 per thread.
+    /// The kernel's status (u32), and from byte 8 on a u64 per thread.
     results: Arc<GpuBuffer>,
     proxy: Proxy,
 }
@@ -96,7 +96,7 @@ fn results(context: &aqueduct::gpu::Context) -> Arc<GpuBuffer> {
 }
 
 impl Asking {
-    /// Runs the kernel; what it left with.
+    /// Runs the kernel and returns its status.
     fn ask(&self, kernel: &Function, rounds: u32) -> u32 {
         self.results.upload(0, &[LEFT_NOT], soon()).unwrap();
         let fifo = self.proxy.fifo();

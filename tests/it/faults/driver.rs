@@ -1,20 +1,21 @@
-//! Faults of the driver, on the software device: each function that a job calls, each of its calls.
+//! Faults of the driver, on the software device: one call fails, for each function that a job calls and each of its
+//! calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::gpu::{CUresult, Context, Device, Driver, GpuBuffer};
+use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
 use aqueduct::{ErrorKind, Result, bootstrap};
 use aqueduct_tests::ranks;
 
 use super::{descriptors, job, judge, reap, settles};
 use crate::group::Machine;
 
-/// Functions that give something back. The driver never sees the call that is made to fail, so what it would have freed stays.
-/// The last three are needed to free anything.
+/// Functions that free something. A failed call never reaches the driver, so its resource is not freed and counts as a
+/// leak. The last three are needed to free anything at all.
 const RELEASES: [&str; 14] = [
     "cuMemFree_v2",
     "cuMemFreeHost",
@@ -32,7 +33,7 @@ const RELEASES: [&str; 14] = [
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// Ranks 0 and 1 as threads; rank 1's driver has `faults`.
+/// Runs ranks 0 and 1 as threads, each with its driver.
 fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
     std::thread::scope(|scope| {
         let ranks: Vec<_> = bootstrap::local(2)
@@ -54,13 +55,13 @@ fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
     })
 }
 
-/// How much device memory is in use.
+/// Bytes of device memory in use.
 fn used(context: &Context) -> usize {
     let (free, total) = context.memory_info().expect("the device works");
     total - free
 }
 
-/// One call of one function fails. Whether it did.
+/// Runs a job in which one call of one function fails. Returns whether the job made that call.
 fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> bool {
     let name = format!("call {nth} of {function}");
     let result = match function {
@@ -83,7 +84,7 @@ fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> b
         return false;
     }
     if let Err(error) = &ends[1] {
-        assert!(error.to_string().contains(function), "{name}: the error does not say so: {error}");
+        assert!(error.to_string().contains(function), "{name}: the error does not name it: {error}");
     }
     if !RELEASES.contains(&function) {
         settles(&name, "descriptors", open, || {
@@ -98,7 +99,7 @@ fn case(driver: &Driver, watch: &Context, function: &'static str, nth: u64) -> b
     true
 }
 
-/// Up to `most` calls of each function, one at a time.
+/// Lets up to `most` calls of each function fail, one per job.
 fn sweep(test: &str, most: u64) {
     if ranks::start(1, test).is_none() {
         return;

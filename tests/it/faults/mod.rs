@@ -1,5 +1,5 @@
-//! One fault at a time, everywhere: each rank ends with an error that names what failed, or with right data. Nothing hangs,
-//! panics or leaks.
+//! One fault at a time, at every place. Each rank ends with an error that names what failed, or with right data.
+//! Nothing hangs, panics or leaks.
 
 mod driver;
 mod net;
@@ -14,12 +14,12 @@ use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver, GpuBuffer, Stream};
 use aqueduct::{Deadline, Result};
 
-/// Every rank's own deadline, and what all of a case may take.
+/// Deadline of every rank, and time limit of a case.
 const PATIENCE: Duration = Duration::from_secs(4);
 const LIMIT: Duration = Duration::from_secs(10);
 const COUNT: usize = 64;
 
-/// What each rank of a job does: all of the library's start, one all-reduce, and a good end.
+/// The job of each rank: starts the library, makes one all-reduce, and leaves.
 fn job(bootstrap: &dyn Bootstrap, context: &Context, config: CommunicatorConfig) -> Result<Vec<f32>> {
     let deadline = Deadline::after(PATIENCE);
     let comm = Communicator::new(bootstrap, context, config, deadline)?;
@@ -38,7 +38,7 @@ fn job(bootstrap: &dyn Bootstrap, context: &Context, config: CommunicatorConfig)
     Ok(sums)
 }
 
-/// Nobody may end well with wrong data, and all must have ended in time.
+/// Asserts that no rank succeeded with wrong data, and that all ended within the limit.
 #[track_caller]
 fn judge(case: &str, since: Instant, ends: &[Result<Vec<f32>>]) {
     let took = since.elapsed();
@@ -50,10 +50,10 @@ fn judge(case: &str, since: Instant, ends: &[Result<Vec<f32>>]) {
     }
 }
 
-/// Has what work needed that had not ended when its owner was dropped be given back, as the next user of the devices would.
+/// Frees memory whose owner was dropped while work still used it, as the next user of the devices would.
 fn reap(drivers: [&Driver; 2]) {
     for (driver, ordinal) in drivers.into_iter().zip(0..) {
-        // The context that is still held by such work, if there is any.
+        // The context, if such work still holds it.
         drop(Device::new(driver, ordinal).and_then(|device| Context::new(&device)));
     }
 }
@@ -63,13 +63,13 @@ fn descriptors() -> usize {
     open().len()
 }
 
-/// What they are.
+/// Their targets.
 fn open() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/proc/self/fd").expect("/proc is there");
     entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Asks until `now` gives no more than `before`; service threads and the reaper may need a moment.
+/// Polls until `now` returns at most `before`. Service threads and the reaper may need a moment.
 #[track_caller]
 fn settles(case: &str, what: &str, before: usize, now: impl Fn() -> usize) {
     let since = Instant::now();

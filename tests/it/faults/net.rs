@@ -1,18 +1,18 @@
-//! Faults of the network: bootstrap and control links cut, stopped and garbled at many places.
+//! Faults of the network: bootstrap and control links that end, stall or carry corrupted bytes, at many places.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::Result;
-use aqueduct::bootstrap::TcpBootstrap;
+use aqueduct::bootstrap::{BootstrapConfig, TcpBootstrap};
 use aqueduct::comm::CommunicatorConfig;
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct_tests::ranks;
 
 use super::{PATIENCE, descriptors, job, judge, reap, settles};
-use crate::group::{Machine, meet};
+use crate::group::{Machine, start_rendezvous};
 
 const ACTIONS: [NetAction; 7] = [
     NetAction::Drop,
@@ -24,16 +24,17 @@ const ACTIONS: [NetAction; 7] = [
     NetAction::Corrupt(4),
 ];
 
-/// Two ranks as threads that meet over TCP; what rank 1 sends goes through `faults`.
+/// Runs two ranks as threads that connect over TCP. `faults` apply to what rank 1 sends.
 fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
-    let meeting = meet(Some(2));
+    let rendezvous = start_rendezvous(Some(2));
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let (id, faults) = (meeting.unique_id(), faults.clone());
+                let (id, faults) = (rendezvous.unique_id(), faults.clone());
                 scope.spawn(move || {
                     let context = Context::new(&Device::new(driver, rank)?)?;
-                    let bootstrap = TcpBootstrap::with_layer(rank, 2, id, faults.clone(), PATIENCE.into())?;
+                    let settings = BootstrapConfig::from_env()?.with_layer(faults.clone());
+                    let bootstrap = TcpBootstrap::with_config(rank, 2, id, &settings, PATIENCE.into())?;
                     let config = CommunicatorConfig::default()
                         .with_interface(Ipv4Addr::LOCALHOST.into())
                         .with_semaphores(64)
@@ -80,7 +81,7 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) 
 }
 
 const KINDS: [LinkKind; 3] = [LinkKind::Rendezvous, LinkKind::Bootstrap, LinkKind::Control];
-/// In the header of the first message, in its payload, and behind.
+/// Offsets in the header of the first message, in its payload, and after it.
 const PLACES: [u64; 6] = [0, 7, 15, 21, 60, 200];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What each rank does: joins, sets up, reduces, copies, leaves; and says on the way where it is and how it ends.
+//! The job of each rank: joins, sets up, reduces, copies, leaves. It prints each phase that it reaches and how it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use aqueduct::{Deadline, Error, Result};
 use crate::data::{assert_same, elements, reduced};
 use crate::group::{Machine, context};
 
-/// Stands before everything that a rank says to the test.
+/// Prefix of the lines that a rank prints for the test.
 pub(super) const MARK: &str = "@@ ";
-/// Set for ranks that go on without who was lost.
+/// Environment variable set for ranks that go on without the lost rank.
 pub(super) const GO_ON: &str = "AQUEDUCT_TEST_GO_ON";
-/// Where a rank can be, in the order of its life.
+/// The phases of a rank, in order.
 pub(super) const PHASES: [&str; 6] = ["join", "setup", "kernel", "flush", "last", "teardown"];
-/// From this phase on the others may have all they need from a rank.
+/// The first phase in which the other ranks may already have everything that they need from a rank.
 pub(super) const LAST: usize = 4;
 
-/// Elements of the two sizes of all-reduce: one for each algorithm.
+/// Element counts of the two all-reduce sizes, one for each algorithm.
 const COUNTS: [usize; 2] = [100, 40_000];
-/// Calls that make the phase of kernels, and of copies, long enough to be hit.
+/// Number of calls that makes the phases of kernels and of copies long enough to be hit.
 const CALLS: u32 = 30;
 const COPIES: usize = 1000;
 
-/// Long after the test has lost patience.
+/// A deadline long after the test's own.
 fn late() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -36,7 +36,7 @@ fn say(what: impl std::fmt::Display) {
     println!("\n{MARK}{what}");
 }
 
-/// The life of one rank.
+/// Runs one rank from start to end.
 pub(super) fn run(machine: Machine, rank: u32) {
     let context = context(&machine.driver(), rank);
     let before = free(&context);
@@ -52,24 +52,24 @@ pub(super) fn run(machine: Machine, rank: u32) {
         std::thread::sleep(Duration::from_millis(5));
         context.reap();
     }
-    // Other ranks may share a real device.
+    // Free memory says nothing on a real device, which other ranks may share.
     if machine == Machine::Software {
         say(format_args!("memory {}", before.abs_diff(free(&context))));
     }
 }
 
 fn free(context: &Context) -> usize {
-    context.memory_info().expect("the device tells its memory").0
+    context.memory_info().expect("the device reports its memory").0
 }
 
 fn work(context: &Context) -> Result<()> {
-    let meeting = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
+    let bootstrap = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
     say("phase join");
     let config = CommunicatorConfig::from_env()?
         .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
         .with_semaphores(64);
-    let comm = Communicator::new(&*meeting, context, config, late())?;
-    drop(meeting);
+    let comm = Communicator::new(&*bootstrap, context, config, late())?;
+    drop(bootstrap);
     match use_it(&comm) {
         Ok(()) => {}
         Err(error) if std::env::var_os(GO_ON).is_some() => return go_on(&comm, &error),
@@ -106,12 +106,12 @@ fn use_it(comm: &Communicator) -> Result<()> {
         connection.write(theirs, 0, &mine, 0, mine.len())?;
         connection.flush(late())?;
     }
-    // Nobody leaves before all have what they wait for.
+    // Leave together, after all ranks have received what they wait for.
     say("phase last");
     reduce.call(CALLS)
 }
 
-/// What a survivor does: the same work with who is left, in the same context.
+/// Makes a communicator of the surviving ranks and repeats the work in the same context.
 fn go_on(comm: &Communicator, why: &Error) -> Result<()> {
     say(format_args!("lost {:?}: {why}", comm.lost()));
     let fewer = comm.shrink(&[], late())?;
@@ -146,7 +146,7 @@ impl<'a> Reduce<'a> {
         slice.upload(0, &elements(ElementType::F32, me, call, count), late())?;
         self.reduce.launch(&self.stream, &slice, &slice, count, ElementType::F32, ReduceOp::Sum)?;
         self.stream.synchronize(late())?;
-        // A kernel that was told to leave is done, but its values are not.
+        // A kernel that left because of an abort has ended, but its values are incomplete.
         self.comm.check()?;
         let mut seen = vec![0; count * 4];
         slice.download(0, &mut seen, late())?;

@@ -1,25 +1,26 @@
-//! Ranks that are killed or stopped at random moments: every other rank ends in time with the lost rank's name, or goes
-//! on without it, and nothing stays behind.
+//! A rank is killed or stopped at a random moment. Every other rank ends in time with an error that names it, or goes
+//! on without it, and the job leaves nothing behind.
 //!
-//! `AQUEDUCT_TEST_MOMENTS` is how many moments are tried (8), `AQUEDUCT_TEST_SEED` makes them the ones of an earlier run.
+//! `AQUEDUCT_TEST_MOMENTS` is the number of moments to try (default 8). `AQUEDUCT_TEST_SEED` repeats those of an
+//! earlier run.
 
 mod job;
+mod leftovers;
 mod moment;
-mod remains;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_tests::ranks;
 
 use crate::group::Machine;
+use leftovers::Baseline;
 use moment::Moment;
-use remains::Ground;
 
-/// How many ranks a job has; fewer on a machine with fewer GPUs.
+/// Number of ranks of a job.
 const RANKS: u32 = 4;
-/// How soon after the loss every other rank must know of it, and have ended if it is to.
+/// Time after the loss within which every other rank must know of it and, unless it goes on, must have ended.
 const IN_TIME: Duration = Duration::from_secs(5);
-/// How much longer those may take who go on: they compile their kernels anew.
+/// Extra time for ranks that go on, because they load their kernels again.
 const MORE_TIME: Duration = Duration::from_secs(5);
 
 /// A random number generator: splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
@@ -34,7 +35,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// A random number below `end`.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -44,7 +45,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Tries as many moments as the environment asks for.
+/// Tries as many moments as the environment sets.
 fn sweep(machine: Machine, test: &str) {
     if let Some(rank) = ranks::rank() {
         return job::run(machine, rank);
@@ -53,12 +54,12 @@ fn sweep(machine: Machine, test: &str) {
     let seed = number("AQUEDUCT_TEST_SEED").unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64)
     });
-    println!("{moments} moments of AQUEDUCT_TEST_SEED={seed}");
+    println!("{moments} moments with AQUEDUCT_TEST_SEED={seed}");
     let (mut random, mut failures, mut noticed) = (Random(seed), Vec::new(), Vec::new());
-    let ground = Ground::look(machine);
+    let baseline = Baseline::look(machine);
     for number in 0..moments {
         let moment = Moment::choose(number, RANKS, &mut random);
-        let outcome = moment.play(&ground, test);
+        let outcome = moment.play(&baseline, test);
         println!("{number:3}: {moment}: {outcome}");
         noticed.extend(outcome.noticed.iter().map(|after| (moment.signal, *after)));
         if !outcome.failures.is_empty() {
@@ -78,18 +79,18 @@ fn sweep(machine: Machine, test: &str) {
     }
     assert!(
         failures.is_empty(),
-        "{} of {moments} moments of AQUEDUCT_TEST_SEED={seed} went wrong:\n{}",
+        "{} of {moments} moments with AQUEDUCT_TEST_SEED={seed} failed:\n{}",
         failures.len(),
         failures.join("\n")
     );
 }
 
-/// The others make a communicator without the rank that was killed, and reduce on, in time.
+/// After a rank is killed, the others make a communicator without it in time and all-reduce there.
 fn survivors(machine: Machine, test: &str) {
     if let Some(rank) = ranks::rank() {
         return job::run(machine, rank);
     }
-    let outcome = Moment::in_the_middle().play(&Ground::look(machine), test);
+    let outcome = Moment::in_the_middle().play(&Baseline::look(machine), test);
     assert!(outcome.failures.is_empty(), "{outcome}");
     assert_eq!(outcome.noticed.len(), 3, "{outcome}");
 }
@@ -101,8 +102,8 @@ mod soft {
     }
 
     #[test]
-    fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {
-        let name = "loss::soft::a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing";
+    fn a_rank_lost_at_any_moment_is_named_by_all_others_in_time_and_leaves_nothing() {
+        let name = "loss::soft::a_rank_lost_at_any_moment_is_named_by_all_others_in_time_and_leaves_nothing";
         super::sweep(super::Machine::Software, name);
     }
 }
@@ -116,8 +117,9 @@ mod hardware {
 
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
-    fn a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing() {
-        let name = "loss::hardware::a_rank_lost_at_any_moment_is_named_to_all_in_time_and_leaves_nothing";
+    fn a_rank_lost_at_any_moment_is_named_by_all_others_in_time_and_leaves_nothing() {
+        let name =
+            "loss::hardware::a_rank_lost_at_any_moment_is_named_by_all_others_in_time_and_leaves_nothing";
         super::sweep(super::Machine::Hardware, name);
     }
 }

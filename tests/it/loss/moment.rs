@@ -1,4 +1,4 @@
-//! One moment: a job whose random rank is killed or stopped at a random time of a random phase.
+//! One moment: runs a job and kills or stops a random rank at a random time of some phase.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,32 +11,32 @@ use std::time::{Duration, Instant};
 use aqueduct_tests::ranks;
 
 use super::job::{GO_ON, LAST, MARK, PHASES};
-use super::remains::Ground;
+use super::leftovers::Baseline;
 use super::{IN_TIME, MORE_TIME, Random};
-use crate::group::meet;
+use crate::group::start_rendezvous;
 
-/// How long a job may take to come to its phase.
+/// Time limit for the victim to reach its phase.
 const START: Duration = Duration::from_secs(60);
 
-/// What is done to whom, and when.
+/// The victim, the signal it gets, and when.
 #[derive(Debug)]
 pub(super) struct Moment {
     ranks: u32,
     victim: u32,
     pub(super) signal: libc::c_int,
     phase: usize,
-    /// After the victim said that it has come to the phase.
+    /// Time after the victim printed that it reached the phase.
     delay: Duration,
     /// Whether the others go on without it.
     go_on: bool,
-    /// Whether a stopped victim is continued in the end; otherwise it is killed then.
+    /// Whether a stopped victim is continued at the end. Otherwise it is killed.
     continued: bool,
 }
 
-/// What came of it.
+/// The result of one moment.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// When each other rank had ended, counted from the signal.
+    /// Time from the signal until each other rank had ended or noticed the loss.
     pub(super) noticed: Vec<Duration>,
     pub(super) failures: Vec<String>,
     finished_before: bool,
@@ -46,12 +46,12 @@ pub(super) struct Outcome {
 struct Rank {
     child: Child,
     phase: Option<usize>,
-    /// How and when it ended, by its own words.
+    /// How and when it ended, as it printed.
     end: Option<(String, Instant)>,
     memory: Option<String>,
-    /// When it knew of the loss, if it was to go on.
+    /// When it noticed the loss, if it goes on.
     lost: Option<Instant>,
-    /// How many of its outputs have not ended.
+    /// Number of its outputs that are still open.
     open: u32,
     log: VecDeque<String>,
 }
@@ -65,13 +65,13 @@ impl Rank {
 struct Line {
     rank: usize,
     at: Instant,
-    /// `None` at the end of its output.
+    /// `None` at the end of an output.
     text: Option<String>,
 }
 
 impl Moment {
     pub(super) fn choose(number: u64, ranks: u32, random: &mut Random) -> Self {
-        // Phases and signals take turns, so that a few moments see all; the rest is chance.
+        // Phases and signals alternate, so that a few moments cover all of them. The rest is random.
         let phase = number as usize % PHASES.len();
         let longest = [20_000, 200_000, 250_000, 30_000, 10_000, 1_000][phase];
         Self {
@@ -95,16 +95,16 @@ impl Moment {
         Self { ranks, victim, signal: libc::SIGKILL, phase, delay, go_on: true, continued: false }
     }
 
-    pub(super) fn play(&self, ground: &Ground, test: &str) -> Outcome {
+    pub(super) fn play(&self, baseline: &Baseline, test: &str) -> Outcome {
         let (sender, lines) = channel();
-        let meeting = meet(Some(self.ranks));
+        let rendezvous = start_rendezvous(Some(self.ranks));
         let ranks = (0..self.ranks).map(|rank| {
             let mut command = ranks::command(rank, test);
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", self.ranks.to_string())
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string())
-                .env("XDG_RUNTIME_DIR", ground.folder.path())
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
+                .env("XDG_RUNTIME_DIR", baseline.folder.path())
                 .process_group(0);
             if self.go_on {
                 command.env(GO_ON, "1");
@@ -119,14 +119,14 @@ impl Moment {
         self.watch(&mut job, &mut outcome);
         let pids: Vec<u32> = job.ranks.iter().map(|rank| rank.child.id()).collect();
         job.end();
-        // Whoever is killed after all others have gone leaves its socket to the next job.
+        // A rank killed after all others have exited leaves its socket for the next job to remove.
         let alone = self.signal == libc::SIGSTOP && !self.continued && PHASES[self.phase] == "join";
         outcome
             .failures
-            .extend(ground.remains(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
+            .extend(baseline.leftovers(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
         if !outcome.failures.is_empty() {
             for (number, rank) in job.ranks.iter().enumerate() {
-                outcome.failures.push(format!("  rank {number} said:"));
+                outcome.failures.push(format!("  output of rank {number}:"));
                 outcome.failures.extend(rank.log.iter().map(|line| format!("    {line}")));
             }
         }
@@ -137,7 +137,7 @@ impl Moment {
         let victim = self.victim as usize;
         let arrived = |job: &Job| job.ranks[victim].phase >= Some(self.phase) || job.ranks[victim].is_gone();
         if !job.listen_until(Instant::now() + START, arrived) {
-            return outcome.failures.push(format!("the victim never came to {}", PHASES[self.phase]));
+            return outcome.failures.push(format!("the victim never reached {}", PHASES[self.phase]));
         }
         let hit = Instant::now() + self.delay;
         job.listen_until(hit, |_| false);
@@ -152,14 +152,14 @@ impl Moment {
         for rank in others() {
             match &job.ranks[rank].end {
                 None if job.ranks[rank].is_gone() => {
-                    outcome.failures.push(format!("rank {rank} ended without a word"));
+                    outcome.failures.push(format!("rank {rank} ended without printing how"));
                 }
                 None => outcome.failures.push(format!("rank {rank} had not ended after {patience:?}")),
                 Some((end, at)) => {
                     let noticed = job.ranks[rank].lost.unwrap_or(*at).saturating_duration_since(struck);
                     outcome.noticed.push(noticed);
                     if noticed > IN_TIME {
-                        outcome.failures.push(format!("rank {rank} knew of it after {noticed:?}"));
+                        outcome.failures.push(format!("rank {rank} noticed only after {noticed:?}"));
                     }
                     if !self.is_right(end, phase) {
                         outcome.failures.push(format!("rank {rank} ended with: {end}"));
@@ -172,41 +172,43 @@ impl Moment {
             job.signal(victim, libc::SIGCONT);
             job.listen_until(Instant::now() + IN_TIME, |job| job.ranks[victim].is_gone());
             match &job.ranks[victim].end {
-                None => outcome.failures.push("the victim went on and never ended".into()),
+                None => outcome.failures.push("the victim was continued and never ended".into()),
                 Some((end, _)) if end == "ok" && phase < Some(LAST) => {
-                    outcome.failures.push("the victim went on as if nothing had happened".into());
+                    outcome.failures.push("the victim was continued and ended without an error".into());
                 }
                 Some(_) => self.check_memory(victim, job, outcome),
             }
         }
     }
 
-    /// `phase`: where the victim was.
+    /// Whether a rank may end as `end` says. `phase` is the phase that the victim was in.
     fn is_right(&self, end: &str, phase: Option<usize>) -> bool {
         let late = phase >= Some(LAST);
         let lost = format!("PeerLost {} ", self.victim);
-        // A reason of some words, whatever it is.
+        // Any reason of several words.
         let named = end.starts_with(&lost) && end.len() > lost.len() + 20;
-        // Who has no communicator yet has nothing to go on with.
+        // A rank without a communicator cannot go on.
         let joining = phase == Some(0);
         (named && (late || joining || !self.go_on)) || (end == "ok" && (late || self.go_on))
     }
 
     fn check_memory(&self, rank: usize, job: &Job, outcome: &mut Outcome) {
         if let Some(memory) = job.ranks[rank].memory.as_ref().filter(|memory| *memory != "0") {
-            outcome.failures.push(format!("rank {rank} dropped everything and has {memory} bytes too few"));
+            outcome.failures.push(format!(
+                "rank {rank} dropped everything, but {memory} bytes of its device memory are still in use"
+            ));
         }
     }
 }
 
-/// The ranks of one job. Dropping it leaves none behind.
+/// The ranks of one job. Dropping it kills those that are left.
 struct Job {
     ranks: Vec<Rank>,
     lines: Receiver<Line>,
 }
 
 impl Job {
-    /// Takes what ranks say until `done` or `until`; whether it was done.
+    /// Processes the ranks' output until `done` holds or `until` has passed. Returns whether `done` holds.
     fn listen_until(&mut self, until: Instant, done: impl Fn(&Self) -> bool) -> bool {
         loop {
             if done(self) {
@@ -249,10 +251,10 @@ impl Job {
         unsafe { libc::kill(self.ranks[rank].child.id().cast_signed(), signal) };
     }
 
-    /// Kills who is left, reaps all, and takes the rest of what they said.
+    /// Kills the ranks that are left, reaps all, and processes the rest of their output.
     fn end(&mut self) {
         for rank in &mut self.ranks {
-            // An error says that it has ended.
+            // Fails if the rank has already ended.
             let _ = rank.child.kill();
             rank.child.wait().expect("a child can be reaped");
         }
@@ -266,7 +268,7 @@ impl Drop for Job {
     }
 }
 
-/// Sends what comes out of `pipe`, line by line.
+/// Starts a thread that sends each line of `pipe` to `sender`.
 fn listen(rank: usize, pipe: Option<impl Read + Send + 'static>, sender: &Sender<Line>) {
     let (sender, pipe) = (sender.clone(), pipe.expect("the output is piped"));
     std::thread::spawn(move || {
@@ -295,8 +297,8 @@ impl fmt::Display for Outcome {
             write!(f, "(it had ended before) ")?;
         }
         match self.noticed.iter().max() {
-            Some(longest) => write!(f, "all knew within {longest:?}")?,
-            None => write!(f, "nobody knew")?,
+            Some(longest) => write!(f, "all noticed within {longest:?}")?,
+            None => write!(f, "no rank noticed")?,
         }
         self.failures.iter().try_for_each(|failure| write!(f, "\n  {failure}"))
     }

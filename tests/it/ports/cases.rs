@@ -1,6 +1,8 @@
-//! What every port channel does.
+//! Cases that every port channel must pass, over any transport.
 
+use aqueduct::ErrorKind;
 use aqueduct::channel::PacketFormat;
+use aqueduct::comm::Transport;
 use aqueduct::gpu::{CaptureMode, GraphExec};
 
 use super::end::{End, LEN};
@@ -9,7 +11,7 @@ use crate::group::soon;
 
 const CANARY: u8 = 0xA5;
 
-/// A canvas of canaries with `data` at `start`.
+/// A buffer of canaries with `data` at `start`.
 fn framed(start: usize, data: &[u8]) -> Vec<u8> {
     let mut canvas = vec![CANARY; LEN];
     canvas[start..start + data.len()].copy_from_slice(data);
@@ -42,7 +44,7 @@ pub(super) fn puts(end: &End<'_>) {
     }
 }
 
-/// Signals run ahead of waits, and each wait takes one.
+/// Several signals arrive before the waits, and each wait consumes one.
 pub(super) fn signals(end: &End<'_>) {
     let before = end.channel.counters().unwrap();
     for ahead in [1, 2, 7, 20] {
@@ -59,7 +61,7 @@ pub(super) fn signals(end: &End<'_>) {
     assert_eq!(taken(end), 0, "a signal too many");
 }
 
-/// Whether a poll takes a signal.
+/// Whether a poll consumes a signal: 1 or 0.
 fn taken(end: &End<'_>) -> u32 {
     let result = end.rank.buffer(4);
     end.channel.poll(&end.stream, &result.slice(..).unwrap()).unwrap();
@@ -81,7 +83,7 @@ pub(super) fn polls(end: &End<'_>) {
     assert_eq!(taken(end), 0);
 }
 
-/// What is overwritten right after the flush does not arrive.
+/// Data written to the source right after the flush does not arrive.
 pub(super) fn flush(end: &End<'_>) {
     for iteration in 0..5 {
         end.load(&end.local, &bytes(end.me(), iteration, LEN));
@@ -97,7 +99,7 @@ pub(super) fn flush(end: &End<'_>) {
     }
 }
 
-/// Many puts to one place: the last one stays.
+/// After many puts to one place, the data of the last one is there.
 pub(super) fn order(end: &End<'_>) {
     let data = bytes(end.me(), 3, LEN);
     end.load(&end.local, &data);
@@ -112,6 +114,17 @@ pub(super) fn order(end: &End<'_>) {
 }
 
 pub(super) fn packets(end: &End<'_>) {
+    let error = end.channel.put_packets(&end.stream, PacketFormat::Ll8, 0, 0, 0, 8, 1).unwrap_err();
+    assert!(error.message().contains("with_packets"), "{error}");
+    let packets = match (&end.packets, end.transport) {
+        (Ok(packets), Transport::CudaIpc | Transport::Ethernet) => packets,
+        (Err(error), Transport::Ib(_)) => {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.message().contains("relaxed ordering; use put_with_signal"), "{error}");
+            return;
+        }
+        (packets, transport) => panic!("packets over {transport}: {packets:?}"),
+    };
     let mut flag = 0;
     for (format, region) in [(PacketFormat::Ll8, 0), (PacketFormat::Ll16, LEN / 2)] {
         for size in [8, 16, 1000, 4096, 40_000] {
@@ -119,22 +132,20 @@ pub(super) fn packets(end: &End<'_>) {
             let (data, room) = (bytes(end.me(), flag, size), format.packet_bytes(size).unwrap());
             assert!(room <= LEN / 2);
             end.data.upload(0, &data, soon()).unwrap();
-            end.packets.put_packets(&end.stream, format, region, region, 0, size, flag).unwrap();
-            end.packets.unpack_packets(&end.stream, format, region, LEN / 2, size, flag).unwrap();
-            end.packets.flush(&end.stream).unwrap();
+            packets.put_packets(&end.stream, format, region, region, 0, size, flag).unwrap();
+            packets.unpack_packets(&end.stream, format, region, LEN / 2, size, flag).unwrap();
+            packets.flush(&end.stream).unwrap();
             end.done();
             let seen = &end.contents(&end.data)[LEN / 2..LEN / 2 + size];
             assert_same(seen, &bytes(end.peer, flag, size), format_args!("{size} bytes as {format}"));
             end.rank.barrier();
         }
     }
-    let error = end.packets.put_packets(&end.stream, PacketFormat::Ll128, 0, 0, 0, 960, 1).unwrap_err();
+    let error = packets.put_packets(&end.stream, PacketFormat::Ll128, 0, 0, 0, 960, 1).unwrap_err();
     assert!(error.message().contains("LL16"), "{error}");
-    let error = end.channel.put_packets(&end.stream, PacketFormat::Ll8, 0, 0, 0, 8, 1).unwrap_err();
-    assert!(error.message().contains("with_packets"), "{error}");
 }
 
-/// A captured exchange, replayed: each replay moves what is there then.
+/// A captured exchange is replayed; each replay moves the data that is in the source at that time.
 pub(super) fn graph(end: &End<'_>) {
     let size = 10_000;
     let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {

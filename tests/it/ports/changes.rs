@@ -1,4 +1,4 @@
-//! A service that changes while it serves: what is added and removed, services that stop, what makes no sense.
+//! Changes to a running service: adding and removing memories and semaphores, stopping, and invalid calls.
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
@@ -8,36 +8,36 @@ use aqueduct::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
 use aqueduct_ptx::abi::{LEFT_NOT, Operation};
 
 use super::kernels::{Kernels, Report};
-use super::lane::{Lane, lanes};
+use super::peer_channel::{PeerChannel, peer_channels};
 use crate::data::{assert_same, bytes};
 use crate::group::{Rank, soon};
 
 on_machines! { "ports::changes", crate::ports::pair:
     adding_and_removing_while_kernels_push;
-    removing_what_kernels_push_for;
+    removing_while_kernels_push;
     a_connection_to_oneself;
-    a_removed_memory_fails_one_connection_until_it_is_added_anew;
-    who_waits_for_a_removed_semaphore_leaves;
+    a_removed_memory_fails_one_connection_until_it_is_added_again;
+    a_kernel_waiting_for_a_removed_semaphore_leaves;
     a_channel_outlives_its_service;
     a_connection_belongs_to_one_service;
-    what_makes_no_sense_is_refused_with_words;
+    invalid_calls_are_refused_with_a_reason;
 }
 
 const LEN: usize = 64 << 10;
-/// Over both, with tags that nobody else uses.
+/// Both transports, with tags that no other case uses.
 const BOTH: [(u64, Transport); 2] = [(0, Transport::CudaIpc), (10, Transport::Ethernet)];
 
-/// A service with two connections to the other rank.
-fn two(rank: &Rank, way: (u64, Transport)) -> (ProxyService, [Lane; 2]) {
-    two_of(rank, way, LEN)
+/// Starts a service with two connections to the other rank.
+fn two(rank: &Rank, case: (u64, Transport)) -> (ProxyService, [PeerChannel; 2]) {
+    two_of(rank, case, LEN)
 }
 
 /// The same with buffers of `len` bytes.
-fn two_of(rank: &Rank, (tag, transport): (u64, Transport), len: usize) -> (ProxyService, [Lane; 2]) {
+fn two_of(rank: &Rank, (tag, transport): (u64, Transport), len: usize) -> (ProxyService, [PeerChannel; 2]) {
     let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
     let peer = 1 - rank.me();
-    let lanes = lanes(rank, &service, &[(peer, tag), (peer, tag + 1)], transport, len);
-    (service, lanes.try_into().unwrap_or_else(|_| unreachable!("two were asked for")))
+    let ends = peer_channels(rank, &service, &[(peer, tag), (peer, tag + 1)], transport, len);
+    (service, ends.try_into().unwrap_or_else(|_| unreachable!("two were asked for")))
 }
 
 fn adding_and_removing_while_kernels_push(rank: &Rank) {
@@ -71,7 +71,7 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
             [dst, src].into_iter().for_each(|memory| service.remove_memory(memory).unwrap());
             let error = channel.check().unwrap_err();
             assert!(error.message().contains(&format!("no semaphore {}", id.0)), "{error}");
-            // Neither end puts again before both have looked.
+            // Neither rank puts again before both have read the data.
             changing.channel.signal(&changing.stream).unwrap();
             changing.channel.wait(&changing.stream).unwrap();
             changing.done();
@@ -80,12 +80,12 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
         busy.done();
         assert_eq!(report.status(), LEFT_NOT);
         assert_eq!(busy.channel.counters().unwrap().puts, (BLOCKS * PUTS) as u64);
-        // Behind all puts: a flush need not mean that they have arrived.
+        // A signal after all puts, because a flush does not mean that they have arrived.
         busy.channel.signal(&busy.stream).unwrap();
         busy.channel.wait(&busy.stream).unwrap();
         busy.done();
         let expected: Vec<u64> = (1..=PUTS as u64).map(|i| i << 8 | u64::from(busy.peer)).collect();
-        let seen = Lane::words(&busy.inbox, BLOCKS * PUTS);
+        let seen = PeerChannel::words(&busy.inbox, BLOCKS * PUTS);
         assert!(seen.chunks(PUTS).all(|block| block == expected), "a put is missing or wrong");
         assert_eq!(service.counters().dropped, 0);
         rank.barrier();
@@ -93,15 +93,16 @@ fn adding_and_removing_while_kernels_push(rank: &Rank) {
     }
 }
 
-/// What was pushed before is done, what is pushed after is dropped, every request is one or the other, and the kernel ends.
-fn removing_what_kernels_push_for(rank: &Rank) {
+/// Removes a memory or semaphore while a kernel pushes. Earlier requests are done, later ones dropped, each is one or
+/// the other, and the kernel ends.
+fn removing_while_kernels_push(rank: &Rank) {
     const BLOCKS: u32 = 4;
     const LEN: usize = 256 << 10;
     const PUTS: u32 = (LEN / 8) as u32 / BLOCKS;
     for (tag, transport) in BOTH {
         for removes_semaphore in [true, false] {
-            let way = (tag + 2 * u64::from(removes_semaphore), transport);
-            let (service, [busy, other]) = two_of(rank, way, LEN);
+            let case = (tag + 2 * u64::from(removes_semaphore), transport);
+            let (service, [busy, other]) = two_of(rank, case, LEN);
             let (kernels, report) = (Kernels::load(rank.comm.context()), Report::new(rank.comm.context()));
             rank.barrier();
             kernels.storm(&busy.stream, &busy.channel, BLOCKS, PUTS, &report);
@@ -118,7 +119,7 @@ fn removing_what_kernels_push_for(rank: &Rank) {
                 service.remove_memory(busy.dst).unwrap();
             }
             busy.stream.synchronize(soon()).unwrap();
-            assert_eq!(report.status(), LEFT_NOT, "the FIFO takes what is pushed, whatever becomes of it");
+            assert_eq!(report.status(), LEFT_NOT, "the FIFO accepts every push");
             other.works(rank.me());
             let words = if removes_semaphore { "no semaphore" } else { "no memory" };
             let deadline = soon();
@@ -132,7 +133,7 @@ fn removing_what_kernels_push_for(rank: &Rank) {
                 "{dropped} dropped of {all}, {before} done before"
             );
             if !removes_semaphore {
-                // The put that named the memory failed, and is neither done nor dropped.
+                // The put that named the memory failed: it counts neither as done nor as dropped.
                 assert_eq!(puts() + dropped + 1, all);
             }
             rank.barrier();
@@ -141,166 +142,167 @@ fn removing_what_kernels_push_for(rank: &Rank) {
     }
 }
 
-/// A rank puts to its own memory; nobody else takes part.
+/// A rank puts to its own memory; no other rank is involved.
 fn a_connection_to_oneself(rank: &Rank) {
     let service = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
-    let lane = lanes(rank, &service, &[(rank.me(), 0)], Transport::CudaIpc, LEN).remove(0);
-    // One end is both: a signal for each wait.
+    let end = peer_channels(rank, &service, &[(rank.me(), 0)], Transport::CudaIpc, LEN).remove(0);
+    // This rank is both ends: each wait needs a signal of its own.
     let data = bytes(rank.me(), 9, LEN);
-    lane.local.upload(0, &data, soon()).unwrap();
-    lane.channel.put_with_signal_and_flush(&lane.stream, 0, 0, LEN).unwrap();
-    lane.channel.wait(&lane.stream).unwrap();
-    lane.done();
+    end.local.upload(0, &data, soon()).unwrap();
+    end.channel.put_with_signal_and_flush(&end.stream, 0, 0, LEN).unwrap();
+    end.channel.wait(&end.stream).unwrap();
+    end.done();
     let mut seen = vec![0; LEN];
-    lane.inbox.download(0, &mut seen, soon()).unwrap();
+    end.inbox.download(0, &mut seen, soon()).unwrap();
     assert_same(&seen, &data, format_args!("to oneself"));
     service.stop(soon()).unwrap();
     rank.barrier();
 }
 
-fn a_removed_memory_fails_one_connection_until_it_is_added_anew(rank: &Rank) {
-    for way in BOTH {
-        let (service, [mut lane, other]) = two(rank, way);
-        [&lane, &other].into_iter().for_each(|lane| lane.works(rank.me()));
+fn a_removed_memory_fails_one_connection_until_it_is_added_again(rank: &Rank) {
+    for case in BOTH {
+        let (service, [mut end, other]) = two(rank, case);
+        [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
         rank.barrier();
         if rank.me() == 0 {
             let waiting = Stream::new(rank.comm.context()).unwrap();
-            lane.channel.wait(&waiting).unwrap();
-            service.remove_memory(lane.dst).unwrap();
-            let words = format!("no memory {}", lane.dst.0);
-            let error = service.remove_memory(lane.dst).unwrap_err();
+            end.channel.wait(&waiting).unwrap();
+            service.remove_memory(end.dst).unwrap();
+            let words = format!("no memory {}", end.dst.0);
+            let error = service.remove_memory(end.dst).unwrap_err();
             assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains(&words), "{error}");
-            lane.channel.put_with_signal_and_flush(&lane.stream, 0, 0, 8).unwrap();
-            // Both leave: who flushes what cannot be done, and who waits for a peer that can no longer be answered.
-            lane.stream.synchronize(soon()).unwrap();
+            end.channel.put_with_signal_and_flush(&end.stream, 0, 0, 8).unwrap();
+            // Both kernels leave: the one whose put failed, and the one that waits for a peer over the failed
+            // connection.
+            end.stream.synchronize(soon()).unwrap();
             waiting.synchronize(soon()).unwrap();
-            let error = lane.channel.check().unwrap_err();
+            let error = end.channel.check().unwrap_err();
             assert!(error.message().contains(&words), "{error}");
-            let error = lane.channel.signal(&lane.stream).unwrap_err();
+            let error = end.channel.signal(&end.stream).unwrap_err();
             assert!(error.message().contains(&words), "said again: {error}");
-            let report = service.abort_report().expect("somebody left");
+            let report = service.abort_report().expect("a kernel recorded why it left");
             assert!([Operation::FLUSH, Operation::WAIT].contains(&report.operation), "{report:?}");
             assert_eq!((report.rank, report.peer), (0, Some(1)));
         }
         rank.barrier();
         other.works(rank.me());
         if rank.me() == 0 {
-            // A semaphore that is added to what has failed would never be served, and says so.
-            let late = service.add_semaphore(&lane.spare).unwrap();
+            // A semaphore added to a failed connection would never be served, so its check returns the error.
+            let late = service.add_semaphore(&end.spare).unwrap();
             let deadline = soon();
             while service.check(late).is_ok() {
                 deadline.check("check", "the failure").unwrap();
             }
             service.remove_semaphore(late).unwrap();
         }
-        // The connection itself is sound. With nothing left of what failed it is served again, at once.
-        service.remove_semaphore(lane.semaphore).unwrap();
-        lane.semaphore = service.add_semaphore(&lane.spare).unwrap();
-        lane.dst = service.add_memory(&lane.theirs).unwrap();
-        lane.channel = PortChannel::new(&service, lane.semaphore, lane.dst, lane.src).unwrap();
-        lane.works(rank.me());
+        // The connection itself works. Once the failed semaphore is removed, the connection is served again at once.
+        service.remove_semaphore(end.semaphore).unwrap();
+        end.semaphore = service.add_semaphore(&end.spare).unwrap();
+        end.dst = service.add_memory(&end.theirs).unwrap();
+        end.channel = PortChannel::new(&service, end.semaphore, end.dst, end.src).unwrap();
+        end.works(rank.me());
         rank.barrier();
         service.stop(soon()).unwrap();
     }
 }
 
-fn who_waits_for_a_removed_semaphore_leaves(rank: &Rank) {
-    for way in BOTH {
-        let (service, [lane, other]) = two(rank, way);
-        let late = service.add_semaphore(&lane.spare).unwrap();
-        let channel = PortChannel::new(&service, late, lane.dst, lane.src).unwrap();
-        channel.wait(&lane.stream).unwrap();
+fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
+    for case in BOTH {
+        let (service, [end, other]) = two(rank, case);
+        let late = service.add_semaphore(&end.spare).unwrap();
+        let channel = PortChannel::new(&service, late, end.dst, end.src).unwrap();
+        channel.wait(&end.stream).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!lane.stream.is_idle().unwrap(), "there is nothing to take");
+        assert!(!end.stream.is_idle().unwrap(), "no signal has arrived");
         service.remove_semaphore(late).unwrap();
-        lane.stream.synchronize(soon()).unwrap();
+        end.stream.synchronize(soon()).unwrap();
         let words = format!("no semaphore {}", late.0);
         let said = [
             channel.check().unwrap_err(),
-            channel.put(&lane.stream, 0, 0, 8).unwrap_err(),
-            channel.flush(&lane.stream).unwrap_err(),
-            channel.wait(&lane.stream).unwrap_err(),
+            channel.put(&end.stream, 0, 0, 8).unwrap_err(),
+            channel.flush(&end.stream).unwrap_err(),
+            channel.wait(&end.stream).unwrap_err(),
             channel.counters().unwrap_err(),
             service.check(late).unwrap_err(),
             service.remove_semaphore(late).unwrap_err(),
-            PortChannel::new(&service, late, lane.dst, lane.src).unwrap_err(),
+            PortChannel::new(&service, late, end.dst, end.src).unwrap_err(),
         ];
         for error in said {
             assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains(&words), "{error}");
         }
-        assert_eq!(service.abort_report().expect("somebody left").operation, Operation::WAIT);
-        // The other semaphores of the connection are served on, as is the other connection.
-        [&lane, &other].into_iter().for_each(|lane| lane.works(rank.me()));
+        assert_eq!(service.abort_report().expect("a kernel recorded why it left").operation, Operation::WAIT);
+        // The other semaphores of the connection, and the other connection, are still served.
+        [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
         rank.barrier();
         service.stop(soon()).unwrap();
     }
 }
 
 fn a_channel_outlives_its_service(rank: &Rank) {
-    for way in BOTH {
-        let (service, [lane, other]) = two(rank, way);
-        lane.works(rank.me());
-        let graph = GraphExec::capture(&lane.stream, CaptureMode::Global, |stream| {
-            lane.channel.put_with_signal_and_flush(stream, 0, 0, 8)
+    for case in BOTH {
+        let (service, [end, other]) = two(rank, case);
+        end.works(rank.me());
+        let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {
+            end.channel.put_with_signal_and_flush(stream, 0, 0, 8)
         })
         .unwrap();
         other.channel.wait(&other.stream).unwrap();
         rank.barrier();
         service.stop(soon()).unwrap();
         other.stream.synchronize(soon()).unwrap();
-        for lane in [&lane, &other] {
+        for end in [&end, &other] {
             let said = [
-                lane.channel.check().unwrap_err(),
-                lane.channel.put(&lane.stream, 0, 0, 8).unwrap_err(),
-                lane.channel.signal(&lane.stream).unwrap_err(),
-                lane.channel.wait(&lane.stream).unwrap_err(),
-                service.check(lane.semaphore).unwrap_err(),
-                service.add_memory(&lane.mine).unwrap_err(),
-                service.add_semaphore(&lane.spare).unwrap_err(),
-                PortChannel::new(&service, lane.semaphore, lane.dst, lane.src).unwrap_err(),
+                end.channel.check().unwrap_err(),
+                end.channel.put(&end.stream, 0, 0, 8).unwrap_err(),
+                end.channel.signal(&end.stream).unwrap_err(),
+                end.channel.wait(&end.stream).unwrap_err(),
+                service.check(end.semaphore).unwrap_err(),
+                service.add_memory(&end.mine).unwrap_err(),
+                service.add_semaphore(&end.spare).unwrap_err(),
+                PortChannel::new(&service, end.semaphore, end.dst, end.src).unwrap_err(),
             ];
             for error in said {
-                let clear = error.kind() == ErrorKind::InvalidUsage && error.message().contains("stopped");
+                let clear = error.kind() == ErrorKind::Stopped && error.message().contains("stopped");
                 assert!(clear, "{error}");
             }
         }
-        // What was recorded before neither hangs nor does anything.
-        graph.launch(&lane.stream).unwrap();
-        lane.stream.synchronize(soon()).unwrap();
+        // A graph recorded before the stop neither hangs nor does anything.
+        graph.launch(&end.stream).unwrap();
+        end.stream.synchronize(soon()).unwrap();
         service.stop(soon()).unwrap();
         rank.barrier();
     }
 }
 
 fn a_connection_belongs_to_one_service(rank: &Rank) {
-    let (first, [mut lane, other]) = two(rank, BOTH[0]);
+    let (first, [mut end, other]) = two(rank, BOTH[0]);
     let second = ProxyService::start(&rank.comm, ProxyServiceConfig::default()).unwrap();
-    for semaphore in [&lane.host, &lane.spare] {
+    for semaphore in [&end.host, &end.spare] {
         let error = second.add_semaphore(semaphore).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage);
         assert!(error.message().contains("another proxy service"), "{error}");
     }
-    lane.works(rank.me());
-    // It is free when the first one has let go of all of it.
-    first.remove_semaphore(lane.semaphore).unwrap();
-    let moved = |lane: &mut Lane| {
-        lane.semaphore = second.add_semaphore(&lane.host).unwrap();
-        [lane.dst, lane.src] = [&lane.theirs, &lane.mine].map(|memory| second.add_memory(memory).unwrap());
-        lane.channel = PortChannel::new(&second, lane.semaphore, lane.dst, lane.src).unwrap();
+    end.works(rank.me());
+    // The connection is free for another service once the first one has removed all of it.
+    first.remove_semaphore(end.semaphore).unwrap();
+    let moved = |end: &mut PeerChannel| {
+        end.semaphore = second.add_semaphore(&end.host).unwrap();
+        [end.dst, end.src] = [&end.theirs, &end.mine].map(|memory| second.add_memory(memory).unwrap());
+        end.channel = PortChannel::new(&second, end.semaphore, end.dst, end.src).unwrap();
     };
-    moved(&mut lane);
-    [&lane, &other].into_iter().for_each(|lane| lane.works(rank.me()));
-    // Or has stopped.
+    moved(&mut end);
+    [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
+    // Or once the other service has stopped.
     let mut other = other;
     second.add_semaphore(&other.host).unwrap_err();
     first.stop(soon()).unwrap();
     moved(&mut other);
-    [&lane, &other].into_iter().for_each(|lane| lane.works(rank.me()));
+    [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
     rank.barrier();
     second.stop(soon()).unwrap();
 }
 
-fn what_makes_no_sense_is_refused_with_words(rank: &Rank) {
+fn invalid_calls_are_refused_with_a_reason(rank: &Rank) {
     let comm = &rank.comm;
     let refused = |result: aqueduct::Result<()>, words: &str| {
         let error = result.unwrap_err();
@@ -315,39 +317,41 @@ fn what_makes_no_sense_is_refused_with_words(rank: &Rank) {
     refused(start(ProxyServiceConfig { max_semaphores: 65_537, ..config() }), "16 bits");
     refused(start(ProxyServiceConfig { cpus: vec![100_000], ..config() }), "core 100000");
 
-    let (service, [lane, other]) = two(rank, BOTH[0]);
+    let (service, [end, other]) = two(rank, BOTH[0]);
     let (tcp_service, [tcp, _]) = two(rank, BOTH[1]);
     let channel = |semaphore, dst, src| PortChannel::new(&service, semaphore, dst, src).map(drop);
-    refused(channel(SemaphoreId(999), lane.dst, lane.src), "no semaphore 999");
-    refused(channel(lane.semaphore, MemoryId(999), lane.src), "no memory 999");
-    refused(channel(lane.semaphore, lane.dst, MemoryId(999)), "no memory 999");
-    refused(channel(lane.semaphore, lane.src, lane.src), "own memory");
-    refused(channel(lane.semaphore, lane.dst, lane.dst), "must be this rank's own");
+    refused(channel(SemaphoreId(999), end.dst, end.src), "no semaphore 999");
+    refused(channel(end.semaphore, MemoryId(999), end.src), "no memory 999");
+    refused(channel(end.semaphore, end.dst, MemoryId(999)), "no memory 999");
+    refused(channel(end.semaphore, end.src, end.src), "own memory");
+    refused(channel(end.semaphore, end.dst, end.dst), "must be this rank's own");
     let [dst, src] = [&tcp.theirs, &tcp.mine].map(|memory| service.add_memory(memory).unwrap());
-    refused(channel(lane.semaphore, dst, lane.src), "CudaIpc");
-    refused(channel(lane.semaphore, lane.dst, src), "CudaIpc");
+    refused(channel(end.semaphore, dst, end.src), "CudaIpc");
+    refused(channel(end.semaphore, end.dst, src), "CudaIpc");
     refused(service.remove_semaphore(SemaphoreId(5000)), "no semaphore 5000");
     refused(service.remove_memory(MemoryId(5000)), "no memory 5000");
 
     let full = ProxyService::start(comm, ProxyServiceConfig { max_semaphores: 1, ..config() }).unwrap();
-    lane.works(rank.me());
+    end.works(rank.me());
     service.remove_semaphore(other.semaphore).unwrap();
     full.add_semaphore(&other.host).unwrap();
-    refused(full.add_semaphore(&other.spare).map(drop), "max_semaphores");
+    let error = full.add_semaphore(&other.spare).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    assert!(error.message().contains("max_semaphores"), "{error}");
 
-    // Past the end by one byte, at either side: nothing is launched, nothing pushed.
-    let before = lane.channel.counters().unwrap();
-    let put = |to, from, bytes| lane.channel.put(&lane.stream, to, from, bytes);
+    // One byte past the end, of the source or the target: nothing is launched, nothing is pushed.
+    let before = end.channel.counters().unwrap();
+    let put = |to, from, bytes| end.channel.put(&end.stream, to, from, bytes);
     refused(put(LEN - 7, 0, 8), "dst");
     refused(put(0, LEN - 7, 8), "src");
     refused(put(usize::MAX - 3, 0, 8), "dst");
     refused(put(0, 0, usize::MAX), "dst");
-    refused(lane.channel.put_with_signal(&lane.stream, 0, LEN, 1), "src");
+    refused(end.channel.put_with_signal(&end.stream, 0, LEN, 1), "src");
     put(LEN - 8, LEN - 8, 8).unwrap();
     put(LEN, LEN, 0).unwrap();
-    lane.channel.flush(&lane.stream).unwrap();
-    lane.done();
-    let after = lane.channel.counters().unwrap();
+    end.channel.flush(&end.stream).unwrap();
+    end.done();
+    let after = end.channel.counters().unwrap();
     assert_eq!((after.puts - before.puts, after.bytes - before.bytes), (2, 8));
     rank.barrier();
     for service in [service, tcp_service, full] {

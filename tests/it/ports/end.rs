@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use aqueduct::Result;
 use aqueduct::channel::PortChannel;
-use aqueduct::comm::EndpointConfig;
+use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::{GpuBuffer, Stream};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 
@@ -14,17 +15,18 @@ pub(super) const LEN: usize = 256 << 10;
 
 pub(super) struct End<'a> {
     pub(super) rank: &'a Rank,
+    pub(super) transport: Transport,
     pub(super) peer: u32,
     pub(super) stream: Stream,
     pub(super) service: ProxyService,
-    /// What puts read.
+    /// Source of this rank's puts.
     pub(super) local: Arc<GpuBuffer>,
-    /// What the peer's puts write.
+    /// Target of the peer's puts.
     pub(super) inbox: Arc<GpuBuffer>,
     pub(super) channel: PortChannel,
-    /// For the packet form: `data` becomes packets and comes out of them.
+    /// Source and target of the data that is sent as packets, where the transport has the packet form.
     pub(super) data: Arc<GpuBuffer>,
-    pub(super) packets: PortChannel,
+    pub(super) packets: Result<PortChannel>,
 }
 
 impl<'a> End<'a> {
@@ -56,11 +58,11 @@ impl<'a> End<'a> {
             add(&packed),
             &data_memory,
             &inboxes[1],
-        )
-        .unwrap();
+        );
         Self {
             stream: Stream::new(comm.context()).unwrap(),
             rank,
+            transport: endpoint.transport,
             peer,
             service,
             local,

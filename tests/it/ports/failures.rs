@@ -1,20 +1,20 @@
-//! Connections that fail and peers that leave, are lost or stop reading: kernels that wait there leave with a code, the host
-//! has the reason, and everything else goes on.
+//! Connections that fail, and peers that leave, are lost or stop reading: kernels that wait for them leave with a code,
+//! the host gets the reason, and everything else goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::Stream;
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{ChannelTrigger, LEFT_TOLD, Operation, TriggerKind};
 use aqueduct_tests::ranks;
 use rdma_core_sys::ibv_wc_status;
 
 use super::kernels::{Kernels, Report};
-use super::lane::{Lane, lanes};
+use super::peer_channel::{PeerChannel, peer_channels};
 use crate::group::{Machine, Rank, config, processes, processes_with, soon, threads, threads_with};
 use crate::standin;
 
@@ -24,7 +24,7 @@ on_machines! { "ports::failures", super::run:
     a_peer_that_leaves;
     a_peer_that_is_lost;
     a_peer_that_stops_reading;
-    stopping_beside_a_peer_that_stops_reading;
+    stopping_a_service_whose_peer_stops_reading;
 }
 
 fn run(machine: Machine, test: &str, case: fn(Machine, &str)) {
@@ -38,63 +38,64 @@ fn start(rank: &Rank) -> (ProxyService, Kernels) {
     (service, Kernels::load(rank.comm.context()))
 }
 
-/// Ranks 0 and 1 have a connection that fails once both have asked for something there, and one to rank 2 each. Rank 0 calls
-/// `prepare` when there is only the first one.
+/// Ranks 0 and 1 have a connection to each other that `fail` lets fail, and one to rank 2 each. Rank 0 calls
+/// `prepare` when only the first connection exists.
 fn one_of_two_fails(
     rank: &Rank,
     endpoint: &EndpointConfig,
     prepare: impl Fn(),
-    fail: impl Fn(&Kernels, &Lane, &Report),
+    fail: impl Fn(&Kernels, &PeerChannel, &Report),
     kinds: &[ErrorKind],
 ) {
     let me = rank.me();
     let (service, kernels) = start(rank);
-    let bad = (me < 2).then(|| lanes(rank, &service, &[(1 - me, 0)], endpoint.clone(), LEN).remove(0));
+    let bad =
+        (me < 2).then(|| peer_channels(rank, &service, &[(1 - me, 0)], endpoint.clone(), LEN).remove(0));
     rank.barrier();
     if me == 0 {
         prepare();
     }
     let others: &[(u32, u64)] = if me < 2 { &[(2, 0)] } else { &[(0, 0), (1, 0)] };
-    let good = lanes(rank, &service, others, endpoint.clone(), LEN);
+    let good = peer_channels(rank, &service, others, endpoint.clone(), LEN);
     rank.barrier();
-    if let Some(lane) = &bad {
+    if let Some(end) = &bad {
         let waiting = Stream::new(rank.comm.context()).unwrap();
         let [wait, flush, report] = [(); 3].map(|()| Report::new(rank.comm.context()));
-        kernels.wait(&waiting, &lane.channel, &wait);
-        fail(&kernels, lane, &report);
-        kernels.flush(&lane.stream, &lane.channel, &flush);
-        [&waiting, &lane.stream].into_iter().for_each(|stream| stream.synchronize(soon()).unwrap());
+        kernels.wait(&waiting, &end.channel, &wait);
+        fail(&kernels, end, &report);
+        kernels.flush(&end.stream, &end.channel, &flush);
+        [&waiting, &end.stream].into_iter().for_each(|stream| stream.synchronize(soon()).unwrap());
         assert_eq!([wait.status(), flush.status()], [LEFT_TOLD; 2]);
-        let error = lane.channel.check().unwrap_err();
+        let error = end.channel.check().unwrap_err();
         assert!(kinds.contains(&error.kind()), "{error}");
-        let again = lane.channel.put(&lane.stream, 0, 0, 8).unwrap_err();
+        let again = end.channel.put(&end.stream, 0, 0, 8).unwrap_err();
         assert_eq!((again.kind(), again.message()), (error.kind(), error.message()), "it stays");
-        let report = service.abort_report().expect("somebody left");
+        let report = service.abort_report().expect("a kernel recorded why it left");
         assert!([Operation::FLUSH, Operation::WAIT].contains(&report.operation), "{report:?}");
         assert_eq!((report.rank, report.peer), (me, Some(1 - me)));
     }
-    // Nobody's kernels wait while another thread of this process still gives back memory.
+    // Freeing memory waits for kernels, so no kernel may start while another rank of this process still frees memory.
     rank.barrier();
-    good.iter().for_each(|lane| lane.works(me));
+    good.iter().for_each(|end| end.works(me));
     rank.comm.check().unwrap();
     rank.barrier();
     service.stop(soon()).unwrap();
     rank.barrier();
 }
 
-/// A put that kernels of the library would not push.
+/// A put with an unknown memory, which kernels of the library would not push.
 fn of_a_cuda_ipc_connection(machine: Machine, test: &str) {
     threads(machine, 3, test, |rank| {
-        let fail = |kernels: &Kernels, lane: &Lane, report: &Report| {
-            let (kind, semaphore) = (TriggerKind::DATA, lane.semaphore.0);
+        let fail = |kernels: &Kernels, end: &PeerChannel, report: &Report| {
+            let (kind, semaphore) = (TriggerKind::DATA, end.semaphore.0);
             let trigger = ChannelTrigger { kind, semaphore, dst_id: 9999, ..ChannelTrigger::default() };
-            kernels.trigger(&lane.stream, &lane.channel, trigger.encode(false).unwrap(), report);
+            kernels.trigger(&end.stream, &end.channel, trigger.encode(false).unwrap(), report);
         };
         one_of_two_fails(&rank, &Transport::CudaIpc.into(), || (), fail, &[ErrorKind::InvalidUsage]);
     });
 }
 
-/// What rank 0 sends to rank 1 first is changed on its way.
+/// The first message from rank 0 to rank 1 is corrupted on its way.
 fn of_an_ethernet_connection(machine: Machine, test: &str) {
     let rule = NetFault::new(NetAction::Corrupt(4)).from_rank(0).to_rank(1).on(LinkKind::Data);
     let faults = Arc::new(NetFaults::new([rule], 7));
@@ -107,12 +108,13 @@ fn of_an_ethernet_connection(machine: Machine, test: &str) {
     }
 }
 
-fn put(_: &Kernels, lane: &Lane, _: &Report) {
-    // No signal, which could come before the end does. The other end's put may have failed it already.
-    let _ = lane.channel.put(&lane.stream, 0, 0, 64);
+fn put(_: &Kernels, end: &PeerChannel, _: &Report) {
+    // No signal: it could arrive before the connection fails. The put may fail, if the peer's put already failed the
+    // connection.
+    let _ = end.channel.put(&end.stream, 0, 0, 64);
 }
 
-/// The stand-in's first two queue pairs get no answer.
+/// Requests of the stand-in's first two queue pairs fail as if the peer did not answer.
 #[test]
 fn of_a_verbs_connection() {
     const FIRST: u32 = 17;
@@ -126,14 +128,14 @@ fn of_a_verbs_connection() {
     });
 }
 
-/// In good order: who waits for it leaves, and all the others go on.
+/// Rank 1 leaves normally: kernels that wait for it leave, and all others go on.
 fn a_peer_that_leaves(machine: Machine, test: &str) {
     processes(machine, 3, test, |rank| {
         let me = rank.me();
         let (service, kernels) = start(&rank);
         let peers = [[(1, 0), (2, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0)]][me as usize];
         let both = [(Transport::CudaIpc, 0), (Transport::Ethernet, 10)].map(|(transport, tag)| {
-            lanes(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
+            peer_channels(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
         });
         rank.barrier();
         if me == 1 {
@@ -142,8 +144,8 @@ fn a_peer_that_leaves(machine: Machine, test: &str) {
             rank.comm.close(soon()).unwrap();
             return rank.barrier();
         }
-        for lanes in &both {
-            let gone = lanes.iter().find(|lane| lane.peer == 1).unwrap();
+        for ends in &both {
+            let gone = ends.iter().find(|end| end.peer == 1).unwrap();
             let wait = Report::new(rank.comm.context());
             kernels.wait(&gone.stream, &gone.channel, &wait);
             gone.stream.synchronize(soon()).unwrap();
@@ -151,15 +153,15 @@ fn a_peer_that_leaves(machine: Machine, test: &str) {
             let error = gone.channel.check().unwrap_err();
             assert_eq!(error.peer(), Some(1), "{error}");
         }
-        for lanes in &both {
-            lanes.iter().find(|lane| lane.peer != 1).unwrap().works(me);
+        for ends in &both {
+            ends.iter().find(|end| end.peer != 1).unwrap().works(me);
         }
         rank.barrier();
         service.stop(soon()).unwrap();
     });
 }
 
-/// Runs `run` at the others while rank 1 is stopped, and `then` at rank 1 when they let it go on.
+/// Stops rank 1, runs `run` on the other ranks, continues rank 1, and runs `then` on it.
 fn while_rank_1_is_stopped(rank: &Rank, run: impl FnOnce(), then: impl FnOnce()) {
     let id = std::process::id().cast_signed();
     let pids = rank.bootstrap.all_gather(&id.to_le_bytes(), soon()).unwrap();
@@ -178,7 +180,7 @@ fn while_rank_1_is_stopped(rank: &Rank, run: impl FnOnce(), then: impl FnOnce())
     }
 }
 
-/// A lost peer ends the communicator: everybody's kernels leave, within its patience.
+/// A lost peer ends the communicator: the kernels of all ranks leave within the peer timeout.
 fn a_peer_that_is_lost(machine: Machine, test: &str) {
     let config = config().with_peer_timeout(Some(Duration::from_millis(1500)));
     processes_with(machine, 3, test, config, |rank| {
@@ -186,19 +188,19 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
         let (service, kernels) = start(&rank);
         let peers = [[(1, 0), (2, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0)]][me as usize];
         let both = [(Transport::CudaIpc, 0), (Transport::Ethernet, 10)].map(|(transport, tag)| {
-            lanes(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
+            peer_channels(&rank, &service, &peers.map(|(peer, _)| (peer, tag)), transport, LEN)
         });
-        let all: Vec<&Lane> = both.iter().flatten().collect();
+        let all: Vec<&PeerChannel> = both.iter().flatten().collect();
         let waits: Vec<_> = all.iter().map(|_| Report::new(rank.comm.context())).collect();
         let run = || {
             let start = Instant::now();
-            for (lane, wait) in all.iter().zip(&waits) {
-                kernels.wait(&lane.stream, &lane.channel, wait);
+            for (end, wait) in all.iter().zip(&waits) {
+                kernels.wait(&end.stream, &end.channel, wait);
             }
-            for (lane, wait) in all.iter().zip(&waits) {
-                lane.stream.synchronize(soon()).unwrap();
+            for (end, wait) in all.iter().zip(&waits) {
+                end.stream.synchronize(soon()).unwrap();
                 assert_eq!(wait.status(), LEFT_TOLD);
-                let error = lane.channel.check().unwrap_err();
+                let error = end.channel.check().unwrap_err();
                 assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
             }
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
@@ -207,11 +209,12 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
     });
 }
 
-/// What is put to it waits in a queue of its own; nobody else notices, and when it goes on everything arrives.
+/// Puts to the stopped peer wait in that connection's queue and do not delay others. When it goes on, all of them
+/// arrive.
 fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 1 << 20;
     const PUTS: usize = 20;
-    /// Fewer than the FIFO has slots.
+    /// Number of puts, fewer than the FIFO has slots.
     const SMALL: u32 = 400;
     let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
     processes_with(machine, 3, test, config, |rank| {
@@ -220,15 +223,15 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
         let report = Report::new(rank.comm.context());
         let endpoint = EndpointConfig::new(Transport::Ethernet).with_max_outstanding(8);
         let peers: &[(u32, u64)] = [&[(1, 0), (2, 0)][..], &[(0, 0)], &[(0, 0)]][me as usize];
-        let lanes = lanes(&rank, &service, peers, endpoint, SIZE * PUTS);
-        let slow = &lanes[0];
+        let ends = peer_channels(&rank, &service, peers, endpoint, SIZE * PUTS);
+        let slow = &ends[0];
         let words: Vec<u64> = (1..=(SIZE * PUTS / 8) as u64).collect();
         slow.local.upload(0, &words, soon()).unwrap();
         let run = || {
             if me == 2 {
-                return lanes[0].works(me);
+                return ends[0].works(me);
             }
-            // More than sockets take.
+            // More than socket buffers hold.
             for i in 0..PUTS {
                 slow.channel.put(&slow.stream, i * SIZE, i * SIZE, SIZE).unwrap();
             }
@@ -236,9 +239,9 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             slow.channel.signal(&slow.stream).unwrap();
             slow.done();
             let start = Instant::now();
-            lanes[1].works(me);
+            ends[1].works(me);
             let took = start.elapsed();
-            println!("four exchanges beside it took {took:?}");
+            println!("four exchanges with the other rank took {took:?}");
             assert!(took < Duration::from_secs(5), "{took:?}");
             assert!(service.counters().deferred > u64::from(SMALL), "{:?}", service.counters());
             assert!(slow.channel.counters().unwrap().signals == 0, "it is still stuck");
@@ -246,7 +249,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
         let then = || {
             slow.channel.wait(&slow.stream).unwrap();
             slow.done();
-            assert!(Lane::words(&slow.inbox, words.len()) == words, "what waited for it is not there");
+            assert!(PeerChannel::words(&slow.inbox, words.len()) == words, "the queued puts did not arrive");
         };
         while_rank_1_is_stopped(&rank, run, then);
         rank.barrier();
@@ -254,28 +257,28 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     });
 }
 
-/// What was pushed cannot be done: a stop says so at its deadline, and who waits leaves.
-fn stopping_beside_a_peer_that_stops_reading(machine: Machine, test: &str) {
+/// Puts to a stopped peer cannot be done: stopping the service fails at its deadline, and waiting kernels leave.
+fn stopping_a_service_whose_peer_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 20 << 20;
     let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
     processes_with(machine, 2, test, config, |rank| {
         let (service, kernels) = start(&rank);
-        let lane = lanes(&rank, &service, &[(1 - rank.me(), 0)], Transport::Ethernet, SIZE).remove(0);
+        let end = peer_channels(&rank, &service, &[(1 - rank.me(), 0)], Transport::Ethernet, SIZE).remove(0);
         let flush = Report::new(rank.comm.context());
         let run = || {
-            lane.channel.put(&lane.stream, 0, 0, SIZE).unwrap();
-            kernels.flush(&lane.stream, &lane.channel, &flush);
-            while lane.channel.counters().unwrap().flushes == 0 {
+            end.channel.put(&end.stream, 0, 0, SIZE).unwrap();
+            kernels.flush(&end.stream, &end.channel, &flush);
+            while end.channel.counters().unwrap().flushes == 0 {
                 std::thread::yield_now();
             }
             let start = Instant::now();
             let error = service.stop(Duration::from_millis(300)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(error.message().contains("have not completed"), "{error}");
-            lane.stream.synchronize(soon()).unwrap();
+            end.stream.synchronize(soon()).unwrap();
             assert_eq!(flush.status(), LEFT_TOLD);
             assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-            let error = lane.channel.check().unwrap_err();
+            let error = end.channel.check().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         };
         while_rank_1_is_stopped(&rank, run, || ());

@@ -1,4 +1,4 @@
-//! Kernels of these tests' own, made of the device library, and what they report.
+//! Kernels for these tests, made with the device library, and their reports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use aqueduct::gpu::{Context, Function, KeepAlive, LaunchConfig, Module, PinnedBu
 use aqueduct_ptx::abi::{Fifo, ProxyTrigger};
 use aqueduct_ptx::{Target, functions};
 
-use super::lane::Lane;
+use super::peer_channel::PeerChannel;
 
-/// The least that knows `cvta.param`.
+/// The lowest PTX version with `cvta.param`.
 const TARGET: Target = Target { sm: 70, ptx: 77 };
 
 const TEXT: &str = include_str!("kernels.ptx");
 
-/// Loaded before anything runs: loading waits for kernels that run.
+/// Kernels of these tests. Load them before any kernel runs, because loading waits for running kernels.
 pub(super) struct Kernels {
     push: Function,
     raw: Function,
@@ -43,7 +43,7 @@ impl Kernels {
         }
     }
 
-    /// Every thread pushes `count` triggers (`aqueduct_fifo_push`); `cells` as there, or zero.
+    /// Every thread pushes `count` triggers with `aqueduct_fifo_push`. `cells` is that kernel's parameter, or 0.
     pub(super) fn push(
         &self,
         stream: &Stream,
@@ -60,7 +60,7 @@ impl Kernels {
         stream.retain(report.keep()).unwrap();
     }
 
-    /// Pushes four words.
+    /// Pushes a trigger of four words.
     pub(super) fn raw(&self, stream: &Stream, fifo: &Fifo, words: [u64; 4], report: &Report) {
         let [w0, w1, w2, w3] = words;
         let at = report.ptr();
@@ -70,7 +70,7 @@ impl Kernels {
         stream.retain(report.keep()).unwrap();
     }
 
-    /// Pushes what a kernel of a port channel would, checked by nobody.
+    /// Pushes a port channel's trigger without the checks that the library's kernels make.
     pub(super) fn trigger(
         &self,
         stream: &Stream,
@@ -99,7 +99,7 @@ impl Kernels {
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
     }
 
-    /// One block puts and flushes `count` times, the others put from and to what lies behind `far`.
+    /// One block puts and flushes `count` times. The others put from and to the memory at offset `far`.
     pub(super) fn mixed(
         &self,
         stream: &Stream,
@@ -120,21 +120,28 @@ impl Kernels {
     }
 
     /// Exchanges the first `words` words of the buffers `count` times.
-    pub(super) fn exchange(&self, stream: &Stream, lane: &Lane, words: u32, count: u32, report: &Report) {
-        let handle = lane.channel.device_handle();
-        let (inbox, at) = (lane.inbox.ptr(), report.ptr());
+    pub(super) fn exchange(
+        &self,
+        stream: &Stream,
+        end: &PeerChannel,
+        words: u32,
+        count: u32,
+        report: &Report,
+    ) {
+        let handle = end.channel.device_handle();
+        let (inbox, at) = (end.inbox.ptr(), report.ptr());
         let args = [arg(&handle), arg(&handle.src), arg(&inbox), arg(&words), arg(&count), arg(&at)];
         // SAFETY: the kernel's parameters; the stream keeps the channel, both buffers and the report, and the words are inside.
         unsafe { self.exchange.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
-        stream.retain_all([lane.channel.keep_alive(), lane.inbox.clone(), report.keep()]).unwrap();
+        stream.retain_all([end.channel.keep_alive(), end.inbox.clone(), report.keep()]).unwrap();
     }
 
-    /// Waits for a signal.
+    /// Launches a kernel that waits for a signal.
     pub(super) fn wait(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
         single(&self.wait, stream, channel, report);
     }
 
-    /// Flushes.
+    /// Launches a kernel that flushes.
     pub(super) fn flush(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
         single(&self.flush, stream, channel, report);
     }
@@ -149,7 +156,7 @@ fn single(kernel: &Function, stream: &Stream, channel: &PortChannel, report: &Re
     stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
 }
 
-/// What kernels say: a status, and numbers behind it. Made before kernels wait: allocating may wait for them.
+/// A kernel's report: a status, followed by numbers. Make it before kernels wait, because allocating may wait for them.
 pub(super) struct Report(Arc<PinnedBuffer>);
 
 impl Report {
@@ -165,12 +172,12 @@ impl Report {
         self.0.clone()
     }
 
-    /// What a thread left with.
+    /// The status of the last thread that left early, or 0.
     pub(super) fn status(&self) -> u32 {
         self.0.memory().word32(0).map(|word: &AtomicU32| word.load(Ordering::Acquire)).unwrap()
     }
 
-    /// Number `index` behind the status.
+    /// Number `index` after the status.
     pub(super) fn number(&self, index: usize) -> u64 {
         self.0.memory().word64(8 + 8 * index).map(|word: &AtomicU64| word.load(Ordering::Acquire)).unwrap()
     }

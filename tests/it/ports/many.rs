@@ -5,7 +5,7 @@ use aqueduct::comm::Transport;
 use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 
-use super::lane::Lane;
+use super::peer_channel::PeerChannel;
 use crate::group::{Machine, Rank, allow_files, config, processes_with, soon};
 
 on_machines! { "ports::many", super::many:
@@ -18,7 +18,7 @@ const SEMAPHORES: usize = 1100;
 
 fn many(machine: Machine, test: &str, case: fn(&Rank)) {
     let config = config().with_semaphores(SEMAPHORES as u32);
-    // Memory of the software device is a file, as are handles of a GPU's.
+    // Memory of the software device takes a file descriptor each, and so do handles of GPU memory.
     allow_files(3 * (MEMORIES + SEMAPHORES) as u64 / 2);
     processes_with(machine, 2, test, config, |rank| case(&rank));
 }
@@ -31,7 +31,7 @@ fn memories_and_semaphores_over_ethernet(rank: &Rank) {
     each_is_its_own(rank, Transport::Ethernet);
 }
 
-/// A channel over each semaphore puts a word of its own to a memory and a place of its own.
+/// The channel of each semaphore puts a different word to a different memory and offset.
 fn each_is_its_own(rank: &Rank, transport: Transport) {
     let (comm, me, peer) = (&rank.comm, rank.me(), 1 - rank.me());
     let service = ProxyService::start(comm, ProxyServiceConfig::default()).unwrap();
@@ -69,7 +69,7 @@ fn each_is_its_own(rank: &Rank, transport: Transport) {
     channels.iter().for_each(|channel| channel.check().unwrap());
     let word = |i: usize| if i < SEMAPHORES { (i as u64 + 1) << 8 | u64::from(peer) } else { 0 };
     for (i, inbox) in inboxes.iter().enumerate() {
-        assert_eq!(Lane::words(inbox, 2), [word(i), word(i + MEMORIES)], "memory {i}");
+        assert_eq!(PeerChannel::words(inbox, 2), [word(i), word(i + MEMORIES)], "memory {i}");
     }
     for (i, channel) in channels.iter().enumerate() {
         let counters = channel.counters().unwrap();

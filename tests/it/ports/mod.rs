@@ -1,6 +1,6 @@
-//! Port channels: kernels push, proxies put, signal and flush, over every transport.
+//! Port channels over every transport: kernels push, and proxies put, signal and flush.
 
-/// Each case as a test for each machine: `run` is called with the machine, the test's full name, and the case.
+/// Makes a test of each case for each machine, which calls `run` with the machine, the test's full name and the case.
 macro_rules! on_machines {
     ($module:literal, $run:path: $($name:ident;)*) => {
         mod software {
@@ -26,16 +26,16 @@ mod changes;
 mod end;
 mod failures;
 mod kernels;
-mod lane;
 mod load;
 mod many;
 mod order;
+mod peer_channel;
 mod proxy;
 mod refusals;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::Context;
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct_tests::ranks;
 
 use crate::group::{Machine, Rank, config, processes, threads_with};
@@ -44,22 +44,22 @@ use end::End;
 
 type Case = fn(&End<'_>);
 
-/// What a port channel promises, whatever is below it; run one after the other by the same two ranks.
+/// Promises of a port channel over any transport. The same two ranks run all cases, one after the other.
 const CASES: &[(&str, Case)] = &[
     ("puts of every size and offset", cases::puts),
-    ("one wait takes one signal", cases::signals),
+    ("one wait consumes one signal", cases::signals),
     ("a source is free after a flush", cases::flush),
-    ("puts arrive in their order", cases::order),
+    ("puts arrive in order", cases::order),
     ("packets in both formats", cases::packets),
-    ("polling takes what is there", cases::polls),
+    ("polling consumes the signals that have arrived", cases::polls),
     ("in a replayed graph", cases::graph),
 ];
 
 type Load = fn(&Rank, &EndpointConfig);
 
-/// The same with channels of their own.
+/// More cases, each with its own channels.
 const LOADS: &[(&str, Load)] = &[
-    ("a flush waits for what is under way", order::a_flush_waits_for_what_is_under_way),
+    ("a flush waits for outstanding puts", order::a_flush_waits_for_outstanding_puts),
     ("signals follow data", order::signals_follow_data),
     ("several streams share a channel", load::several_streams),
     ("a flush while others keep posting", load::flush_while_others_post),
@@ -79,11 +79,11 @@ fn pair(machine: Machine, test: &str, case: fn(&Rank)) {
     processes(machine, 2, test, |rank| case(&rank));
 }
 
-/// Runs ranks as threads, whose NIC is the stand-in.
+/// Runs ranks as threads whose NIC is the stand-in.
 fn over_stand_in(size: u32, test: &str, run: impl Fn(Rank) + Sync) {
     let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     threads_with(Machine::Software, size, test, &config, &[("AQUEDUCT_IB_DEVICES", "null0")], run);
-    assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+    assert_eq!(standin::violations(), 0, "an object was destroyed while it was in use");
 }
 
 fn suite(machine: Machine, endpoint: impl Into<EndpointConfig>, test: &str) {
@@ -132,7 +132,7 @@ instances! {
     ethernet: Transport::Ethernet;
 }
 
-/// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.
+/// Over a NIC of this machine, real or soft-RoCE, in loopback; `ci/rdma-vm` has one.
 mod nic {
     use aqueduct::comm::EndpointConfig;
 
@@ -141,13 +141,13 @@ mod nic {
     #[test]
     #[ignore = "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE"]
     fn verbs() {
-        // Few enough that a flush behind them does not take seconds where the NIC is emulated.
+        // Few slots, so that a flush does not take seconds on an emulated NIC.
         let endpoint = EndpointConfig::new(Transport::Ib(0)).with_max_outstanding(64);
         suite(Machine::Software, endpoint, "ports::nic::verbs");
     }
 }
 
-/// Over a provider without a NIC, which executes requests in this process.
+/// Over the stand-in provider, which needs no NIC and executes requests in this process.
 mod stand_in {
     use aqueduct::comm::EndpointConfig;
 

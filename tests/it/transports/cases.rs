@@ -1,4 +1,4 @@
-//! The promises of a connection. Each case is called by both ranks and leaves nothing outstanding.
+//! Cases that every connection must pass. Both ranks run each case, which leaves nothing outstanding.
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::InboundSignals;
@@ -14,7 +14,7 @@ fn assert_same(seen: &[u8], expected: &[u8], what: &str) {
     crate::data::assert_same(seen, expected, format_args!("{what}"));
 }
 
-/// What rank `from` writes in a `round`.
+/// The data that rank `from` writes in a `round`.
 fn data(from: u32, round: usize, len: usize) -> Vec<u8> {
     bytes(from, round as u32, len)
 }
@@ -27,7 +27,7 @@ pub(super) fn order(pair: &Pair) {
             load(&pair.source, offset, &data(pair.me(), round, len));
             pair.connection.write(&pair.target, offset, &pair.source, offset, len).unwrap();
             pair.semaphore.signal().unwrap();
-            // The other end has read it before it is written again.
+            // The other rank has read the data before it is written again.
             pair.semaphore.wait(soon()).unwrap();
         } else {
             pair.semaphore.wait(soon()).unwrap();
@@ -53,7 +53,7 @@ pub(super) fn refusals(pair: &Pair) {
     let mut counter = 5;
     refused(connection.update_and_sync(target, 12, &mut counter, 6), "multiple of 8");
     refused(connection.update_and_sync(target, LEN - 7, &mut counter, 6), "past the end");
-    assert_eq!(counter, 5, "the counter of a refused call stays");
+    assert_eq!(counter, 5, "a refused call does not change the counter");
     let other = match pair.transport {
         Transport::CudaIpc => Transport::Ethernet,
         _ => Transport::CudaIpc,
@@ -68,19 +68,19 @@ pub(super) fn flush(pair: &Pair) {
         load(&pair.source, 0, &mine);
         pair.connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
         pair.connection.flush(soon()).unwrap();
-        // Free: what is done to the source now does not reach the peer.
+        // The source is free: changing it now must not reach the peer.
         load(&pair.source, 0, &vec![0xEE; LEN]);
         pair.rank.barrier();
         assert_same(
             &look(&pair.inbox, 0, LEN),
             &data(pair.peer, 100 + round, LEN),
-            "after a flush and no signal",
+            "after a flush without a signal",
         );
         pair.rank.barrier();
     }
     let counters = pair.connection.counters();
     pair.connection.flush(soon()).unwrap();
-    assert_eq!(pair.connection.counters().flushes, counters.flushes + 1, "a flush of nothing is a flush");
+    assert_eq!(pair.connection.counters().flushes, counters.flushes + 1, "a flush without writes is counted");
 }
 
 pub(super) fn outstanding(pair: &Pair) {
@@ -106,7 +106,7 @@ pub(super) fn outstanding(pair: &Pair) {
     pair.connection.flush(soon()).unwrap();
 }
 
-/// One doorbell and one completion for at least 16 requests of a batch.
+/// A batch needs at most one doorbell and one completion per 16 requests.
 pub(super) fn batches(pair: &Pair) {
     const WRITES: u64 = 16 * 100;
     pair.connection.flush(soon()).unwrap();
@@ -124,7 +124,7 @@ pub(super) fn batches(pair: &Pair) {
     assert_eq!(after.writes - before.writes, WRITES);
     if matches!(pair.transport, Transport::Ib(_)) {
         println!("{requests} requests, {doorbells} doorbells, {completions} completions");
-        // A flush adds a request to each queue pair whose last was not signalled.
+        // A flush adds a request to each queue pair whose last request was unsignalled.
         assert!((WRITES..=WRITES + 4).contains(&requests), "{requests} requests");
         assert!((1..=WRITES / 16).contains(&doorbells), "{requests} requests, {doorbells} doorbells");
         assert!((1..=WRITES / 16).contains(&completions), "{requests} requests, {completions} completions");
@@ -163,7 +163,7 @@ pub(super) fn odd_sizes(pair: &Pair) {
     for &(at, size) in &places {
         expected[at..at + size].copy_from_slice(&theirs[at + 5..at + 5 + size]);
     }
-    assert_same(&look(&pair.inbox, 0, LEN), &expected, "odd sizes, and nothing between them");
+    assert_same(&look(&pair.inbox, 0, LEN), &expected, "odd sizes, with untouched gaps between them");
     pair.connection.flush(soon()).unwrap();
 }
 
@@ -179,11 +179,11 @@ pub(super) fn both_directions(pair: &Pair) {
     pair.connection.flush(soon()).unwrap();
 }
 
-/// Signals are one-sided, too: the peer's library may have to do something, the peer nothing.
+/// Signals are one-sided too: they arrive without any call by the peer.
 pub(super) fn unawaited(pair: &Pair) {
     const SIGNALS: usize = 1000;
     for (first, rounds) in [(0, 1), (1, 1), (0, 2)] {
-        // One end, the other, both at once.
+        // One rank, the other, then both at once.
         if rounds == 2 || pair.me() == first {
             (0..SIGNALS).for_each(|_| pair.semaphore.signal().unwrap());
             pair.connection.flush(soon()).unwrap();
@@ -235,7 +235,7 @@ pub(super) fn concurrent(pair: &Pair) {
 pub(super) fn events(pair: &Pair) {
     let stream = Stream::new(pair.rank.comm.context()).unwrap();
     let event = Event::new(pair.rank.comm.context()).unwrap();
-    // What a stream makes is written after it is there.
+    // The write waits for the stream that produces the data.
     if pair.source_kind == Kind::Device {
         for round in 0..8_u8 {
             stream.fill(pair.source.slice().unwrap(), 40 + round).unwrap();
@@ -246,7 +246,7 @@ pub(super) fn events(pair: &Pair) {
     event.record(&stream).unwrap();
     pair.connection.wait_event(&event).unwrap();
     pair.connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
-    // And a stream goes on after it has been written.
+    // A stream waits until the write has been done.
     let done = Event::new(pair.rank.comm.context()).unwrap();
     pair.connection.record_event(&done).unwrap();
     stream.wait_event(&done).unwrap();
@@ -278,7 +278,7 @@ pub(super) fn host_to_device(pair: &Pair) {
     for round in 0..3 {
         load(&pair.source, 0, &data(pair.me(), 700 + round, 4096));
         pair.rank.barrier();
-        // The kernel waits before the signal is sent.
+        // The kernel starts to wait before the signal is sent.
         signals.wait(&stream).unwrap();
         pair.connection.write(&pair.target, 0, &pair.source, 0, 4096).unwrap();
         semaphore.signal().unwrap();
@@ -286,7 +286,7 @@ pub(super) fn host_to_device(pair: &Pair) {
         assert_same(
             &look(&pair.inbox, 0, 4096),
             &data(pair.peer, 700 + round, 4096),
-            "behind a signal to a kernel",
+            "after a signal to a kernel",
         );
         pair.rank.barrier();
     }
@@ -334,8 +334,8 @@ pub(super) fn teardown(pair: &Pair) {
     for _ in 0..4 {
         connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
     }
-    // Both drop it with work under way; what was taken is done, and other connections do not notice. Not before both have
-    // begun: over RDMA nobody tells who still writes.
+    // Both ranks drop the connection with writes outstanding. Accepted writes are done, and other connections are
+    // unaffected. Start only when both have begun: over RDMA a rank does not know that its peer is still writing.
     pair.rank.barrier();
     drop(connection);
     pair.connection.write(&pair.target, 0, &pair.source, 0, 64).unwrap();

@@ -1,11 +1,12 @@
-//! How device memory is given to a NIC: by dma-buf, else by its address, and not at all where a kernel could see a signal before
-//! the data. Over the stand-in, which maps the descriptor, and the software device. No hardware has confirmed dma-buf so far.
+//! Registration of device memory with a NIC: by dma-buf, else by address, and refused where a kernel could see a signal
+//! before the data. Uses the stand-in, which maps the descriptor, and the software device. dma-buf is not yet confirmed
+//! on hardware.
 
 use std::sync::Arc;
 
 use aqueduct::comm::{EndpointConfig, RegisteredMemory, Transport};
 use aqueduct::gpu::GpuBuffer;
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{ErrorKind, Result};
 
 use super::cases;
@@ -13,7 +14,7 @@ use super::pair::{Kind, Pair};
 use crate::group::{Machine, Rank, config, threads_with};
 use crate::standin;
 
-/// Ranks whose software devices lack something.
+/// Runs ranks whose software devices lack a feature.
 fn ranks(size: u32, lacks: &str, test: &str, run: impl Fn(Rank) + Sync) {
     let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     let environment = [("AQUEDUCT_IB_DEVICES", "null0"), ("AQUEDUCT_SOFT_LACKS", lacks)];
@@ -26,7 +27,7 @@ fn register(rank: &Rank) -> Result<RegisteredMemory> {
     rank.comm.register_memory(&buffer, Transport::Ib(0))
 }
 
-/// Data in both directions, and signals to kernels.
+/// Exchanges data in both directions, and signals to kernels.
 fn works(rank: Rank) {
     let pair = Pair::new(rank, EndpointConfig::new(Transport::Ib(0)), Kind::Device, Kind::Device);
     cases::order(&pair);
@@ -38,7 +39,8 @@ fn works(rank: Rank) {
 fn by_dmabuf_first() {
     ranks(2, "", "transports::device_memory::by_dmabuf_first", |rank| {
         works(rank);
-        // Source and inbox of both, and the words that kernels wait for; those that hosts wait for are host memory.
+        // Source and inbox of both ranks, and the semaphore words that kernels wait for. Words that hosts wait for are
+        // host memory.
         let seen = standin::registrations();
         assert!(seen.by_dmabuf >= 6 && seen.by_address <= 2, "{seen:?}");
     });
@@ -57,11 +59,11 @@ fn by_address_where_the_driver_has_no_dmabuf() {
 fn by_address_where_the_nic_takes_no_dmabuf() {
     ranks(1, "", "transports::device_memory::by_address_where_the_nic_takes_no_dmabuf", |rank| {
         standin::refuse("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
-        drop(register(&rank).expect("the second way"));
+        drop(register(&rank).expect("registered by address"));
         assert_eq!(standin::not_called(), 0, "the first was tried");
         let seen = standin::registrations();
         assert_eq!((seen.by_dmabuf, seen.by_address), (0, 1));
-        // Neither way: both are named.
+        // Both ways fail, and the error names both.
         standin::refuse("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
         standin::refuse("ibv_reg_mr", libc::EFAULT);
         let error = register(&rank).unwrap_err();

@@ -1,4 +1,4 @@
-//! Connections over TCP whose peer, or whose way, does not keep to the rules: every operation ends once, with an error that
+//! TCP connections whose peer or network misbehaves: every operation ends once, with an error that
 //! says why, and other connections go on.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::gpu::{Event, Stream};
+use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 
 use super::pair::{Kind, LEN, Pair, look};
-use super::way::ways;
-use crate::group::{Machine, Rank, config, meet, processes, soon, threads, threads_with};
+use super::peer_connection::peer_connections;
+use crate::group::{Machine, Rank, config, processes, soon, start_rendezvous, threads, threads_with};
 
-/// What arrives is changed on its way: what stands for a kind, a length, a region and an offset of the first message.
+/// Corrupts the kind, the length, the region and the offset of the first message on its way.
 #[test]
-fn garbage_and_what_was_not_granted_end_one_connection() {
+fn malformed_and_unauthorised_messages_end_one_connection() {
     const CASES: [(u64, usize, &[&str]); 4] = [
         (0, 4, &["no message"]),
         (4, 4, &["no message"]),
@@ -29,33 +29,33 @@ fn garbage_and_what_was_not_granted_end_one_connection() {
         NetFault::new(NetAction::Corrupt(len)).from_rank(0).to_rank(rank).on(LinkKind::Data).after_bytes(at)
     });
     let faults = Arc::new(NetFaults::new(rules, 7));
-    let test = "transports::faults::garbage_and_what_was_not_granted_end_one_connection";
+    let test = "transports::faults::malformed_and_unauthorised_messages_end_one_connection";
     let config = config().with_layer(faults.clone());
     threads_with(Machine::Software, 5, test, &config, &[], |rank| {
         let me = rank.me();
         if me == 0 {
-            let ways = ways(&rank, &[1, 2, 3, 4], Transport::Ethernet);
-            for (way, (_, _, words)) in ways.iter().zip(CASES) {
-                // It may say so itself, if the answer comes before all has been sent.
-                let _ = way.connection.write(&way.target, 0, &way.source, 0, LEN);
-                let error = way.fails();
+            let ends = peer_connections(&rank, &[1, 2, 3, 4], Transport::Ethernet);
+            for (end, (_, _, words)) in ends.iter().zip(CASES) {
+                // The write itself may fail, if the peer's answer arrives before all has been sent.
+                let _ = end.connection.write(&end.target, 0, &end.source, 0, LEN);
+                let error = end.fails();
                 assert!(matches!(error.kind(), ErrorKind::Remote | ErrorKind::PeerLost), "{error}");
                 assert!(
                     words.iter().all(|word| error.to_string().contains(word)),
-                    "the sender hears why: {error}"
+                    "the sender gets the reason: {error}"
                 );
             }
         } else {
-            // A neighbour that is not lied to.
+            // A second connection, which is not corrupted.
             let other = [0, 2, 1, 4, 3][me as usize];
-            let ways = ways(&rank, &[0, other], Transport::Ethernet);
-            // Says nothing by itself: an answer to it would be what is changed.
-            let error = ways[0].semaphore.wait(soon()).unwrap_err();
+            let ends = peer_connections(&rank, &[0, other], Transport::Ethernet);
+            // Send nothing here: rank 0's answer would then carry the corrupted bytes instead of its write.
+            let error = ends[0].semaphore.wait(soon()).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(0)), "{error}");
             assert!(CASES[me as usize - 1].2.iter().all(|word| error.to_string().contains(word)), "{error}");
-            let untouched = look(&ways[0].inbox, 0, LEN).iter().all(|&byte| byte == 0);
-            assert!(untouched, "nothing of it was written");
-            ways[1].works(me);
+            let untouched = look(&ends[0].inbox, 0, LEN).iter().all(|&byte| byte == 0);
+            assert!(untouched, "no corrupted byte was written");
+            ends[1].works(me);
         }
         rank.comm.check().unwrap();
         rank.barrier();
@@ -75,21 +75,21 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
         let test = "transports::faults::an_acknowledgement_of_what_was_never_sent_ends_the_connection";
         let config = config().with_layer(faults.clone());
         threads_with(Machine::Software, 2, test, &config, &[], |rank| {
-            let way = ways(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
+            let end = peer_connections(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
             if rank.me() == 0 {
                 let (stream, event) =
                     (Stream::new(rank.comm.context()).unwrap(), Event::new(rank.comm.context()).unwrap());
-                way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
-                let recorded = way.connection.record_event(&event);
-                let flushed = way.connection.flush(soon());
+                end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
+                let recorded = end.connection.record_event(&event);
+                let flushed = end.connection.flush(soon());
                 let error = recorded.and(flushed).unwrap_err();
                 assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
                 assert!(error.to_string().contains("acknowledged"), "it says why: {error}");
                 stream.wait_event(&event).unwrap();
                 stream.synchronize(soon()).unwrap();
-                way.fails();
+                end.fails();
             } else {
-                let error = way.semaphore.wait(soon()).unwrap_err();
+                let error = end.semaphore.wait(soon()).unwrap_err();
                 assert!(error.to_string().contains("acknowledged"), "the peer hears why: {error}");
             }
             rank.comm.check().unwrap();
@@ -101,14 +101,14 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
     }
 }
 
-/// A stopped process: a flush ends at its deadline; once the peer counts as lost, everything ends at once.
+/// The peer's process is stopped: a flush ends at its deadline. Once the peer counts as lost, all calls fail at once.
 #[test]
 fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
     let test = "transports::faults::a_peer_that_stops_reading_costs_no_more_than_the_deadline";
     processes(Machine::Software, 2, test, |rank| {
         let id = std::process::id().cast_signed();
         let pids = rank.bootstrap.all_gather(&id.to_le_bytes(), soon()).unwrap();
-        let way = ways(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
+        let end = peer_connections(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
         rank.barrier();
         if rank.me() == 1 {
             // SAFETY: no pointers are passed. The other rank continues this process.
@@ -117,15 +117,15 @@ fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
         }
         let peer = i32::from_le_bytes(pids[1][..].try_into().unwrap());
         std::thread::sleep(Duration::from_millis(100));
-        // More than any socket takes.
+        // More than any socket buffer holds.
         for _ in 0..40 {
-            way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+            end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
         }
         let start = Instant::now();
-        let error = way.connection.flush(Deadline::after(Duration::from_millis(300))).unwrap_err();
+        let error = end.connection.flush(Deadline::after(Duration::from_millis(300))).unwrap_err();
         let timely = start.elapsed();
         let error = match error.kind() {
-            ErrorKind::Timeout => way.connection.flush(soon()).unwrap_err(),
+            ErrorKind::Timeout => end.connection.flush(soon()).unwrap_err(),
             _ => error,
         };
         let lost = start.elapsed();
@@ -134,24 +134,24 @@ fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
         assert!(timely < Duration::from_secs(2), "{timely:?}");
         assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
         assert!(lost < Duration::from_secs(15), "{lost:?}");
-        let error = way.connection.write(&way.target, 0, &way.source, 0, 8).unwrap_err();
+        let error = end.connection.write(&end.target, 0, &end.source, 0, 8).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
     });
 }
 
-/// Three processes, of which one is killed while all write to each other.
+/// Three processes write to each other, and one is killed.
 #[test]
-fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
-    const TEST: &str = "transports::faults::a_peer_killed_in_mid_transfer_takes_nobody_along";
+fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
+    const TEST: &str = "transports::faults::a_peer_killed_in_mid_transfer_does_not_affect_the_others";
     const VICTIM: u32 = 2;
     let Some(me) = ranks::rank() else {
-        let meeting = meet(Some(3));
+        let rendezvous = start_rendezvous(Some(3));
         let spawn = |rank: u32| {
             let mut command = ranks::command(rank, TEST);
             command
                 .env("AQUEDUCT_RANK", rank.to_string())
                 .env("AQUEDUCT_WORLD_SIZE", "3")
-                .env("AQUEDUCT_UNIQUE_ID", meeting.unique_id().to_string());
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose());
             command.spawn().expect("a rank can be started")
         };
         let children: Vec<_> = (0..3).map(spawn).collect();
@@ -173,13 +173,13 @@ fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
     let comm = aqueduct::comm::Communicator::new(&*bootstrap, &context, config(), soon()).unwrap();
     let rank = Rank { comm, bootstrap };
     let others: Vec<u32> = (0..3).filter(|&other| other != me).collect();
-    let ways = ways(&rank, &others, Transport::Ethernet);
+    let ends = peer_connections(&rank, &others, Transport::Ethernet);
     rank.barrier();
     if me == VICTIM {
         let start = Instant::now();
         loop {
-            for way in &ways {
-                way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+            for end in &ends {
+                end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
             }
             if start.elapsed() > Duration::from_millis(100) {
                 // SAFETY: no pointers are passed.
@@ -189,7 +189,7 @@ fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
     }
     let start = Instant::now();
     let lost = loop {
-        let written = ways[1].connection.write(&ways[1].target, 0, &ways[1].source, 0, LEN);
+        let written = ends[1].connection.write(&ends[1].target, 0, &ends[1].source, 0, LEN);
         match written {
             Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it is never lost"),
             Err(error) => break error,
@@ -197,25 +197,25 @@ fn a_peer_killed_in_mid_transfer_takes_nobody_along() {
     };
     assert_eq!(lost.peer(), Some(VICTIM), "{lost}");
     let since = Instant::now();
-    let error = ways[1].connection.flush(soon()).unwrap_err();
+    let error = ends[1].connection.flush(soon()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Remote), "{error}");
-    let error = ways[1].semaphore.wait(soon()).unwrap_err();
+    let error = ends[1].semaphore.wait(soon()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Remote), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
-    // A loss ends a communicator, and everybody's operations know whose it was; the others go on in the next one.
-    let error = ways[0].fails();
+    // A loss ends the communicator, and all operations name the lost rank. The others go on in a new communicator.
+    let error = ends[0].fails();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(VICTIM)), "{error}");
     let comm = rank.comm.shrink(&[VICTIM], soon()).unwrap();
     let rank = Rank { comm, bootstrap: rank.bootstrap };
-    self::ways(&rank, &[1 - me], Transport::Ethernet)[0].works(me);
+    peer_connections(&rank, &[1 - me], Transport::Ethernet)[0].works(me);
 }
 
 #[test]
-fn ipv6_and_an_address_that_nobody_has() {
-    let test = "transports::faults::ipv6_and_an_address_that_nobody_has";
+fn ipv6_and_an_address_of_no_machine() {
+    let test = "transports::faults::ipv6_and_an_address_of_no_machine";
     threads(Machine::Software, 2, test, |rank| {
         let endpoint = |ip: IpAddr| EndpointConfig::new(Transport::Ethernet).with_interface(ip);
-        // TEST-NET-3 of RFC 5737, which belongs to no machine.
+        // An address of TEST-NET-3 (RFC 5737), which no machine has.
         let nowhere = endpoint(IpAddr::from([203, 0, 113, 7]));
         let comm = &rank.comm;
         let connection = comm.connect(1 - rank.me(), 5, nowhere).unwrap();
@@ -227,7 +227,7 @@ fn ipv6_and_an_address_that_nobody_has() {
                 "names the setting: {text}"
             );
         }
-        let here = aqueduct::net::interfaces().unwrap();
+        let here = aqueduct::internals::net::interfaces().unwrap();
         if !here.iter().any(|interface| interface.ip == Ipv6Addr::LOCALHOST) {
             println!("no ::1 on this machine: IPv6 is not tested");
             return;

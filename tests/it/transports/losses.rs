@@ -1,7 +1,7 @@
-//! Verbs connections that fail while data is under way: every operation ends once, within its deadline, with an error that
-//! names the peer and the reason, and connections to other peers go on. For ranks on hosts of their own, each with an RDMA
-//! device `Ib0`; `ci/rdma-vm` starts them on soft-RoCE, with a timeout and a number of retries that end within seconds:
-//! `AQUEDUCT_IB_TIMEOUT=14 AQUEDUCT_IB_RETRY_CNT=3`.
+//! Verbs connections that fail while data is under way: every operation ends once, within its deadline, with an error
+//! that names the peer and the reason, and connections to other peers go on. For ranks on hosts of their own, each with
+//! an RDMA device `Ib0`; `ci/rdma-vm` starts them on soft-RoCE, with a timeout and a number of retries that end within
+//! seconds: `AQUEDUCT_IB_TIMEOUT=14 AQUEDUCT_IB_RETRY_CNT=3`.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use aqueduct::comm::{Communicator, CommunicatorConfig, HostBuffer, Transport};
 use aqueduct::{Error, ErrorKind};
 
 use super::pair::LEN;
-use super::way::{Way, ways};
+use super::peer_connection::{PeerConnection, peer_connections};
 use crate::group::{Machine, Rank, soon};
 
-/// Who fails.
+/// The rank that fails.
 const VICTIM: u32 = 1;
-/// How long an error may take after the retries are over.
+/// Longest time to an error after the NIC's last retry.
 const TIMELY: Duration = Duration::from_secs(30);
 
-/// Three ranks, all connected with each other: this one, and its ways in the order of the other ranks.
-fn three() -> (Rank, Vec<Way>) {
+/// Joins a job of three ranks, all connected to each other. Returns this rank and its connections, by the peers' rank.
+fn three() -> (Rank, Vec<PeerConnection>) {
     let bootstrap = bootstrap::from_env().unwrap().expect("started as one of three ranks");
     assert_eq!(bootstrap.size(), 3);
     let context = crate::group::context(&Machine::Software.driver(), bootstrap.rank());
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::default(), soon()).unwrap();
     let rank = Rank { comm, bootstrap };
     let others: Vec<u32> = (0..3).filter(|&other| other != rank.me()).collect();
-    let ways = ways(&rank, &others, Transport::Ib(0));
+    let ends = peer_connections(&rank, &others, Transport::Ib(0));
     rank.barrier();
-    (rank, ways)
+    (rank, ends)
 }
 
-/// Writes to the victim without an end, and what it ends with: one error, which whoever waited already and all that follows
-/// get, too.
-fn lost(way: &Way) -> Error {
+/// Writes to the victim until that fails. A thread that already waits, and all later calls, must get
+/// the same error.
+fn lost(end: &PeerConnection) -> Error {
     let start = Instant::now();
     let (error, waited) = std::thread::scope(|scope| {
-        // For a signal that will not come.
-        let waiting = scope.spawn(|| way.semaphore.wait(soon()));
+        // Waits for a signal that never comes.
+        let waiting = scope.spawn(|| end.semaphore.wait(soon()));
         let error = loop {
-            match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
+            match end.connection.write(&end.target, 0, &end.source, 0, LEN) {
                 Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it goes on"),
                 Err(error) => break error,
             }
@@ -53,8 +53,8 @@ fn lost(way: &Way) -> Error {
         (error, waited)
     });
     let since = Instant::now();
-    let flushed = way.connection.flush(soon()).unwrap_err();
-    let again = way.semaphore.wait(soon()).unwrap_err();
+    let flushed = end.connection.flush(soon()).unwrap_err();
+    let again = end.semaphore.wait(soon()).unwrap_err();
     assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
     for error in [&error, &waited, &flushed, &again] {
         assert_eq!(error.peer(), Some(VICTIM), "{error}");
@@ -63,25 +63,25 @@ fn lost(way: &Way) -> Error {
     error
 }
 
-/// The way to the third rank, which nothing happened to.
-fn other(rank: &Rank, ways: &[Way]) {
-    ways.iter().find(|way| way.connection.peer() != VICTIM).unwrap().works(rank.me());
+/// Checks the connection to the third rank, which must still work.
+fn other(rank: &Rank, ends: &[PeerConnection]) {
+    ends.iter().find(|end| end.connection.peer() != VICTIM).unwrap().works(rank.me());
     rank.comm.check().unwrap();
 }
 
-/// The way of a rank that goes on to the victim.
-fn to_victim(ways: &[Way]) -> &Way {
-    ways.iter().find(|way| way.connection.peer() == VICTIM).unwrap()
+/// The connection to the victim.
+fn to_victim(ends: &[PeerConnection]) -> &PeerConnection {
+    ends.iter().find(|end| end.connection.peer() == VICTIM).unwrap()
 }
 
 #[test]
 #[ignore = "needs three hosts with RDMA NICs: ci/rdma-vm has them"]
-fn a_killed_peer_takes_nobody_along() {
-    let (rank, ways) = three();
+fn a_killed_peer_does_not_affect_the_others() {
+    let (rank, ends) = three();
     if rank.me() == VICTIM {
         for round in 0.. {
-            for way in &ways {
-                way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+            for end in &ends {
+                end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
             }
             if round == 3 {
                 // SAFETY: no pointers are passed.
@@ -89,49 +89,49 @@ fn a_killed_peer_takes_nobody_along() {
             }
         }
     }
-    lost(to_victim(&ways));
-    // A rank is lost, not only a connection: the others go on in a communicator without it.
+    lost(to_victim(&ends));
+    // The whole rank is lost, so the others go on in a communicator without it.
     let comm = rank.comm.shrink(&[], soon()).unwrap();
     let rank = Rank { comm, bootstrap: rank.bootstrap };
-    ways_to_the_other(&rank);
-    drop(ways);
+    connect_to_the_other(&rank);
+    drop(ends);
 }
 
-/// Of two ranks.
-fn ways_to_the_other(rank: &Rank) {
-    ways(rank, &[1 - rank.me()], Transport::Ib(0))[0].works(rank.me());
+/// Connects the two remaining ranks and checks the connection.
+fn connect_to_the_other(rank: &Rank) {
+    peer_connections(rank, &[1 - rank.me()], Transport::Ib(0))[0].works(rank.me());
 }
 
-/// The owner of memory may drop it while its peer writes: the NIC must not find a key that is no longer valid, which would
-/// end the connection. It stays until the peer has given it back.
+/// The owner of memory may drop it while its peer writes. The registration must stay until the peer has released it,
+/// because an invalid key at the NIC would end the connection.
 #[test]
 #[ignore = "needs three hosts with RDMA NICs: ci/rdma-vm has them"]
 fn memory_that_its_owner_drops_stays_for_its_peers() {
-    let (rank, mut ways) = three();
+    let (rank, mut ends) = three();
     if rank.me() == VICTIM {
-        let Way { inbox, source, target, connection, semaphore } = ways.remove(0);
+        let PeerConnection { inbox, source, target, connection, semaphore } = ends.remove(0);
         drop(inbox);
         rank.barrier();
-        ways[0].works(rank.me());
+        ends[0].works(rank.me());
         rank.barrier();
         drop((source, target, connection, semaphore));
         return;
     }
     rank.barrier();
     if rank.me() == 0 {
-        let way = to_victim(&ways);
+        let end = to_victim(&ends);
         for _ in 0..4 {
-            way.connection.write(&way.target, 0, &way.source, 0, LEN).unwrap();
+            end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
         }
-        way.connection.flush(soon()).unwrap();
+        end.connection.flush(soon()).unwrap();
     } else {
-        to_victim(&ways).works(rank.me());
+        to_victim(&ends).works(rank.me());
     }
-    other(&rank, &ways);
+    other(&rank, &ends);
     rank.barrier();
 }
 
-/// A user who may lock little memory. Of the process: the rank gives its rights away for good.
+/// Registration by a user who may lock little memory. Runs in a process of its own, which gives up its rights for good.
 #[test]
 #[ignore = "needs root and an RDMA NIC: ci/rdma-vm has both"]
 fn too_little_lockable_memory_names_the_limit() {
@@ -142,7 +142,7 @@ fn too_little_lockable_memory_names_the_limit() {
         // SAFETY: a live input, and no pointers.
         unsafe {
             assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
-            // Whoever is not root has no CAP_IPC_LOCK, to which the limit does not apply.
+            // Give up root: the limit does not apply to a process with CAP_IPC_LOCK.
             assert_eq!(libc::setuid(65_534), 0, "run this as root");
         }
         let register = |bytes| {
@@ -160,30 +160,30 @@ fn too_little_lockable_memory_names_the_limit() {
     });
 }
 
-/// `AQUEDUCT_TEST_LOSE_NIC` is the command by which the victim's NIC goes away; the victim runs it.
+/// The victim removes its own NIC with the command in `AQUEDUCT_TEST_LOSE_NIC`.
 #[test]
 #[ignore = "needs three hosts with RDMA NICs, one of which may be removed: ci/rdma-vm has them"]
 fn a_nic_that_goes_away_fails_its_connections() {
     let lose = std::env::var("AQUEDUCT_TEST_LOSE_NIC").expect("AQUEDUCT_TEST_LOSE_NIC");
-    let (rank, ways) = three();
+    let (rank, ends) = three();
     if rank.me() == VICTIM {
         let start = Instant::now();
         let mut remover = Command::new("sh").arg("-c").arg(lose).spawn().unwrap();
-        for way in &ways {
+        for end in &ends {
             let error = loop {
-                match way.connection.write(&way.target, 0, &way.source, 0, LEN) {
+                match end.connection.write(&end.target, 0, &end.source, 0, LEN) {
                     Ok(()) => assert!(start.elapsed() < TIMELY * 2, "it goes on"),
                     Err(error) => break error,
                 }
             };
             println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
-            assert_eq!(error.peer(), Some(way.connection.peer()), "{error}");
-            way.connection.flush(soon()).unwrap_err();
+            assert_eq!(error.peer(), Some(end.connection.peer()), "{error}");
+            end.connection.flush(soon()).unwrap_err();
         }
-        // The processes still know of each other: only the NIC has gone.
+        // Only the NIC is gone; the control links still work.
         rank.barrier();
-        // What is removed must not wait for this rank: everything that names the NIC goes with its owners.
-        drop(ways);
+        // Removing the NIC must not wait for this rank, so dropping the owners must release all its handles.
+        drop(ends);
         drop(rank);
         let until = Instant::now() + TIMELY;
         while remover.try_wait().unwrap().is_none() {
@@ -192,7 +192,7 @@ fn a_nic_that_goes_away_fails_its_connections() {
         }
         return;
     }
-    lost(to_victim(&ways));
-    other(&rank, &ways);
+    lost(to_victim(&ends));
+    other(&rank, &ends);
     rank.barrier();
 }

@@ -1,4 +1,4 @@
-//! One suite for connections, run over every transport and every pair of memory kinds.
+//! Cases for connections, run over every transport and every pair of memory kinds.
 
 mod cases;
 mod device_memory;
@@ -6,8 +6,8 @@ mod faults;
 mod losses;
 mod ownership;
 mod pair;
+mod peer_connection;
 mod refusals;
-mod way;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 
@@ -17,20 +17,20 @@ use pair::{Kind, Pair};
 
 type Case = fn(&Pair);
 
-/// What a connection promises, whatever is below it; run one after the other by the same two ranks.
+/// Promises of a connection over any transport. The same two ranks run all cases, one after the other.
 const CASES: &[(&str, Case)] = &[
     ("a signal comes after the writes before it", cases::order),
-    ("what is not allowed is refused with words", cases::refusals),
-    ("flush means that data has arrived and sources are free", cases::flush),
+    ("invalid calls are refused with a reason", cases::refusals),
+    ("after a flush data has arrived and sources are free", cases::flush),
     ("thousands of operations are outstanding", cases::outstanding),
     ("batches cost few doorbells and completions", cases::batches),
     ("zero bytes are no operation", cases::zero_bytes),
     ("odd sizes at odd offsets", cases::odd_sizes),
     ("both directions at once", cases::both_directions),
-    ("signals that nobody waits for yet", cases::unawaited),
+    ("signals that no rank waits for yet", cases::unawaited),
     ("several connections at once", cases::concurrent),
     ("events order streams and connections", cases::events),
-    ("reading, where there is reading", cases::reads),
+    ("reads, where the transport has them", cases::reads),
     ("a signal to a kernel", cases::host_to_device),
     ("offsets beyond 8 GiB", cases::far_offsets),
     ("one end is dropped while busy", cases::teardown),
@@ -82,11 +82,11 @@ instances! {
     ethernet_host_to_host: Transport::Ethernet, Host to Host;
 }
 
-/// Over a provider without a NIC, which executes requests in this process: the same calls and the same bookkeeping as over
-/// a real one, at least.
+/// Over the stand-in provider, which needs no NIC and executes requests in this process. At least the calls and the
+/// bookkeeping are the same as over a NIC.
 mod stand_in {
     use aqueduct::comm::{EndpointConfig, IbSignal};
-    use aqueduct::rdma::Verbs;
+    use aqueduct::internals::rdma::Verbs;
 
     use super::{Kind, Machine, Pair, Transport, all_cases, standin};
     use aqueduct_tests::ranks;
@@ -100,10 +100,14 @@ mod stand_in {
         threads_with(Machine::Software, 2, test, &config, &environment, |rank| {
             all_cases(&Pair::new(rank, endpoint.clone(), source, target));
         });
-        assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+        assert_eq!(standin::violations(), 0, "an object was destroyed while it was in use");
         if ranks::rank().is_some() {
-            // Two are for the words that kernels wait for.
-            assert_eq!(standin::registrations().by_dmabuf > 2, device, "device memory goes by dma-buf");
+            // Two registrations are for the semaphore words that kernels wait for.
+            assert_eq!(
+                standin::registrations().by_dmabuf > 2,
+                device,
+                "device memory is registered by dma-buf"
+            );
         }
     }
 
@@ -142,7 +146,7 @@ mod stand_in {
     }
 }
 
-/// Over a NIC of this machine, real or soft-RoCE, to itself; `ci/rdma-vm` has one.
+/// Over a NIC of this machine, real or soft-RoCE, in loopback; `ci/rdma-vm` has one.
 mod verbs {
     use aqueduct::comm::{EndpointConfig, IbSignal};
 
@@ -198,7 +202,7 @@ mod verbs {
     }
 }
 
-/// Writes far into a memory of a terabyte, of which only the pages that are touched exist.
+/// Writes far into a memory of a terabyte, of which only touched pages exist.
 #[test]
 fn ethernet_reaches_a_terabyte() {
     processes(Machine::Software, 2, "transports::ethernet_reaches_a_terabyte", |rank| {

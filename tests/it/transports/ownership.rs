@@ -11,7 +11,7 @@ use aqueduct::comm::{
     Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
 };
 use aqueduct::gpu::{Context, Event, PinnedBuffer, Stream};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Error, ErrorKind};
 
 use crate::data::{assert_same, bytes};

@@ -1,4 +1,4 @@
-//! Two ranks with memory of a kind and a connection of a transport.
+//! Two ranks, connected over a transport, with memory of a given kind.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy};
 
 use crate::group::{Rank, soon};
 
-/// Where memory is.
+/// Kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Host,
     Device,
 }
 
-/// One end: what it writes from, what the peer writes to, and the way between.
+/// This rank's side: the source of its writes, the target of the peer's writes, and the connection.
 pub(super) struct Pair {
     pub(super) rank: Rank,
     pub(super) peer: u32,
@@ -25,9 +25,9 @@ pub(super) struct Pair {
     pub(super) source_kind: Kind,
     pub(super) target_kind: Kind,
     pub(super) source: RegisteredMemory,
-    /// Mine, written by the peer.
+    /// This rank's memory that the peer writes to.
     pub(super) inbox: RegisteredMemory,
-    /// The peer's, written by me.
+    /// The peer's memory that this rank writes to.
     pub(super) target: RegisteredMemory,
     pub(super) connection: Connection,
     pub(super) semaphore: Host2HostSemaphore,
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// `len` bytes of a kind, of which only what is touched need exist.
+/// Registers `len` bytes of a kind. Only touched pages of a large memory exist.
 pub(super) fn memory(rank: &Rank, transport: Transport, kind: Kind, len: usize) -> RegisteredMemory {
     match kind {
         Kind::Host => {
@@ -90,7 +90,7 @@ pub(super) fn memory(rank: &Rank, transport: Transport, kind: Kind, len: usize) 
     }
 }
 
-/// Puts `data` at `offset` of a memory of this rank.
+/// Stores `data` at `offset` of a memory of this rank.
 pub(super) fn load(memory: &RegisteredMemory, offset: usize, data: &[u8]) {
     match memory.host() {
         Some(host) => host.write(offset, data).unwrap(),
@@ -98,7 +98,7 @@ pub(super) fn load(memory: &RegisteredMemory, offset: usize, data: &[u8]) {
     }
 }
 
-/// What is at `offset` of a memory of this rank.
+/// Loads `len` bytes at `offset` of a memory of this rank.
 pub(super) fn look(memory: &RegisteredMemory, offset: usize, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     match memory.host() {

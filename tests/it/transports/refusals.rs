@@ -1,35 +1,35 @@
-//! What verbs connections refuse and how they fail, in words; and how few doorbells and completions they need. Over the
-//! stand-in, which can be told to fail.
+//! Refusals and failures of verbs connections, with the text of their errors, and their number of doorbells and
+//! completions. Uses the stand-in, which can be told to fail.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, IbSignal, Transport};
-use aqueduct::rdma::Verbs;
+use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Error, ErrorKind, Result};
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
 
 use super::pair::{Kind, Pair};
-use super::way::ways;
+use super::peer_connection::peer_connections;
 use crate::group::{Machine, Rank, config, soon, threads_with};
 use crate::standin;
 
-/// The queue pair that the stand-in makes first; the numbers of others follow.
+/// Number of the first queue pair that the stand-in makes; later ones count up.
 const FIRST: u32 = 17;
 
-/// Ranks whose NICs are the stand-in's `devices`.
+/// Runs ranks whose NICs are the stand-in's `devices`.
 fn ranks(size: u32, devices: &str, test: &str, run: impl Fn(Rank) + Sync) {
     let config = config().with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     threads_with(Machine::Software, size, test, &config, &[("AQUEDUCT_IB_DEVICES", devices)], run);
     assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
     let until = soon();
     while standin::opened() > 0 {
-        assert!(!until.expired(), "a NIC is open after everything was dropped");
+        assert!(!until.expired(), "a NIC is still open after everything was dropped");
         std::thread::yield_now();
     }
 }
 
-/// What connecting two ranks with these ends says, at `rank`.
+/// The result of connecting two ranks with this endpoint, at `rank`.
 fn connect(rank: &Rank, endpoint: EndpointConfig) -> Result<Connection> {
     let connection = rank.comm.connect(1 - rank.me(), 0, endpoint)?;
     rank.comm.setup(soon()).and_then(|()| connection.get())
@@ -106,7 +106,7 @@ fn memory_that_cannot_be_locked() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a live output.
         unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-        // Without a limit it cannot be the reason.
+        // Without a limit the error cannot name it.
         let word =
             if limit.rlim_cur == libc::RLIM_INFINITY { "out of resources" } else { "ulimit -l unlimited" };
         says(refused, &[word]);
@@ -114,47 +114,47 @@ fn memory_that_cannot_be_locked() {
     });
 }
 
-/// Rank 0 is connected with 1 and 2, and the first connection fails.
+/// Rank 0 is connected to 1 and 2, and the first connection fails.
 #[test]
 fn a_failed_request_fails_one_connection() {
     ranks(3, "null0", "transports::refusals::a_failed_request_fails_one_connection", |rank| {
         let me = rank.me();
         // The queue pairs of ranks 0 and 1 are made first.
-        let first = if me < 2 { ways(&rank, &[1 - me], ib(0)) } else { Vec::new() };
+        let first = if me < 2 { peer_connections(&rank, &[1 - me], ib(0)) } else { Vec::new() };
         rank.barrier();
         let peers: &[u32] = [&[2_u32][..], &[], &[0]][me as usize];
-        let second = ways(&rank, peers, ib(0));
+        let second = peer_connections(&rank, peers, ib(0));
         if me == 0 {
             [FIRST, FIRST + 1]
                 .into_iter()
                 .for_each(|number| standin::fail_next(number, ibv_wc_status::IBV_WC_RETRY_EXC_ERR));
         }
         rank.barrier();
-        for way in &first {
-            let error = way.fails();
+        for end in &first {
+            let error = end.fails();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - me)), "{error}");
             assert!(error.to_string().contains("did not answer"), "{error}");
-            let waited = way.semaphore.wait(soon()).unwrap_err();
-            assert_eq!(waited.peer(), Some(1 - me), "whoever waits learns of it: {waited}");
+            let waited = end.semaphore.wait(soon()).unwrap_err();
+            assert_eq!(waited.peer(), Some(1 - me), "a waiting thread gets the error: {waited}");
         }
-        second.iter().for_each(|way| way.works(me));
+        second.iter().for_each(|end| end.works(me));
         rank.comm.check().unwrap();
         rank.barrier();
     });
 }
 
 #[test]
-fn a_lost_nic_fails_what_is_outstanding_on_it() {
-    ranks(2, "null0", "transports::refusals::a_lost_nic_fails_what_is_outstanding_on_it", |rank| {
-        let way = ways(&rank, &[1 - rank.me()], ib(0)).remove(0);
+fn a_lost_nic_fails_its_outstanding_requests() {
+    ranks(2, "null0", "transports::refusals::a_lost_nic_fails_its_outstanding_requests", |rank| {
+        let end = peer_connections(&rank, &[1 - rank.me()], ib(0)).remove(0);
         rank.barrier();
         if rank.me() == 0 {
             [FIRST, FIRST + 1].into_iter().for_each(standin::hold);
         }
         rank.barrier();
-        // Accepted, and never executed.
-        way.connection.write(&way.target, 0, &way.source, 0, 4096).unwrap();
-        let error = way.connection.flush(Duration::from_millis(50)).unwrap_err();
+        // The stand-in accepts the request and never executes it.
+        end.connection.write(&end.target, 0, &end.source, 0, 4096).unwrap();
+        let error = end.connection.flush(Duration::from_millis(50)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         rank.barrier();
         if rank.me() == 0 {
@@ -162,14 +162,14 @@ fn a_lost_nic_fails_what_is_outstanding_on_it() {
                 .into_iter()
                 .for_each(|number| standin::raise(number, ibv_event_type::IBV_EVENT_DEVICE_FATAL));
         }
-        let error = way.fails();
+        let error = end.fails();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(1 - rank.me())), "{error}");
         assert!(error.to_string().contains("removed or failed"), "{error}");
         rank.barrier();
     });
 }
 
-/// One doorbell and one completion for at least 16 requests of a batch.
+/// A batch needs at most one doorbell and one completion per 16 requests.
 #[test]
 fn batches_are_cheap() {
     ranks(2, "null0", "transports::refusals::batches_are_cheap", |rank| {
@@ -194,7 +194,7 @@ fn batches_are_cheap() {
         pair.rank.barrier();
         let after = seen();
         let (requests, doorbells, completions) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
-        // A flush after a signalled request needs none of its own.
+        // A flush after a signalled request needs no request of its own.
         assert_eq!(requests, 2 * WRITES);
         assert!(doorbells <= requests / 16, "{requests} requests, {doorbells} doorbells");
         assert!(completions <= requests / 16, "{requests} requests, {completions} completions");
@@ -202,30 +202,30 @@ fn batches_are_cheap() {
     });
 }
 
-/// Who waits for signals with an immediate sleeps until they come, and for as long as they do not.
+/// A thread that waits for signals with an immediate sleeps until they arrive.
 #[test]
 fn waiters_sleep() {
     ranks(2, "null0", "transports::refusals::waiters_sleep", |rank| {
         let me = rank.me();
-        let way = ways(&rank, &[1 - me], ib(0).with_ib_signal(IbSignal::Immediate)).remove(0);
+        let end = peer_connections(&rank, &[1 - me], ib(0).with_ib_signal(IbSignal::Immediate)).remove(0);
         rank.barrier();
         if me == 0 {
             std::thread::sleep(Duration::from_secs(1));
-            way.semaphore.signal().unwrap();
+            end.semaphore.signal().unwrap();
         } else {
             let before = switches();
-            way.semaphore.wait(soon()).unwrap();
-            // Two hundred times it looks and gives way, then it naps; looking every half millisecond would be 2000 times.
+            end.semaphore.wait(soon()).unwrap();
+            // It polls and yields two hundred times, then sleeps. Polling every half millisecond would give 2000.
             let looks = switches() - before;
-            assert!(looks < 600, "this thread went to sleep {looks} times");
+            assert!(looks < 600, "this thread slept {looks} times");
         }
         rank.barrier();
-        way.works(me);
+        end.works(me);
         rank.barrier();
     });
 }
 
-/// How often this thread has given up its processor so far.
+/// Number of voluntary context switches of this thread so far.
 fn switches() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: a live output, of which all zeros is a value.

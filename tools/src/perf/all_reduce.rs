@@ -12,14 +12,14 @@ use super::report::{Measured, Row, measured};
 use super::timing;
 use crate::job::Rank;
 
-/// Bytes behind the output that no call may touch.
+/// Bytes behind the output that no call may write.
 const GUARD: usize = 256;
 const GUARD_BYTE: u8 = 0xA5;
 
-/// Calls of another size in between stay small: they are there to disturb, not to be measured.
+/// Largest size of the unmeasured calls between measured ones, which only change the size from call to call.
 const DISTURBANCE: usize = 1 << 20;
 
-/// Everything a size needs, allocated once.
+/// Buffers and kernels for all sizes, allocated once.
 pub(super) struct Bench<'a> {
     rank: &'a Rank,
     args: &'a Args,
@@ -82,7 +82,7 @@ impl<'a> Bench<'a> {
         Ok(measured(&times, bytes as u64, 2.0 * (ranks - 1.0) / ranks, wrong))
     }
 
-    /// Wrong elements in calls of this size, another size, and this size again: sizes shrink and grow between calls.
+    /// Counts wrong elements over calls of this size, another size, and this size again.
     fn check(&mut self, index: usize, count: usize, in_place: bool) -> Result<u64> {
         let other = self.sizes[(index * 7 + 3) % self.sizes.len()];
         let other = usize::try_from(other)?.min(DISTURBANCE) / self.args.datatype.bytes();
@@ -104,7 +104,7 @@ impl<'a> Bench<'a> {
         };
         let bytes = count * call.ty.bytes();
         let (input, output) = self.buffers(bytes, in_place)?;
-        // Poison first, so that an element nobody wrote is wrong.
+        // Poison the output first, so that an element that no kernel wrote counts as wrong.
         self.output.slice(..bytes + GUARD)?.fill(GUARD_BYTE, self.rank.deadline())?;
         input.upload(0, &call.input(self.rank.bootstrap.rank()), self.rank.deadline())?;
         self.all_reduce.launch(&self.stream, &input, &output, count, call.ty, call.op)?;

@@ -1,4 +1,4 @@
-//! Options of `aqueduct perf`: the letters of nccl-tests, so that fingers and scripts need not learn new ones.
+//! Options of `aqueduct perf`. The letters are those of nccl-tests.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use aqueduct::collective::{ElementType, ReduceOp};
 use clap::ValueEnum;
 
-/// Far beyond any device, and no sum or product of sizes overflows.
+/// Largest size accepted: larger than any device's memory, small enough that no sum or product of sizes overflows.
 const MAX_BYTES: u64 = 1 << 48;
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
     /// MemoryChannel put: 16-byte stores to the peer's memory (HB)
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     pub(crate) files: Files,
 }
 
-/// The sizes of a run.
+/// The sizes to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Sweep {
     /// Smallest size in bytes (suffixes K, M, G are powers of 1024)
@@ -80,7 +80,7 @@ pub(crate) struct Sweep {
     pub(crate) step_bytes: Option<u64>,
 }
 
-/// Where results go besides the table.
+/// Files to write the results to.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Files {
     /// Also write the results as JSON to this file (- for standard output instead of the table)
@@ -92,7 +92,7 @@ pub(crate) struct Files {
 }
 
 impl Args {
-    /// The options of the main job: everything default.
+    /// The options of the main job: all-reduce with defaults.
     pub(crate) fn all_reduce() -> Self {
         Self {
             operation: Some(Operation::AllReduce),
@@ -109,7 +109,7 @@ impl Args {
 }
 
 impl Sweep {
-    /// The smallest and the largest size; `min` and `max` where none is given.
+    /// The smallest and the largest size in bytes. `min` and `max` are the defaults.
     pub(crate) fn bounds(&self, min: u64, max: u64) -> Result<(u64, u64)> {
         let (min, max) = match (self.min_bytes, self.max_bytes) {
             (None, Some(max)) => (min.min(max), max),
@@ -120,18 +120,18 @@ impl Sweep {
             bail!("--min-bytes {min} is larger than --max-bytes {max}");
         }
         if max > MAX_BYTES {
-            bail!("--max-bytes {max} is more than any device has; at most {MAX_BYTES} are taken");
+            bail!("--max-bytes {max} is more than any device has; use at most {MAX_BYTES}");
         }
         Ok((min, max))
     }
 
-    /// How sizes follow each other, for people.
+    /// The step between sizes, as text for the table's head.
     pub(crate) fn step(&self) -> String {
         self.step_bytes
             .map_or_else(|| format!("{}(factor)", self.step_factor), |bytes| format!("{bytes}(bytes)"))
     }
 
-    /// The sizes from `min` to `max`, both included where the step meets them, in bytes.
+    /// The sizes in bytes from `min` up to and including `max`, as the step gives them.
     pub(crate) fn sizes(&self, min: u64, max: u64) -> Vec<u64> {
         let mut sizes = Vec::new();
         let mut size = min;

@@ -1,11 +1,11 @@
-//! `aqueduct perf bootstrap -n N`: how long N ranks take to find each other, by phase, and what they send for it.
+//! `aqueduct perf bootstrap -n N`: time and bytes that N ranks need to connect to each other, by phase.
 //!
-//! The ranks are threads without devices, and everything else is as in a job: a rendezvous in a process of its own, TCP
+//! The ranks are threads without devices. Everything else is as in a job: a rendezvous in a process of its own, TCP
 //! between all ranks, the control links of a communicator. They are spread over as few processes as the limit on open
 //! files allows.
 
-mod part;
-mod wire_report;
+mod ranks;
+mod report;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::bootstrap::Rendezvous;
-pub(super) use part::{Part, Sample};
+pub(super) use ranks::{LocalRanks, Sample};
 
-use wire_report::{WireReport, WireRow};
+use report::{Report, Row};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,15 +43,15 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let timeout = Duration::from_secs(args.timeout);
     if let Some([first, count]) = args.part.as_deref() {
-        return Part { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
+        return LocalRanks { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
     }
     let table = args.json.as_deref() != Some(Path::new("-"));
-    let mut report = WireReport::default();
+    let mut report = Report::default();
     if table {
         report.print_head(&mut std::io::stdout())?;
     }
     for &ranks in &args.ranks {
-        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<WireRow>>>()?;
+        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<Row>>>()?;
         runs.sort_by(|a, b| a.total_s.total_cmp(&b.total_s));
         let row = runs.swap_remove(runs.len() / 2);
         if table {
@@ -64,7 +64,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         report.print_growth(&mut std::io::stdout())?;
     }
     if let Some(path) = &args.json {
-        super::write_json(&report, path)?;
+        super::output::write_json(&report, path)?;
     }
     if let Some(path) = &args.csv {
         std::fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -72,34 +72,34 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One run: `ranks` ranks from nothing to linked and back.
-fn wire_up(ranks: u32, timeout: Duration) -> Result<WireRow> {
-    let each = part::ranks_per_process(ranks)?;
-    let meeting = Rendezvous::start(Some(ranks))?;
-    let id = meeting.unique_id().to_string();
-    let mut parts = (0..ranks)
+/// Measures one run: `ranks` ranks connect to each other and leave again.
+fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
+    let each = ranks::ranks_per_process(ranks)?;
+    let rendezvous = Rendezvous::start(Some(ranks))?;
+    let id = rendezvous.unique_id().to_text();
+    let mut processes = (0..ranks)
         .step_by(each as usize)
-        .map(|first| Process::start(first, each.min(ranks - first), ranks, &id, timeout))
+        .map(|first| Process::start(first, each.min(ranks - first), ranks, id.expose(), timeout))
         .collect::<Result<Vec<_>>>()?;
-    for process in &mut parts {
+    for process in &mut processes {
         let line = process.line()?;
         if line != "ready" {
-            bail!("a process of ranks said {line:?}");
+            bail!("a process of ranks printed {line:?} instead of \"ready\"");
         }
     }
     let (since, cpu) = (Instant::now(), children_cpu());
-    parts.iter_mut().try_for_each(Process::go)?;
+    processes.iter_mut().try_for_each(Process::go)?;
     let mut samples: Vec<Sample> = Vec::with_capacity(ranks as usize);
-    for process in &mut parts {
+    for process in &mut processes {
         samples.extend(serde_json::from_str::<Vec<Sample>>(&process.line()?)?);
     }
     let total = since.elapsed();
-    let processes = parts.len();
-    parts.into_iter().try_for_each(Process::end)?;
-    Ok(WireRow::new(ranks, processes, total, children_cpu().saturating_sub(cpu), &samples))
+    let count = processes.len();
+    processes.into_iter().try_for_each(Process::end)?;
+    Ok(Row::new(ranks, count, total, children_cpu().saturating_sub(cpu), &samples))
 }
 
-/// What the processors have done for children that have ended.
+/// CPU time of all children that have exited.
 fn children_cpu() -> Duration {
     // SAFETY: rusage is plain data, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -111,7 +111,7 @@ fn children_cpu() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Some of the ranks. Killed when dropped.
+/// A process with some of the ranks. Dropping it kills the process.
 struct Process {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -124,7 +124,7 @@ impl Process {
             .args(["--timeout", &timeout.as_secs().to_string()])
             .args(["--part", &first.to_string(), &count.to_string()])
             .env("AQUEDUCT_UNIQUE_ID", id)
-            // A thousand ranks on a few cores are slow to give a sign of life, and nobody is to be taken for dead.
+            // With a thousand ranks on a few cores heartbeats are late, and no rank may be declared lost for that.
             .env("AQUEDUCT_PEER_TIMEOUT", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -134,12 +134,12 @@ impl Process {
         Ok(Self { child, output: BufReader::new(output) })
     }
 
-    /// The next line it says. Its own deadline ends it if its ranks do not come to anything.
+    /// Reads the next line of the process's output. The process has a deadline of its own, so this ends.
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         if line.is_empty() {
-            bail!("a process of ranks failed; what it said is above");
+            bail!("a process of ranks failed; its error is above");
         }
         Ok(line.trim_end().to_owned())
     }
@@ -160,7 +160,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail when it has ended and been waited for, as it should be.
+        // Both fail if the process has already been waited for, which is the normal case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

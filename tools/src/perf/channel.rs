@@ -1,8 +1,9 @@
-//! `aqueduct perf put|get|ll8|ll16|ll128|signal`: a memory channel between the ranks of each pair (0 and 1, 2 and 3, ...).
+//! `aqueduct perf put|get|ll8|ll16|ll128|signal`: a memory channel between the ranks of each pair (0 and 1, 2 and 3,
+//! ...).
 //!
-//! `put` and `get` move one way, from the even rank to the odd one, and stand beside the copy engine in the same run.
-//! Latencies are measured on the device: one message bounces inside one kernel, and a row quotes one way. `ll16` stands
-//! beside the same loop without the abort check and the library around it.
+//! `put` and `get` move data from the even rank to the odd one and are compared with the copy engine in the same run.
+//! Latencies are measured on the device: a message bounces inside one kernel, and a row is half a round trip. `ll16` is
+//! compared with the same loop without the abort check and without the library.
 
 use std::sync::Arc;
 
@@ -12,12 +13,12 @@ use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
-use super::hop::{Hop, HopKernel};
+use super::ping_pong::{LatencyKernel, PingPong};
 use super::report::{Measured, Row, measured};
 use super::timing;
 use crate::job::Rank;
 
-/// What a pair of ranks needs, allocated once.
+/// Buffers and channel of a pair of ranks, allocated once.
 pub(super) struct Bench<'a> {
     rank: &'a Rank,
     args: &'a Args,
@@ -25,11 +26,11 @@ pub(super) struct Bench<'a> {
     stream: Stream,
     channel: MemoryChannel,
     connection: Connection,
-    /// Mine: source of puts and packets, target of gets and unpacked data.
+    /// This rank's buffer: source of puts and packets, target of gets and unpacked data.
     local: Arc<GpuBuffer>,
     local_memory: RegisteredMemory,
     remote_memory: RegisteredMemory,
-    hop: Option<Hop>,
+    hop: Option<PingPong>,
     iteration: u32,
 }
 
@@ -51,7 +52,7 @@ impl<'a> Bench<'a> {
         let format = packet_format(operation);
         let peer = rank.bootstrap.rank() ^ 1;
         let comm = &rank.comm;
-        // Twice the size: a hop sends the first half and receives into the second.
+        // Twice the size: a rank sends from the first half and receives into the second.
         let local = Arc::new(GpuBuffer::new(&rank.context, 2 * most)?);
         let packets = match format.map(|f| f.packet_bytes(most)) {
             Some(Some(bytes)) => Some(Arc::new(GpuBuffer::new(&rank.context, bytes)?)),
@@ -71,8 +72,15 @@ impl<'a> Bench<'a> {
         comm.setup(rank.deadline())?;
         let channel =
             MemoryChannel::new(&semaphore.get()?, &target.get()?, &local_memory, packet_memory.as_ref())?;
+        if let Some(format) = format.filter(|&format| !channel.carries(format)) {
+            bail!(
+                "nothing says that NVLink joins the devices of ranks {} and {peer}, and {format} needs lines of 128 bytes \
+                 that stay whole: use `aqueduct perf ll16`",
+                comm.rank()
+            );
+        }
         let hop = match kernel_of(operation) {
-            Some(kernel) => Some(Hop::new(rank, kernel)?),
+            Some(kernel) => Some(PingPong::new(rank, kernel)?),
             None => None,
         };
         Ok(Self {
@@ -90,7 +98,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Checks and measures one size: a row of ours, and one of the peer it stands beside.
+    /// Checks and measures one size. Returns our row and, where there is one, the row it is compared with.
     pub(super) fn rows(&mut self, size: u64) -> Result<Vec<Row>> {
         let bytes = self.rounded(size)?;
         match self.operation {
@@ -99,7 +107,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The size as the operation can carry it.
+    /// `size` rounded up to what the operation can carry.
     fn rounded(&self, size: u64) -> Result<usize> {
         let grain = packet_format(self.operation).map_or(1, PacketFormat::granularity);
         Ok(usize::try_from(size)?.next_multiple_of(grain))
@@ -136,7 +144,7 @@ impl<'a> Bench<'a> {
         Ok(vec![self.row(bytes, "hb", ours), self.row(bytes, "copy-eng", peer)])
     }
 
-    /// One copy of fresh data, compared at its target.
+    /// Copies fresh data once and compares it at its target. Returns the number of wrong bytes.
     fn check_copy(&mut self, bytes: usize, put: bool) -> Result<u64> {
         self.iteration += 1;
         let deadline = self.rank.deadline();
@@ -225,12 +233,12 @@ fn packet_format(operation: Operation) -> Option<PacketFormat> {
     }
 }
 
-fn kernel_of(operation: Operation) -> Option<HopKernel> {
+fn kernel_of(operation: Operation) -> Option<LatencyKernel> {
     match operation {
-        Operation::Ll8 => Some(HopKernel::Ll8),
-        Operation::Ll16 => Some(HopKernel::Ll16),
-        Operation::Ll128 => Some(HopKernel::Ll128),
-        Operation::Signal => Some(HopKernel::Signal),
+        Operation::Ll8 => Some(LatencyKernel::Ll8),
+        Operation::Ll16 => Some(LatencyKernel::Ll16),
+        Operation::Ll128 => Some(LatencyKernel::Ll128),
+        Operation::Signal => Some(LatencyKernel::Signal),
         _ => None,
     }
 }
@@ -239,7 +247,7 @@ pub(super) fn different(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
-/// Bytes that depend on rank, place and iteration; 251 is prime, so shifted data is wrong.
+/// Bytes that depend on rank, offset and iteration. The period 251 is prime, so shifted data is wrong.
 pub(super) fn paint(bytes: usize, rank: u32, iteration: u32) -> Vec<u8> {
     (0..bytes).map(|i| ((i * 7 + rank as usize * 31 + iteration as usize * 13) % 251) as u8).collect()
 }

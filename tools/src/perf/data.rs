@@ -1,10 +1,10 @@
-//! Data that shows every mistake: each element depends on rank, index and iteration, so a stale, swapped or missing
+//! Test data. Each element depends on rank, index and iteration, so a stale, swapped or missing
 //! element is wrong. The expected result is computed here, independently of the kernels, and compared bit by bit.
 
 use aqueduct::collective::{ElementType, ReduceOp};
 use half::{bf16, f16};
 
-/// Thirty-two well-mixed bits of (rank, iteration, index).
+/// A 32-bit hash of (rank, iteration, index).
 fn mix(rank: u32, iteration: u32, index: u64) -> u32 {
     let mut h = (index as u32) ^ ((index >> 32) as u32).wrapping_mul(0x9E37_79B1);
     h ^= rank.wrapping_mul(0x85EB_CA6B).wrapping_add(iteration.wrapping_mul(0xC2B2_AE35));
@@ -13,21 +13,21 @@ fn mix(rank: u32, iteration: u32, index: u64) -> u32 {
     h ^ (h >> 16)
 }
 
-/// A number in -8 .. 8 with a fraction that does not survive careless rounding.
+/// A number in -8 .. 8 whose fraction shows wrong rounding.
 fn real(rank: u32, iteration: u32, index: u64) -> f32 {
     (mix(rank, iteration, index) >> 8) as f32 / (1u32 << 20) as f32 - 8.0
 }
 
-/// An element type as bytes.
+/// How elements of a type are made, reduced and stored as bytes.
 trait Element: Copy {
     const SIZE: usize;
     fn make(rank: u32, iteration: u32, index: u64) -> Self;
     fn store(self, to: &mut [u8]);
-    /// The reduction of all ranks' elements, in rank order.
+    /// Reduces the elements of all ranks, in rank order.
     fn reduce(op: ReduceOp, ranks: u32, iteration: u32, index: u64) -> Self;
 }
 
-/// Folds `f32` values in rank order, as the kernels do for every real type.
+/// Reduces `f32` values in rank order, as the kernels do for every real type.
 fn fold(op: ReduceOp, values: impl Iterator<Item = f32>) -> f32 {
     let step = match op {
         ReduceOp::Min => f32::min,
@@ -82,7 +82,7 @@ impl Element for i32 {
     }
 }
 
-/// What one call of one size is made of.
+/// Parameters of one all-reduce call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) ty: ElementType,
@@ -103,7 +103,7 @@ impl Call {
         }
     }
 
-    /// How many elements of `seen` differ from the reduction of all ranks' inputs, in any bit.
+    /// Number of elements of `seen` that differ in any bit from the reduction of all ranks' inputs.
     pub(crate) fn wrong(&self, seen: &[u8]) -> u64 {
         match self.ty {
             ElementType::F16 => differ::<f16>(self, seen),
@@ -130,7 +130,7 @@ fn differ<T: Element>(call: &Call, seen: &[u8]) -> u64 {
         T::reduce(call.op, call.ranks, call.iteration, i as u64).store(expected);
         wrong += u64::from(*element != *expected);
     }
-    // A buffer of another length is wrong in every element it lacks.
+    // Every element that a short buffer lacks counts as wrong.
     wrong + (call.count as u64).abs_diff((seen.len() / T::SIZE) as u64)
 }
 

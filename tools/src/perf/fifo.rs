@@ -1,9 +1,11 @@
-//! `aqueduct perf fifo`: triggers per second from the threads of a GPU to one thread of the host, which handles each.
+//! `aqueduct perf fifo`: triggers per second from threads of a GPU to one host thread that handles each of them.
 //!
-//! Ours is a [`Proxy`] whose handler checks every trigger. It stands beside a bare loop of the same pushes in the same run.
+//! Our figure is for a [`Proxy`] whose handler checks every trigger. The bare figure, from the same run, is for a
+//! minimal loop that takes out the same pushes.
 
 mod bare;
 mod checker;
+mod launch;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,14 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
-use aqueduct::gpu::{BufferOptions, Event, Function, GpuBuffer, HandlePolicy, LaunchConfig, Stream, arg};
+use aqueduct::gpu::{Event, Function, GpuBuffer, Stream, arg};
 use aqueduct::proxy::{Fifo, Idle, Proxy, ProxyConfig};
 
 use super::args;
-use super::versus::{Line, Unit, Versus};
+use super::comparison::{Comparison, Row, Unit};
 use crate::job::Rank;
 use bare::Bare;
 use checker::Checker;
+use launch::{BLOCK, Clock, Pushes, given_up, zeroed};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,10 +35,10 @@ pub(crate) struct Args {
     /// Triggers of one measurement over all threads; 200,000 for each thread, at most 2,000,000, unless given
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     triggers: Option<u64>,
-    /// Measurements of each, in turns
+    /// Measurements of each side, taken alternately
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The proxy never gives way to other threads
+    /// Let the proxy spin without ever yielding its core
     #[arg(long)]
     spin: bool,
     #[command(flatten)]
@@ -46,12 +49,12 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
     for &threads in &args.threads {
         if threads > BLOCK && !threads.is_multiple_of(BLOCK) {
             bail!(
-                "--threads {threads}: above {BLOCK} threads make whole blocks of {BLOCK}, so use a multiple of it"
+                "--threads {threads}: more than {BLOCK} threads run in blocks of {BLOCK}, so use a multiple of {BLOCK}"
             );
         }
     }
     let rank = Rank::join()?;
-    let mut header = super::header(&rank, "fifo")?;
+    let mut header = super::output::header(&rank, "fifo")?;
     header.push(format!(
         "fifo size {} triggers {} rounds {} idle {:?}",
         args.fifo_size,
@@ -59,23 +62,19 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         args.rounds,
         args.idle(),
     ));
-    header
-        .push("rate: triggers per second while the host takes out every one; the slowest rank's".to_owned());
-    let report = Versus::new("fifo", header, "threads", Unit::Rate);
-    super::present(&rank, report, &args.files, |keep| {
-        args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.line()?))
+    header.push("rate: triggers per second with the host handling each; of the slowest rank".to_owned());
+    let report = Comparison::new("fifo", header, "threads", Unit::Rate);
+    super::output::present(&rank, report, &args.files, |keep| {
+        args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.row()?))
     })
 }
-
-/// Threads of a block, if there are so many.
-const BLOCK: u32 = 1024;
 
 impl Args {
     fn idle(&self) -> Idle {
         if self.spin { Idle::Spin } else { Idle::default() }
     }
 
-    /// Of each thread.
+    /// Triggers per thread.
     fn count(&self, threads: u32, software: bool) -> u32 {
         let default = if software { 2000 } else { (200_000 * u64::from(threads)).min(2_000_000) };
         let each = self.triggers.unwrap_or(default) / u64::from(threads);
@@ -83,56 +82,20 @@ impl Args {
     }
 }
 
-/// What one number of threads needs.
+/// Proxy, kernel and bare loop for one number of threads.
 struct Bench<'a> {
     rank: &'a Rank,
     rounds: u32,
     clock: Clock,
     function: Function,
     proxy: Proxy,
-    /// What the handler found wrong.
+    /// Wrong triggers that the handler has seen.
     wrong: Arc<AtomicU64>,
     status: Arc<GpuBuffer>,
     bare: Bare,
     pushes: Pushes,
-    /// Triggers that the proxy should have handled.
+    /// Triggers pushed so far, which the proxy should have handled.
     handled: u64,
-}
-
-/// One launch.
-#[derive(Clone, Copy, Debug)]
-struct Pushes {
-    threads: u32,
-    /// Of each thread.
-    count: u32,
-}
-
-impl Pushes {
-    fn total(self) -> u64 {
-        u64::from(self.threads) * u64::from(self.count)
-    }
-
-    fn config(self) -> LaunchConfig {
-        LaunchConfig::linear(self.threads.div_ceil(BLOCK), self.threads.min(BLOCK))
-    }
-}
-
-/// Times launches on the device.
-struct Clock {
-    stream: Stream,
-    start: Event,
-    end: Event,
-}
-
-impl Clock {
-    /// Microseconds of what `launch` enqueues.
-    fn time(&self, rank: &Rank, launch: impl FnOnce(&Stream) -> aqueduct::Result<()>) -> Result<f64> {
-        self.start.record(&self.stream)?;
-        launch(&self.stream)?;
-        self.end.record(&self.stream)?;
-        self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
-    }
 }
 
 impl<'a> Bench<'a> {
@@ -166,10 +129,10 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn line(mut self) -> Result<Line> {
+    fn row(mut self) -> Result<Row> {
         let total = self.pushes.total() as f64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Turn by turn: what disturbs one disturbs the other. The first is the warm-up.
+        // Alternate, so that other load on the machine affects both alike. The first round is the warm-up.
         for round in 0..=self.rounds {
             self.rank.barrier()?;
             let mine = self.ours()?;
@@ -184,10 +147,10 @@ impl<'a> Bench<'a> {
         self.proxy.stop(self.rank.deadline())?;
         let extra = self.proxy.counters().triggers.abs_diff(self.handled);
         let wrong = self.rank.sum(self.wrong.load(Ordering::Relaxed) + extra)?;
-        Ok(Unit::Rate.line(u64::from(self.pushes.threads), &ours, &bare, wrong))
+        Ok(Unit::Rate.row(u64::from(self.pushes.threads), &ours, &bare, wrong))
     }
 
-    /// Microseconds of one launch; returns when all of its triggers have been handled.
+    /// Time of one launch in microseconds. Returns after the proxy has handled all of its triggers.
     fn ours(&mut self) -> Result<f64> {
         let (fifo, cells, status) = (self.proxy.fifo(), 0u64, self.status.ptr());
         let time = self.clock.time(self.rank, |stream| {
@@ -198,7 +161,7 @@ impl<'a> Bench<'a> {
             stream.retain_all(self.proxy.keep_alive())?;
             stream.retain(self.status.clone())
         })?;
-        left(self.rank, &self.status, "pushes")?;
+        given_up(self.rank, &self.status, "pushes")?;
         self.handled += self.pushes.total();
         let deadline = self.rank.deadline();
         while self.proxy.counters().triggers < self.handled {
@@ -207,22 +170,5 @@ impl<'a> Bench<'a> {
             std::thread::yield_now();
         }
         Ok(time)
-    }
-}
-
-/// Device memory that no other process sees.
-fn zeroed(rank: &Rank, len: usize) -> Result<Arc<GpuBuffer>> {
-    let options = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-    Ok(Arc::new(GpuBuffer::with_options(&rank.context, len, options)?))
-}
-
-/// Fails if a kernel has left early, by the code in the first four bytes of `status`.
-fn left(rank: &Rank, status: &GpuBuffer, what: &str) -> Result<()> {
-    let mut code = [0u32];
-    status.download(0, &mut code, rank.deadline())?;
-    rank.comm.check()?;
-    match code {
-        [0] => Ok(()),
-        [code] => bail!("{what} were given up with code {code}"),
     }
 }

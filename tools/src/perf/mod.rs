@@ -1,33 +1,32 @@
-//! `aqueduct perf`: one operation over all ranks of the job, checked and timed.
+//! `aqueduct perf`: measures and checks one operation over all ranks of the job.
 
 mod all_reduce;
 mod args;
-mod beside;
 mod bootstrap;
 mod channel;
+mod comparison;
 pub(crate) mod data;
 mod fifo;
-mod hop;
+mod host_thread;
+mod output;
+mod ping_pong;
 mod port;
 mod report;
 mod startup;
 mod timing;
-mod versus;
 mod write;
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 pub(crate) use args::Args;
 
 use crate::job::Rank;
-use args::{Files, Operation};
-use report::{Report, Table};
+use args::Operation;
+use output::{header, present};
+use report::Report;
 
-/// `aqueduct perf`: an operation, or one of the measurements with options of their own.
+/// `aqueduct perf`: an operation, or a measurement with options of its own.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Command {
@@ -39,21 +38,22 @@ pub(crate) struct Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum Special {
-    /// How long N ranks without devices take to find each other, by phase
+    /// Time that N ranks without devices need to connect to each other, by phase
     Bootstrap(bootstrap::Args),
-    /// How long this job takes from nothing to its first finished all-reduce, by phase
+    /// Time from the start of this job to the end of its first all-reduce, by phase
     Startup(startup::Args),
-    /// Writes of a connection, a window of them at a time: bandwidth
+    /// Bandwidth of a connection: windows of writes
     Write(write::Args),
-    /// A write and a signal of a connection until the peer's host has waited for it: latency one way
+    /// Latency of a connection, one way: a write and a signal until the peer's host has seen the signal
     WriteLat(write::Args),
-    /// A write of a connection until it is known to have arrived
+    /// Latency of a connection's flush: a write until it is known to have arrived
     Flush(write::Args),
-    /// Triggers per second from the threads of a GPU to a proxy that handles each, beside a bare loop
+    /// Triggers per second from threads of a GPU to a proxy that handles each, compared with a bare loop
     Fifo(fifo::Args),
-    /// Puts of a port channel, windows of them or one hop at a time: bandwidth, beside the copy engine
+    /// Bandwidth of a port channel: windows of puts, compared with the copy engine
     PortPut(port::PutArgs),
-    /// A put and a signal of a port channel until the peer's kernel has waited for it, and a signal alone: latency one way
+    /// Latency of a port channel, one way: a put and a signal, or a signal alone, until the peer's kernel has seen the
+    /// signal
     PortLat(port::LatencyArgs),
 }
 
@@ -102,44 +102,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Prints the table of what `measure` finds, row by row, and writes the files; the exit code says whether all was right.
-fn present<T: Table>(
-    rank: &Rank,
-    mut report: T,
-    files: &Files,
-    measure: impl FnOnce(&mut dyn FnMut(T::Row) -> Result<()>) -> Result<()>,
-) -> Result<ExitCode> {
-    let taken = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
-    let table = rank.is_root() && !taken(&files.json) && !taken(&files.csv);
-    let mut out = std::io::stdout();
-    if table {
-        report.print_head(&mut out)?;
-    }
-    measure(&mut |row| {
-        if table {
-            report.print_row(&row, &mut out)?;
-        }
-        report.push(row);
-        Ok(())
-    })?;
-    // A kernel that had to give up leaves its stream idle, as one that is done does.
-    rank.comm.check()?;
-    rank.barrier()?;
-    if rank.is_root() {
-        if let Some(path) = &files.json {
-            write_json(&report, path)?;
-        }
-        if let Some(path) = &files.csv {
-            write_text(&report.csv(), path)?;
-        }
-        if table {
-            report.print_verdict(&mut std::io::stdout())?;
-        }
-    }
-    Ok(if report.wrong().unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Sizes without `-b` and `-e`: what fits the operation, and on the software device into a minute.
+/// The default smallest and largest size in bytes: what fits the operation and, on the software device, runs in a
+/// minute.
 fn default_range(operation: Operation, software: bool) -> (u64, u64) {
     match (operation, software) {
         (Operation::Signal, _) => (8, 8),
@@ -147,44 +111,4 @@ fn default_range(operation: Operation, software: bool) -> (u64, u64) {
         (_, true) => (8, 16 << 20),
         (_, false) => (8, 256 << 20),
     }
-}
-
-fn header(rank: &Rank, name: &str) -> Result<Vec<String>> {
-    let driver = rank.context.driver();
-    let device = rank.context.device();
-    let mut lines = Vec::new();
-    if driver.is_software() {
-        lines.push("software device: times say nothing about GPUs".to_owned());
-    }
-    lines.push(format!("aqueduct {} perf {name}", env!("CARGO_PKG_VERSION")));
-    let (major, minor) = driver.version();
-    lines.push(format!("driver {}, CUDA {major}.{minor}: {}", driver.provenance(), driver.reason()));
-    let mine = format!(
-        "rank {:>3} pid {:>7} on {} device {} [{}] {}",
-        rank.bootstrap.rank(),
-        std::process::id(),
-        aqueduct::logging::host_name(),
-        device.ordinal(),
-        device.pci_bus_id()?,
-        device.name()?
-    );
-    for line in rank.bootstrap.all_gather(mine.as_bytes(), rank.deadline())? {
-        lines.push(String::from_utf8_lossy(&line).into_owned());
-    }
-    Ok(lines)
-}
-
-fn write_json(report: &impl serde::Serialize, path: &Path) -> Result<()> {
-    write_text(&serde_json::to_string_pretty(report)?, path)
-}
-
-fn write_text(text: &str, path: &Path) -> Result<()> {
-    let text = text.trim_end();
-    if path == Path::new("-") {
-        writeln!(std::io::stdout(), "{text}")?;
-        return Ok(());
-    }
-    File::create(path)
-        .and_then(|mut file| writeln!(file, "{text}"))
-        .with_context(|| format!("cannot write {}", path.display()))
 }

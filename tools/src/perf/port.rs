@@ -1,13 +1,14 @@
 //! `aqueduct perf port-put|port-lat`: a port channel between the ranks of each pair (0 and 1, 2 and 3, ...), driven by
 //! kernels, over any transport.
 //!
-//! `port-lat` bounces a put with a signal behind it between two kernels and quotes one way; size 0 is a signal alone.
-//! `port-put` pushes windows of puts from the even rank to the odd one; a window of one is a hop as in `port-lat`.
-//! CudaIpc stands beside bare loops in the same run: a word, a host thread and the driver's copies, and the copy engine.
+//! `port-lat` bounces a put and a signal between two kernels and reports half a round trip; size 0 is a signal alone.
+//! `port-put` pushes windows of puts from the even rank to the odd one. A window of one is measured as in `port-lat`.
+//! Over CudaIpc the same run also measures bare loops: `port-lat` is compared with a host thread that polls a word and
+//! calls the driver, `port-put` with the copy engine.
 
 mod bare;
 mod end;
-mod hop;
+mod ping_pong;
 mod windows;
 
 use std::process::ExitCode;
@@ -17,25 +18,25 @@ use aqueduct::comm::Transport;
 use aqueduct::proxy::Idle;
 
 use super::args;
-use super::versus::{Line, Unit, Versus};
+use super::comparison::{Comparison, Row, Unit};
 use crate::job::Rank;
 use bare::{CopyEngine, Relay};
 use end::End;
-use hop::Hop;
+use ping_pong::{PingPong, WORD};
 use windows::{Shape, Windows};
 
-/// What both have.
+/// Options of both commands.
 #[derive(Clone, Debug, clap::Args)]
 struct Common {
-    /// The way: CudaIpc, Ethernet, Ib0, Ib1, ...
+    /// Transport: CudaIpc, Ethernet, Ib0, Ib1, ...
     #[arg(short = 't', long)]
     transport: Transport,
     #[command(flatten)]
     sweep: args::Sweep,
-    /// Measurements of each size, in turns with the bare loop
+    /// Measurements of each size, alternating with the bare loop
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The proxies never give way to other threads
+    /// Let the proxies spin without ever yielding their cores
     #[arg(long)]
     spin: bool,
     #[command(flatten)]
@@ -46,7 +47,7 @@ struct Common {
 pub(crate) struct LatencyArgs {
     #[command(flatten)]
     common: Common,
-    /// The bare loop takes a position and fences before it writes its word, as every push to a FIFO has to
+    /// Let the bare loop take a position and fence before it writes its word, as every push to a FIFO must
     #[arg(long)]
     fenced: bool,
     /// Round trips of one measurement
@@ -58,11 +59,12 @@ pub(crate) struct LatencyArgs {
 pub(crate) struct PutArgs {
     #[command(flatten)]
     common: Common,
-    /// Puts of a window, which ends with a signal and a flush; 1 measures a hop instead: a put, a signal and a wait
+    /// Puts per window, which ends with a signal and a flush; with 1, round trips of a put and a signal are measured
+    /// instead
     #[arg(short = 'W', short_alias = 'w', long, default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
-    /// Windows, or round trips of a hop, of one measurement
+    /// Windows, or round trips, of one measurement
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: Option<u32>,
 }
@@ -72,7 +74,7 @@ impl Common {
         if self.spin { Idle::Spin } else { Idle::default() }
     }
 
-    /// The sizes to measure, in whole words, or those between `min` and `max`.
+    /// The sizes to measure in bytes, rounded up to whole words. `min` and `max` are the defaults.
     fn sizes(&self, min: u64, max: u64) -> Result<Vec<usize>> {
         let (min, max) = self.sweep.bounds(min, max)?;
         let words = |size: u64| Ok(usize::try_from(size)?.next_multiple_of(WORD));
@@ -81,9 +83,9 @@ impl Common {
         Ok(sizes)
     }
 
-    /// What the head of a table says: the settings, what figures mean, and of what bare way, if there is one.
+    /// The lines above the table: settings, the meaning of our figures and, if there is a bare loop, of the bare ones.
     fn header(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Vec<String>> {
-        let mut header = super::header(rank, name)?;
+        let mut header = super::output::header(rank, name)?;
         let Self { transport, rounds, .. } = self;
         header.push(format!("transport {transport} {settings} rounds {rounds} idle {:?}", self.idle()));
         header.push(format!("ours: {ours}"));
@@ -93,40 +95,37 @@ impl Common {
         Ok(header)
     }
 
-    /// Only what memory of the peer is mapped for has a bare way.
+    /// Whether there is a bare loop. It needs the peer's memory mapped here.
     fn has_bare(&self) -> bool {
         self.transport == Transport::CudaIpc
     }
 }
-
-/// Sizes are multiples of this: a hop is checked by its first and last word.
-const WORD: usize = 8;
 
 pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     const NAME: &str = "port-lat";
     let common = &args.common;
     let rank = pairs(NAME)?;
     let mut sizes = common.sizes(8, 64 << 10)?;
-    // The signal alone is always there.
+    // Size 0, a signal alone, is always measured.
     sizes.retain(|&size| size > 0);
     sizes.insert(0, 0);
     let most = sizes.iter().copied().max().unwrap_or(0);
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
-    let mut hop = Hop::new(&rank)?;
+    let mut hop = PingPong::new(&rank)?;
     let mut relay = if common.has_bare() { Some(Relay::new(&rank, args.fenced)?) } else { None };
     let header = common.header(
         &rank,
         NAME,
         &format!("round trips {}", auto(args.iterations)),
-        "put and signal until the peer's kernel has waited, half a round trip; 0 B: a signal alone",
+        "put and signal until the peer's kernel has seen the signal, half a round trip; 0 B: a signal alone",
         if args.fenced {
-            "a position, a fence, a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls"
+            "kernel takes a position, fences and writes a word; host calls cuMemcpyAsync and cuStreamWriteValue64; kernel polls"
         } else {
-            "a word to the host, cuMemcpyAsync and cuStreamWriteValue64, a kernel that polls"
+            "kernel writes a word; host calls cuMemcpyAsync and cuStreamWriteValue64; kernel polls"
         },
     )?;
-    let report = Versus::new(NAME, header, "bytes", Unit::Microseconds);
-    let code = super::present(&rank, report, &common.files, |keep| {
+    let report = Comparison::new(NAME, header, "bytes", Unit::Microseconds);
+    let code = super::output::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
             let wrong = hop.check(&rank, &end, bytes)?;
@@ -137,7 +136,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
                 relay.as_mut().map(|relay| |rank: &Rank| relay.run(rank, &end, bytes, iterations)),
             )?;
             let wrong = rank.sum(wrong)?;
-            keep(Unit::Microseconds.line(bytes as u64, &ours, &bare, wrong))
+            keep(Unit::Microseconds.row(bytes as u64, &ours, &bare, wrong))
         })
     })?;
     end.finish(&rank)?;
@@ -160,7 +159,7 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     if sizes.is_empty() {
         bail!("nothing to put: --max-bytes is 0");
     }
-    // What takes milliseconds, over a network a second.
+    // Enough round trips for milliseconds, or for about a second over a network.
     let moved = if software {
         1
     } else if fast {
@@ -183,10 +182,10 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         },
         "as many cuMemcpyAsync between the same addresses",
     )?;
-    let report = Versus::new(NAME, header, "bytes", Unit::Bandwidth);
-    let mut hop = Hop::new(&rank)?;
+    let report = Comparison::new(NAME, header, "bytes", Unit::Bandwidth);
+    let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;
-    let code = super::present(&rank, report, &common.files, |keep| {
+    let code = super::output::present(&rank, report, &common.files, |keep| {
         sizes.iter().try_for_each(|&bytes| {
             let shape = shape(bytes);
             keep(put_line(&rank, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
@@ -200,11 +199,11 @@ fn put_line(
     rank: &Rank,
     common: &Common,
     end: &End,
-    hop: &mut Hop,
+    hop: &mut PingPong,
     windows: &Windows,
     engine: Option<&CopyEngine>,
     shape: Shape,
-) -> Result<Line> {
+) -> Result<Row> {
     let bytes = shape.bytes;
     let bare = engine.map(|engine| move |rank: &Rank| engine.run(rank, end, shape));
     let ((ours, bare), wrong) = if shape.window == 1 {
@@ -216,11 +215,12 @@ fn put_line(
     };
     let wrong = rank.sum(wrong)?;
     let rates = |times: Vec<f64>| times.into_iter().map(|time| bytes as f64 / time / 1e3).collect::<Vec<_>>();
-    Ok(Unit::Bandwidth.line(bytes as u64, &rates(ours), &rates(bare), wrong))
+    Ok(Unit::Bandwidth.row(bytes as u64, &rates(ours), &rates(bare), wrong))
 }
 
-/// Figures of `rounds` measurements of `ours` and, if there is one, of `bare`, each the largest over the ranks. Turn by turn, so
-/// that what disturbs one disturbs the other; the first of each is the warm-up.
+/// Runs `ours` and `bare`, if there is one, `rounds` times each and returns their times, each the maximum over the
+/// ranks. Alternates between them, so that other load on the machine affects both alike. The first of each is the
+/// warm-up.
 fn in_turns(
     rank: &Rank,
     rounds: u32,
@@ -247,12 +247,12 @@ fn in_turns(
     Ok((mine, theirs))
 }
 
-/// A number that may be left to us, for people.
+/// An optional number as text: `auto` if it was not given.
 fn auto(number: Option<u32>) -> String {
     number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
 }
 
-/// A job whose ranks make pairs.
+/// Joins the job and checks that its ranks form pairs.
 fn pairs(name: &str) -> Result<Rank> {
     let rank = Rank::join()?;
     if !rank.bootstrap.size().is_multiple_of(2) {

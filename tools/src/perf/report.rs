@@ -1,11 +1,11 @@
-//! What `aqueduct perf` prints: `#` lines with every parameter, then the columns of nccl-tests with the correctness
-//! column in the same line, then the verdict. The same data as JSON on request.
+//! The table of `aqueduct perf`: `#` lines with every parameter, then the columns of nccl-tests with the number of
+//! wrong values in each row, then the verdict. The same data can be written as JSON and CSV.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-/// A report that grows row by row.
+/// A table that is printed row by row.
 pub(crate) trait Table: Serialize {
     type Row;
 
@@ -14,9 +14,9 @@ pub(crate) trait Table: Serialize {
     fn print_head(&self, out: &mut impl Write) -> std::io::Result<()>;
     /// Prints one row.
     fn print_row(&self, row: &Self::Row, out: &mut impl Write) -> std::io::Result<()>;
-    /// The rows as comma-separated values, with a line of names first; what was not checked is left empty.
+    /// The rows as comma-separated values below a line of names. An unchecked value is empty.
     fn csv(&self) -> String;
-    /// Wrong elements of all rows; `None` when nothing was checked.
+    /// Wrong elements of all rows, or `None` if nothing was checked.
     fn wrong(&self) -> Option<u64>;
     /// Prints the verdict.
     fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()>;
@@ -31,7 +31,7 @@ pub(super) fn write_verdict(wrong: Option<u64>, out: &mut impl Write) -> std::io
     }
 }
 
-/// Times of one way of running one size.
+/// Times of one size, out of place or in place.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Measured {
     /// Median over the timed calls, microseconds.
@@ -40,11 +40,11 @@ pub(crate) struct Measured {
     pub(crate) min_us: f64,
     /// Slowest call, microseconds.
     pub(crate) max_us: f64,
-    /// Bytes of the message over the time, 1e9 bytes per second.
+    /// Bytes of the message divided by the time, in 1e9 bytes per second.
     pub(crate) algbw_gbs: f64,
     /// `algbw` times the factor of the operation (2(n-1)/n for all-reduce, 1 for one-way operations).
     pub(crate) busbw_gbs: f64,
-    /// Wrong elements over all ranks and checked calls; `None` when the check is off.
+    /// Wrong elements over all ranks and checked calls, or `None` if the check is off.
     pub(crate) wrong: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Row {
     pub(crate) count: u64,
     pub(crate) datatype: String,
     pub(crate) redop: String,
-    /// The protocol or algorithm that served this size.
+    /// The protocol or algorithm used for this size.
     pub(crate) algorithm: String,
     pub(crate) out_of_place: Option<Measured>,
     pub(crate) in_place: Option<Measured>,
@@ -144,7 +144,7 @@ impl Table for Report {
 
     fn print_verdict(&self, out: &mut impl Write) -> std::io::Result<()> {
         for pair in self.rows.windows(2) {
-            // A row that stands beside the one above it.
+            // A row that is compared with the one above it.
             let [Row { out_of_place: Some(ours), size, algorithm, .. }, Row { out_of_place: Some(bare), .. }] =
                 pair
             else {
@@ -177,7 +177,7 @@ impl Table for Report {
     }
 }
 
-/// Median, minimum and maximum of per-call times in microseconds; `factor` turns algorithm into bus bandwidth.
+/// Median, minimum and maximum of times per call in microseconds. `factor` is bus bandwidth over algorithm bandwidth.
 pub(crate) fn measured(times_us: &[f64], bytes: u64, factor: f64, wrong: Option<u64>) -> Measured {
     let mut sorted = times_us.to_vec();
     sorted.sort_by(f64::total_cmp);

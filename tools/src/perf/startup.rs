@@ -1,7 +1,8 @@
-//! `aqueduct perf startup`: from nothing to the first finished all-reduce of this job, by phase.
+//! `aqueduct perf startup`: time from the start of this job to the end of its first all-reduce, by phase.
 //!
-//! CUDA's own part, the driver and a context with its first allocation, comes first and is counted apart: it is the same
-//! for every library. All ranks end together, so the one that came last waited for nobody, and its times are quoted.
+//! CUDA's part (loading the driver, the context and its first allocation) comes first and is reported apart: it is the
+//! same for every library. All ranks end together, so the rank that started last did not wait for others: the table has
+//! its times.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let deadline = Deadline::after(timeout);
     let mut marks = vec![Instant::now()];
     let driver = job::driver()?;
-    // Which device is known from the environment; a rank of its own without one is the first.
+    // The launcher's environment says which device; a process without a launcher is rank 0.
     let rank = aqueduct::bootstrap::Launch::from_env()?.map_or(0, |launch| launch.rank);
     let device = Device::new(&driver, job::ordinal(&driver, rank)?)?;
     let context = Context::new(&device)?;
@@ -60,7 +61,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     data.upload(0, &ones, deadline)?;
     marks.push(Instant::now());
 
-    let bootstrap = job::meet()?;
+    let bootstrap = job::connect_bootstrap()?;
     marks.push(Instant::now());
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());
@@ -86,7 +87,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         .map(|bytes| bytes.as_chunks::<8>().0.iter().map(|ms| f64::from_le_bytes(*ms)).collect::<Vec<_>>())
         .min_by(|a, b| total(a).total_cmp(&total(b)))
         .filter(|times| times.len() == PHASES.len())
-        .context("a rank answered with another number of phases")?;
+        .context("another rank sent a different number of phases; do all ranks run the same version?")?;
     if comm.rank() == 0 {
         let total_without_cuda_ms = total(&last);
         let phases = PHASES.into_iter().zip(last).map(|(name, ms)| Phase { name, ms }).collect();
@@ -96,7 +97,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             startup.print(&mut std::io::stdout())?;
         }
         if let Some(path) = &args.json {
-            super::write_json(&startup, path)?;
+            super::output::write_json(&startup, path)?;
         }
     }
     bootstrap.barrier(deadline)?;

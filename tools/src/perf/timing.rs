@@ -1,4 +1,4 @@
-//! How calls are timed: events around batches of calls, or around replays of a graph that holds several.
+//! Timing of calls with events: around batches of calls, or around replays of a graph with several calls.
 
 use anyhow::Result;
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
@@ -6,22 +6,22 @@ use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
 use super::args::Args;
 use crate::job::Rank;
 
-/// Batches whose median is quoted.
+/// Number of batches; the table has their median.
 const BATCHES: u32 = 10;
 
-/// How often a size is run.
+/// How often one size runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     warmup: u32,
     batches: u32,
-    /// Calls, or graph replays, in one batch.
+    /// Calls, or graph replays, per batch.
     per_batch: u32,
-    /// Calls in the graph; 0 for plain launches.
+    /// Calls per graph, 0 for plain launches.
     graph: u32,
 }
 
 impl Plan {
-    /// The user's numbers, or ones that fit the size and the device: large transfers and the software device need
+    /// The user's numbers, or defaults by size and device: large transfers and the software device need
     /// fewer runs for a steady median.
     pub(super) fn choose(args: &Args, bytes: u64, software: bool) -> Self {
         let iterations = args.iterations.unwrap_or(match (software, bytes) {
@@ -36,7 +36,7 @@ impl Plan {
     }
 }
 
-/// Runs `call` on `stream` as planned; the time of one call in microseconds, per batch, each the slowest rank's.
+/// Runs `call` on `stream` as planned. Returns the time per call in microseconds for each batch, of the slowest rank.
 pub(super) fn run(
     rank: &Rank,
     stream: &Stream,
@@ -55,7 +55,7 @@ pub(super) fn run(
     Ok(times)
 }
 
-/// The same for anything that events can be recorded on.
+/// The same for work on anything that can record events.
 pub(super) fn run_on(
     rank: &Rank,
     plan: &Plan,

@@ -1,82 +1,35 @@
-//! `aqueduct perf write|write-lat|flush`: connections, driven by the host, over any transport and kind of memory.
+//! `aqueduct perf write|write-lat|flush`: connections driven by the host, over any transport and kind of memory.
 //!
-//! `write` keeps a window of writes under way and then flushes; CudaIpc stands beside a bare loop of the driver's copies
-//! in the same run. `write-lat` bounces data with a signal behind it between two hosts and quotes one way. `flush` is the
-//! time from a write until it is known to have arrived.
+//! `write` posts a window of writes and then flushes; over CudaIpc it is compared with a bare loop of the driver's
+//! copies in the same run. `write-lat` bounces a write and a signal between two hosts and reports half a round trip.
+//! `flush` is the time from a write until it is known to have arrived.
 
+mod args;
 mod bare;
-mod roads;
+mod connections;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use aqueduct::comm::Transport;
-use clap::ValueEnum;
 
-use super::args;
 use super::report::{Measured, Report, Row, measured};
 use crate::job::Rank;
+pub(super) use args::Args;
+use args::Pattern;
 use bare::Bare;
-use roads::Roads;
+use connections::{Connections, micros};
 
-/// Measurements whose median is quoted.
+/// Number of measurements; the table has their median.
 const BATCHES: u32 = 10;
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Write,
     Latency,
     Flush,
-}
-
-/// Where memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Memory {
-    Host,
-    Device,
-}
-
-/// Who writes to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Pattern {
-    /// From rank 0 to 1, from 2 to 3, ...
-    Pairs,
-    /// From every rank to every other, each beginning with the next
-    AllToAll,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The way: CudaIpc, Ethernet, Ib0, Ib1, ...
-    #[arg(short = 't', long)]
-    pub(super) transport: Transport,
-    /// Memory that is written from
-    #[arg(short = 'm', long, value_enum, default_value = "device")]
-    pub(super) memory: Memory,
-    /// Memory that is written to; the same kind unless given
-    #[arg(long, value_enum)]
-    pub(super) peer_memory: Option<Memory>,
-    /// Writes under way before a flush; enough for 64 MiB, at most 1000, unless given
-    #[arg(short = 'W', long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    window: Option<u32>,
-    /// Connections to each peer, written to in turn
-    #[arg(short = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(super) connections: u32,
-    /// Who writes to whom
-    #[arg(short = 'p', long, value_enum, default_value = "pairs")]
-    pub(super) pattern: Pattern,
-    #[command(flatten)]
-    sweep: args::Sweep,
-    /// Timed windows, bounces or flushes per size
-    #[arg(short = 'n', long)]
-    iterations: Option<u32>,
-    /// Check all data this many times per size (0 turns the check off)
-    #[arg(short = 'c', long, default_value_t = 1)]
-    check: u32,
-    #[command(flatten)]
-    files: args::Files,
 }
 
 pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
@@ -89,7 +42,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         );
     }
     if args.pattern == Pattern::AllToAll && operation != Operation::Write {
-        bail!("perf {name} has no pattern but pairs");
+        bail!("perf {name} supports only the pattern pairs");
     }
     let (min, max) = match (operation, software) {
         (Operation::Write, true) => (4 << 10, 16 << 20),
@@ -104,13 +57,13 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         rank: &rank,
         args,
         operation,
-        roads: Roads::prepare(&rank, args, most)?,
+        connections: Connections::prepare(&rank, args, most)?,
         bare: match (args.transport, operation) {
             (Transport::CudaIpc, Operation::Write) => Some(Bare::new(&rank, args.connections)?),
             _ => None,
         },
     };
-    let mut header = super::header(&rank, &name)?;
+    let mut header = super::output::header(&rank, &name)?;
     header.push(format!(
         "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} iters {} validation {}",
         args.transport,
@@ -124,7 +77,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     ));
     header.push(format!("time: {}", operation.meaning()));
     let report = Report { operation: name, header, rows: Vec::new() };
-    super::present(&rank, report, &args.files, |keep| {
+    super::output::present(&rank, report, &args.files, |keep| {
         sizes
             .iter()
             .try_for_each(|&size| bench.rows(usize::try_from(size)?)?.into_iter().try_for_each(&mut *keep))
@@ -144,39 +97,40 @@ impl Operation {
     fn meaning(self) -> &'static str {
         match self {
             Self::Write => "a window of writes and a flush, per write; all peers of a rank together",
-            Self::Latency => "write and signal until the peer's host has waited for it, half a round trip",
+            Self::Latency => "write and signal until the peer's host has seen the signal, half a round trip",
             Self::Flush => "write and flush",
         }
     }
 }
 
-/// What a run needs, allocated once.
+/// Connections and buffers, made once for all sizes.
 struct Bench<'a> {
     rank: &'a Rank,
     args: &'a Args,
     operation: Operation,
-    roads: Roads,
+    connections: Connections,
     bare: Option<Bare>,
 }
 
 impl Bench<'_> {
-    /// Checks and measures one size: a row of ours, and one of what it stands beside.
+    /// Checks and measures one size. Returns our row and, where there is one, that of the bare loop.
     fn rows(&mut self, bytes: usize) -> Result<Vec<Row>> {
         let mut wrong = None;
         for _ in 0..self.args.check {
-            let mine = self.roads.check(self.rank, bytes)?;
+            let mine = self.connections.check(self.rank, bytes)?;
             wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
         }
         let transport = self.args.transport.to_string();
         match self.operation {
             Operation::Latency => {
                 let times =
-                    self.batches(1000, |bench, count| bench.roads.bounce(bench.rank, bytes, count))?;
+                    self.batches(1000, |bench, count| bench.connections.bounce(bench.rank, bytes, count))?;
                 Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
             }
             Operation::Flush => {
-                let times =
-                    self.batches(1000, |bench, count| bench.roads.write_and_flush(bench.rank, bytes, count))?;
+                let times = self.batches(1000, |bench, count| {
+                    bench.connections.write_and_flush(bench.rank, bytes, count)
+                })?;
                 Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
             }
             Operation::Write => self.bandwidth(bytes, &transport, wrong),
@@ -185,12 +139,12 @@ impl Bench<'_> {
 
     fn bandwidth(&mut self, bytes: usize, transport: &str, wrong: Option<u64>) -> Result<Vec<Row>> {
         let window = self.args.window.unwrap_or_else(|| default_window(bytes));
-        let peers = self.roads.written().max(1) as u64;
+        let peers = self.connections.written().max(1) as u64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Turn by turn: what disturbs one disturbs the other.
+        // Alternate, so that other load on the machine affects both alike.
         for batch in 0..self.args.iterations.unwrap_or(BATCHES).max(1) + 1 {
             let (mine, theirs) = self.once(bytes, window)?;
-            // The first is the warm-up.
+            // The first batch is the warm-up.
             if batch > 0 {
                 ours.push(mine);
                 bare.extend(theirs);
@@ -205,22 +159,22 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Microseconds per write of one window, the slowest rank's; of ours, and of the bare loop.
+    /// Time per write of one window in microseconds, of the slowest rank: ours, and that of the bare loop.
     fn once(&mut self, bytes: usize, window: u32) -> Result<(f64, Option<f64>)> {
-        let (rank, roads) = (self.rank, &self.roads);
+        let (rank, connections) = (self.rank, &self.connections);
         rank.barrier()?;
         let Some(bare) = &self.bare else {
             let start = Instant::now();
-            roads.window(rank, bytes, window)?;
+            connections.window(rank, bytes, window)?;
             return Ok((rank.max(micros(start, window))?, None));
         };
-        let mine = bare.time_connections(rank, roads, bytes, window)?;
+        let mine = bare.time_connections(rank, connections, bytes, window)?;
         let mine = rank.max(mine / f64::from(window))?;
-        let theirs = bare.time_copies(rank, roads, bytes, window)?;
+        let theirs = bare.time_copies(rank, connections, bytes, window)?;
         Ok((mine, Some(rank.max(theirs / f64::from(window))?)))
     }
 
-    /// Microseconds per call in ten measurements, the slowest rank's.
+    /// Time per call in microseconds in each of ten measurements, of the slowest rank.
     fn batches(&mut self, default: u32, run: impl Fn(&Self, u32) -> Result<f64>) -> Result<Vec<f64>> {
         let count = self.args.iterations.unwrap_or(default).div_ceil(BATCHES).max(1);
         run(self, count)?;
@@ -233,14 +187,9 @@ impl Bench<'_> {
     }
 }
 
-/// Writes under way before a flush, unless given: 64 MiB.
+/// Default number of writes before a flush: enough for 64 MiB.
 fn default_window(bytes: usize) -> u32 {
     ((64 << 20) / bytes.max(1)).clamp(1, 1000) as u32
-}
-
-/// Microseconds since `start`, for each of `count`.
-fn micros(start: Instant, count: u32) -> f64 {
-    start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
 }
 
 fn row(bytes: usize, window: u32, algorithm: &str, measured: Measured) -> Row {

@@ -1,4 +1,4 @@
-//! What happens to a kernel that waits for what never comes.
+//! Abort of a kernel that waits for a signal that never comes.
 
 use std::time::{Duration, Instant};
 
@@ -6,54 +6,57 @@ use anyhow::{Context as _, Result};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_ptx::abi::Operation;
 
+use super::check::{Check, Ran};
 use super::copies;
 use super::group::Group;
-use super::stage::{Ran, Stage};
 
-/// How long a kernel may take to leave, and the news to spread.
+/// Longest time for a kernel to leave and for all ranks to learn of the abort.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The round of a group of its own in which every rank but one at most has a partner.
+/// The round of the second group, in which all ranks, or all but one, have a partner.
 const ROUND: u32 = 1;
 
-/// Kernels of a second group wait for signals that nobody sends, and that group is aborted: they leave, the record names
-/// what they waited for, and the first group works on.
-pub(super) fn of_a_second_group(stage: &Stage<'_>) -> Result<Ran> {
-    if stage.size() < 2 {
+/// Lets kernels of a second group wait for signals that no rank sends and aborts that group. The kernels must leave,
+/// the abort record must name what they waited for, and the first group must still work.
+pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
+    if check.size() < 2 {
         return Ok(Ran::not("needs a second rank"));
     }
-    if !stage.group.comm.topology().all_reachable() {
+    if !check.group.comm.topology().all_reachable() {
         return Ok(Ran::not("needs peer access between the devices of all ranks"));
     }
-    let doomed = Group::new(stage.rank, &[ROUND])?;
+    let doomed = Group::new(check.rank, &[ROUND])?;
     for pair in &doomed.pairs {
         pair.data.wait(&pair.stream)?;
     }
-    stage.agree(true)?;
+    check.agree(true)?;
     std::thread::sleep(Duration::from_millis(50));
     for pair in &doomed.pairs {
-        stage.expect(!pair.stream.is_idle()?, "a wait ended although nobody had signalled");
+        check.expect(!pair.stream.is_idle()?, "a wait ended although no rank had signalled");
     }
-    stage.agree(true)?;
+    check.agree(true)?;
 
     let since = Instant::now();
-    if stage.rank.is_root() {
+    if check.rank.is_root() {
         doomed.comm.abort("selftest: on purpose");
     }
     let mut what = "no partner".to_owned();
     for pair in &doomed.pairs {
         let left = pair.stream.synchronize(Deadline::after(PATIENCE));
-        left.with_context(|| format!("a kernel has not left {PATIENCE:?} after the abort"))?;
+        left.with_context(|| format!("a kernel was still running {PATIENCE:?} after the abort"))?;
         match doomed.comm.abort_record() {
             Some(record) => {
                 let right = record.operation == Operation::WAIT && record.peer == Some(pair.peer);
-                stage.expect(
+                check.expect(
                     right,
                     format_args!("the record says `{record}`, not a wait on rank {}", pair.peer),
                 );
-                what = format!("left {:.1} ms after it: {record}", since.elapsed().as_secs_f64() * 1e3);
+                what = format!(
+                    "kernel left {:.1} ms after the abort: {record}",
+                    since.elapsed().as_secs_f64() * 1e3
+                );
             }
-            None => stage.complain("the kernel left no record of what it waited for".to_owned()),
+            None => check.complain("the kernel did not record what it waited for".to_owned()),
         }
     }
     while doomed.comm.check().is_ok() && since.elapsed() < PATIENCE {
@@ -61,15 +64,15 @@ pub(super) fn of_a_second_group(stage: &Stage<'_>) -> Result<Ran> {
     }
     match doomed.comm.check() {
         Err(error) if error.kind() == ErrorKind::Aborted && error.message().contains("on purpose") => {}
-        Err(error) => stage.complain(format!("the group ended with another error: {error}")),
-        Ok(()) => stage.complain(format!("{PATIENCE:?} after the abort this rank has not heard of it")),
+        Err(error) => check.complain(format!("the group ended with another error: {error}")),
+        Ok(()) => check.complain(format!("this rank did not learn of the abort within {PATIENCE:?}")),
     }
-    stage.agree(true)?;
+    check.agree(true)?;
     drop(doomed);
 
-    stage.group.comm.check()?;
-    for pair in &stage.group.pairs {
-        copies::put(stage, pair, 0, (8193, 3, 5))?;
+    check.group.comm.check()?;
+    for pair in &check.group.pairs {
+        copies::put(check, pair, 0, (8193, 3, 5))?;
     }
     Ok(Ran::all(what))
 }

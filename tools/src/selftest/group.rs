@@ -1,4 +1,4 @@
-//! A communicator and, for each pair of ranks, everything that two ranks check together.
+//! A communicator with, for each partner of this rank, the connection, channels and buffers that checks use.
 
 use std::sync::Arc;
 
@@ -9,28 +9,27 @@ use aqueduct::comm::{
 };
 use aqueduct::gpu::{GpuBuffer, Stream};
 
-use super::stage::{Ran, Stage};
 use crate::job::Rank;
 
-/// Bytes of each buffer: more than a turn of the largest copy launch, with room to either side.
+/// Bytes of each buffer: more than one iteration of the largest copy launch, with room on either side.
 pub(super) const LEN: usize = 96 << 10;
 
-/// Where one format's packets begin in the packet buffer: a region has one format for life.
+/// Distance between the packet formats' regions in the packet buffer. A region keeps one format for life.
 pub(super) const PACKET_REGION: usize = 64 << 10;
 
-/// Ranks in pairs, in rounds: every rank has at most one partner in each.
+/// A communicator, and this rank's partners in it.
 pub(super) struct Group {
     pub(super) comm: Communicator,
     pub(super) pairs: Vec<Pair>,
 }
 
-/// This rank's end of what it has with one other rank.
+/// This rank's side of a pair: all it needs for checks with one partner.
 pub(super) struct Pair {
     pub(super) peer: u32,
     pub(super) stream: Stream,
-    /// What both channels read from, or write to on the receiving side.
+    /// Source of both channels' puts, and target of gets and unpacked packets.
     pub(super) local: Arc<GpuBuffer>,
-    /// The target of the peer's `data` channel and of its connection.
+    /// Target of the peer's `data` channel and connection.
     pub(super) inbox: Arc<GpuBuffer>,
     pub(super) local_memory: RegisteredMemory,
     /// The peer's inbox.
@@ -42,57 +41,40 @@ pub(super) struct Pair {
 }
 
 impl Group {
-    /// A new communicator over all ranks of the job, with this rank's partners of `rounds`. Collective.
+    /// Makes a communicator over all ranks of the job and sets up a pair with this rank's partner of each round.
+    /// Collective.
     pub(super) fn new(rank: &Rank, rounds: &[u32]) -> Result<Self> {
         let config = CommunicatorConfig::from_env()?;
         let comm = Communicator::new(&*rank.bootstrap, &rank.context, config, rank.deadline())?;
         let reachable = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
-        let mut asked = Vec::new();
+        let mut pending = Vec::new();
         for peer in
             rounds.iter().filter_map(|&round| partner(round, comm.rank(), comm.size())).filter(reachable)
         {
-            asked.push(Asked::of(&comm, peer)?);
+            pending.push(PendingPair::of(&comm, peer)?);
         }
         comm.setup(rank.deadline())?;
-        let pairs = asked.into_iter().map(Asked::pair).collect::<Result<_>>()?;
+        let pairs = pending.into_iter().map(PendingPair::pair).collect::<Result<_>>()?;
         Ok(Self { comm, pairs })
     }
 }
 
-/// The rounds in which somebody has a partner: all of them, or as many as it takes for every rank to have had one.
+/// The rounds in which some rank has a partner. With `quick`, only as many as give every rank a partner.
 pub(super) fn rounds(size: u32, quick: bool) -> Vec<u32> {
     let any = |round: &u32| (0..size).any(|rank| partner(*round, rank, size).is_some());
-    // Whoever sits out in round 1 has a partner in round 2.
+    // A rank without a partner in round 1 has one in round 2.
     let wanted = if quick { 1..size.min(3) } else { 0..size };
     wanted.filter(any).collect()
 }
 
-/// Whom `rank` meets in `round`: both numbers add up to the round's, modulo the size.
+/// The partner of `rank` in `round`: the two ranks add up to the round's number, modulo the size.
 pub(super) fn partner(round: u32, rank: u32, size: u32) -> Option<u32> {
     let partner = (round + size - rank) % size;
     (partner != rank).then_some(partner)
 }
 
-/// That every device reaches every other's memory: where not, what needs it is not run.
-pub(super) fn peer_access(stage: &Stage<'_>) -> Result<Ran> {
-    let far: Vec<String> = stage
-        .group
-        .comm
-        .topology()
-        .peers()
-        .iter()
-        .filter(|peer| !peer.is_reachable())
-        .map(|peer| peer.rank.to_string())
-        .collect();
-    Ok(if far.is_empty() {
-        Ran::all(format!("{} ranks, loads and stores between all", stage.size()))
-    } else {
-        Ran::not(format!("no peer access to the devices of ranks {}", far.join(", ")))
-    })
-}
-
-/// What one pair has asked for, before `setup()`.
-struct Asked {
+/// A pair before `setup()`.
+struct PendingPair {
     stream: Stream,
     local: Arc<GpuBuffer>,
     inbox: Arc<GpuBuffer>,
@@ -104,7 +86,7 @@ struct Asked {
     semaphores: [aqueduct::comm::Pending<Device2DeviceSemaphore>; 2],
 }
 
-impl Asked {
+impl PendingPair {
     fn of(comm: &Communicator, peer: u32) -> Result<Self> {
         let buffer = |len| GpuBuffer::new(comm.context(), len).map(Arc::new);
         let register = |buffer| comm.register_memory(buffer, Transport::CudaIpc);
@@ -154,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_meets_once_and_quickly_everybody_meets_somebody() {
+    fn every_pair_meets_in_one_round_and_quick_rounds_give_every_rank_a_partner() {
         for size in 1..=9u32 {
             let mut met = Vec::new();
             for round in rounds(size, false) {

@@ -1,4 +1,4 @@
-//! Memory of each kind of handle, opened by another process.
+//! Checks that another process can open memory of each kind of handle.
 
 use std::sync::Arc;
 
@@ -8,73 +8,73 @@ use aqueduct::comm::{RegisteredMemory, Transport};
 use aqueduct::env::HandlePolicy;
 use aqueduct::gpu::{BufferOptions, GpuBuffer};
 
+use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::Pair;
-use super::stage::{CANARY, Ran, Stage, framed, paint};
 
-/// Bytes, the first and last of which nobody writes.
+/// Bytes of the buffer. No rank writes the first and the last `EDGE` bytes.
 const SIZE: usize = 8 << 10;
 const EDGE: usize = 64;
 
-/// Tags of their own: a group's pairs have 0 and 1.
+/// First tag of these checks; the pairs of a group use 0 and 1.
 const TAG: u64 = 0x100;
 
-pub(super) fn shared(stage: &Stage<'_>, policy: HandlePolicy) -> Result<Ran> {
+pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
     let made =
-        GpuBuffer::with_options(&stage.rank.context, SIZE, BufferOptions { zeroed: true, handles: policy });
-    let all = stage.agree(made.is_ok())?;
+        GpuBuffer::with_options(&check.rank.context, SIZE, BufferOptions { zeroed: true, handles: policy });
+    let all = check.agree(made.is_ok())?;
     let buffer = match made {
         Ok(buffer) if all => Arc::new(buffer),
-        Ok(_) => return Ok(Ran::not("another rank has no such memory")),
-        Err(error) if is_refusal(stage, policy, &error) => {
+        Ok(_) => return Ok(Ran::not("another rank cannot allocate this kind of memory")),
+        Err(error) if is_refusal(check, policy, &error) => {
             return Ok(Ran::not(format!("not permitted here: {}", error.message())));
         }
         Err(error) => return Err(anyhow!(error).context("allocating")),
     };
-    let ran = stage.each_pair("written by each partner through its own mapping, and read back", |pair| {
-        exchange(stage, &buffer, pair, TAG + policy as u64)
+    let ran = check.each_pair("written by each partner through its own mapping, and read back", |pair| {
+        exchange(check, &buffer, pair, TAG + policy as u64)
     })?;
-    // Nobody frees what others may still use.
-    stage.agree(true)?;
+    // Keep the buffer until no partner uses it any more.
+    check.agree(true)?;
     Ok(ran)
 }
 
-fn exchange(stage: &Stage<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -> Result<()> {
-    let comm = &stage.group.comm;
+fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -> Result<()> {
+    let comm = &check.group.comm;
     let mine = comm.register_memory(buffer, Transport::CudaIpc)?;
     comm.send_memory(&mine, pair.peer, tag)?;
     let theirs = comm.recv_memory(pair.peer, tag)?;
-    comm.setup(stage.deadline())?;
+    comm.setup(check.deadline())?;
     let theirs: RegisteredMemory = theirs.get()?;
-    buffer.fill(CANARY, stage.deadline())?;
-    stage.step(pair)?;
+    buffer.fill(CANARY, check.deadline())?;
+    check.step(pair)?;
 
     let inner = EDGE..SIZE - EDGE;
     let sent = |rank| paint(rank, 1, inner.len());
-    let source = stage.buffer(SIZE)?;
-    stage.load(&source, &framed(SIZE, EDGE, &sent(stage.me())))?;
+    let source = check.buffer(SIZE)?;
+    check.load(&source, &framed(SIZE, EDGE, &sent(check.me())))?;
     pair.stream.copy(&theirs.slice()?.slice(inner.clone())?, &source.slice(inner.clone())?)?;
-    stage.done(&pair.stream)?;
-    stage.step(pair)?;
-    let what = format_args!("what rank {} has written", pair.peer);
-    stage.same(&stage.contents(buffer)?, &framed(SIZE, EDGE, &sent(pair.peer)), what);
+    check.done(&pair.stream)?;
+    check.step(pair)?;
+    let what = format_args!("data written by rank {}", pair.peer);
+    check.same(&check.contents(buffer)?, &framed(SIZE, EDGE, &sent(pair.peer)), what);
 
-    let back = stage.buffer(SIZE)?;
+    let back = check.buffer(SIZE)?;
     pair.stream.copy(&back.slice(..)?, &theirs.slice()?.slice(..)?)?;
-    stage.done(&pair.stream)?;
+    check.done(&pair.stream)?;
     let what = format_args!("read back from rank {}", pair.peer);
-    stage.same(&stage.contents(&back)?, &framed(SIZE, EDGE, &sent(stage.me())), what);
-    stage.step(pair)
+    check.same(&check.contents(&back)?, &framed(SIZE, EDGE, &sent(check.me())), what);
+    check.step(pair)
 }
 
-/// Whether a kind of handle is refused, by the device or for want of rights, rather than broken.
-fn is_refusal(stage: &Stage<'_>, policy: HandlePolicy, error: &aqueduct::Error) -> bool {
+/// Whether the error means that the device does not support this kind of handle or the user may not use it.
+fn is_refusal(check: &Check<'_>, policy: HandlePolicy, error: &aqueduct::Error) -> bool {
     const REFUSALS: [i32; 4] = [
         1,   // CUDA_ERROR_INVALID_VALUE, from drivers that do not know the kind
         101, // CUDA_ERROR_INVALID_DEVICE
         800, // CUDA_ERROR_NOT_PERMITTED, where there is no IMEX channel
         801, // CUDA_ERROR_NOT_SUPPORTED
     ];
-    let device = stage.rank.context.device();
+    let device = check.rank.context.device();
     match policy {
         HandlePolicy::Fd => device.supports_fd_handles().is_ok_and(|has| !has),
         HandlePolicy::Fabric => error.kind() == ErrorKind::Unsupported || REFUSALS.contains(&error.code()),

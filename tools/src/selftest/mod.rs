@@ -1,18 +1,19 @@
-//! `aqueduct selftest`: whether everything works on this machine, in words that can be pasted into a ticket.
+//! `aqueduct selftest`: checks every operation on this machine and prints a report to paste into a support ticket.
 //!
-//! Started by hand it launches one rank per GPU, or two software ranks, as processes of their own. Started as a rank it
-//! takes part. Every check is a row that all ranks agree about: passed, failed, or not run and why.
+//! Started by hand, it launches one process per GPU, or two on the software device. Started as a rank, it
+//! joins them. Every check is one row for all ranks together: passed, failed, or not run and why.
 
 mod abort;
+mod check;
 mod collectives;
 mod connection;
 mod copies;
 mod group;
 mod handles;
-mod meeting;
+mod lockstep;
 mod packets;
+mod peer_access;
 mod signals;
-mod stage;
 mod suite;
 mod summary;
 
@@ -30,15 +31,15 @@ use crate::main_job;
 use crate::run::Launch;
 use suite::Suite;
 
-/// Ranks where there are fewer devices: most checks need somebody to talk to.
+/// Smallest default number of ranks: most checks need two.
 const FEWEST_RANKS: u32 = 2;
 
-/// No self-test takes this long, on whatever machine.
+/// Time limit: longer than a self-test takes on any machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of ranks: one per GPU, but two at least, unless this says otherwise
+    /// Number of ranks; by default one per GPU, but at least two
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
     /// Fewer sizes of each kind, and not every pair of ranks
@@ -68,18 +69,18 @@ fn take_part(quick: bool) -> Result<ExitCode> {
         summary::print_head(&rank)?;
     }
     let mut suite = Suite::new(&rank, quick)?;
-    suite.check("peer access", group::peer_access)?;
+    suite.check("peer access", peer_access::all_reachable)?;
     for (name, policy) in [
         ("memory by file descriptor", HandlePolicy::Fd),
         ("memory by legacy handle", HandlePolicy::Legacy),
         ("memory by fabric handle", HandlePolicy::Fabric),
     ] {
-        suite.check(name, |stage| handles::shared(stage, policy))?;
+        suite.check(name, |check| handles::shared(check, policy))?;
     }
     suite.check("channel put", copies::puts)?;
     suite.check("channel get", copies::gets)?;
     for format in PacketFormat::ALL {
-        suite.check(&format!("channel {format} put, unpack"), |stage| packets::carried(stage, format))?;
+        suite.check(&format!("channel {format} put, unpack"), |check| packets::carried(check, format))?;
     }
     suite.check("channel element read, write", signals::elements)?;
     suite.check("channel signal, wait, poll", signals::counting)?;
@@ -88,16 +89,16 @@ fn take_part(quick: bool) -> Result<ExitCode> {
     for algorithm in [Algorithm::OneShotLl16, Algorithm::TwoShotHb] {
         for ty in ElementType::ALL {
             let name = format!("all-reduce {algorithm} {}", ty.name());
-            suite.check(&name, |stage| collectives::reductions(stage, algorithm, ty))?;
+            suite.check(&name, |check| collectives::reductions(check, algorithm, ty))?;
         }
         let name = format!("all-reduce {algorithm} in a graph");
-        suite.check(&name, |stage| collectives::replayed(stage, algorithm))?;
+        suite.check(&name, |check| collectives::replayed(check, algorithm))?;
     }
     suite.check("all-reduce by size", collectives::chosen)?;
     suite.check("two groups side by side", collectives::side_by_side)?;
     suite.check("abort of a waiting kernel", abort::of_a_second_group)?;
     let rows = suite.finish();
-    // Nobody leaves while another may wait for what was sent last.
+    // Leave together: a rank may still be waiting for the last message.
     rank.barrier()?;
     if rank.is_root() {
         return summary::print(&rank, &rows);

@@ -1,38 +1,31 @@
-//! Running checks one after the other, on all ranks alike.
+//! Runs checks one after the other, in the same order on all ranks.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use aqueduct::gpu::GpuBuffer;
 
+use super::check::{Check, Ran};
 use super::group::{Group, rounds};
-use super::meeting::{Meeting, Verdict};
-use super::stage::{Ran, Stage};
+use super::lockstep::{Lockstep, Verdict};
+use super::summary::{Row, print_row};
 use crate::job::Rank;
-
-/// A check that has ended, as all ranks together see it.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) verdict: Verdict,
-    pub(super) time: Duration,
-}
 
 /// The checks of one rank.
 pub(super) struct Suite<'a> {
     rank: &'a Rank,
     quick: bool,
-    meeting: Meeting<'a>,
-    /// What checks work with. One that fails is not used again.
+    lockstep: Lockstep<'a>,
+    /// The group that checks use, or why there is none. It is replaced after a failed check.
     group: Result<Group, String>,
     rows: Vec<Row>,
 }
 
 impl<'a> Suite<'a> {
-    /// Makes the first group, which is a check itself.
+    /// Makes the first group, which is the first check.
     pub(super) fn new(rank: &'a Rank, quick: bool) -> Result<Self> {
         let group = Err("there is no group".to_owned());
-        let mut suite = Self { rank, quick, meeting: Meeting::new(rank), group, rows: Vec::new() };
+        let mut suite = Self { rank, quick, lockstep: Lockstep::new(rank), group, rows: Vec::new() };
         let row = suite.assemble()?;
         suite.keep(row)?;
         Ok(suite)
@@ -41,26 +34,27 @@ impl<'a> Suite<'a> {
     /// Runs one check and prints its row at rank 0.
     ///
     /// # Errors
-    /// A rank is lost: nothing more can be checked.
-    pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Stage<'_>) -> Result<Ran>) -> Result<()> {
+    /// If a rank is lost: nothing more can be checked.
+    pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Check<'_>) -> Result<Ran>) -> Result<()> {
         let started = Instant::now();
         let mine = match &self.group {
             Err(why) => Verdict::NotRun(why.clone()),
             Ok(group) => {
-                let stage = Stage::new(self.rank, group, self.quick, &self.meeting);
-                let ended = run(&stage);
+                let check = Check::new(self.rank, group, self.quick, &self.lockstep);
+                let ended = run(&check);
                 if let Err(error) = &ended {
-                    // So that kernels of others, which wait for what this rank has not done, leave.
+                    // Other ranks' kernels may wait for something that this rank did not do; the abort makes them
+                    // leave.
                     group.comm.abort(format!("selftest, {name}: {error:#}"));
                 }
-                stage.verdict(ended)
+                check.verdict(ended)
             }
         };
         let row = self.close(name, started, mine)?;
         let failed = row.has_failed();
         self.keep(row)?;
         if failed {
-            // The next check begins with something that nobody has touched. That this works is a check only once.
+            // The next check gets a fresh group. Making one is listed as a check only the first time, or if it fails.
             let row = self.assemble()?;
             if row.has_failed() {
                 self.keep(row)?;
@@ -93,40 +87,34 @@ impl<'a> Suite<'a> {
 
     fn replacement(&self) -> Result<Group> {
         let (me, size) = (self.rank.bootstrap.rank(), self.rank.bootstrap.size());
-        // Making a group takes every rank: first see whether each device still answers.
+        // Making a group needs every rank, so first see whether each device still works.
         let answers = GpuBuffer::new(&self.rank.context, 8);
         let others: Vec<u32> = (0..size).filter(|&rank| rank != me).collect();
-        let all = self.meeting.agree(&others, answers.is_ok())?;
+        let all = self.lockstep.agree(&others, answers.is_ok())?;
         answers?;
         if !all {
-            bail!("another rank's device is out of order");
+            bail!("another rank's device does not work any more");
         }
         Group::new(self.rank, &rounds(size, self.quick))
     }
 
-    /// Ends a check: what all ranks together say of it.
+    /// Ends a check and combines the verdicts of all ranks.
     fn close(&self, name: &str, started: Instant, mine: Verdict) -> Result<Row> {
-        let verdict = together(&self.meeting.verdicts(mine)?);
+        let verdict = together(&self.lockstep.verdicts(mine)?);
         Ok(Row { name: name.to_owned(), verdict, time: started.elapsed() })
     }
 
-    /// Shows and keeps a row.
+    /// Prints and keeps a row.
     fn keep(&mut self, row: Row) -> Result<()> {
         if self.rank.is_root() {
-            super::summary::print_row(&row)?;
+            print_row(&row)?;
         }
         self.rows.push(row);
         Ok(())
     }
 }
 
-impl Row {
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.verdict, Verdict::Failed(_))
-    }
-}
-
-/// One verdict of all ranks': failed if one has failed; passed only if all have.
+/// Combines the ranks' verdicts: failed if one failed, passed only if all passed.
 fn together(verdicts: &[Verdict]) -> Verdict {
     let with = |text_of: fn(&Verdict) -> Option<&String>| -> Option<String> {
         let texts: Vec<(usize, &String)> =
@@ -142,7 +130,7 @@ fn together(verdicts: &[Verdict]) -> Verdict {
     match (failed, not_run) {
         (Some(text), _) => Verdict::Failed(text),
         (None, Some(text)) => Verdict::NotRun(text),
-        // What every rank has run; they may differ in the partners they had.
+        // All passed. The texts may differ in the partners that the ranks had, so take the first.
         (None, None) => match verdicts.first() {
             Some(verdict) => verdict.clone(),
             None => Verdict::NotRun("there is no rank".to_owned()),
@@ -155,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_rank_decides() {
+    fn the_worst_verdict_of_all_ranks_counts() {
         let passed = Verdict::Passed("all".into());
         let not_run = Verdict::NotRun("no way".into());
         let failed = Verdict::Failed("broken".into());
@@ -163,7 +151,7 @@ mod tests {
         assert_eq!(
             together(&[passed.clone(), not_run.clone()]),
             Verdict::NotRun("rank 1: no way".into()),
-            "what one rank could not run has not passed"
+            "a check that one rank could not run has not passed"
         );
         assert_eq!(together(&[not_run.clone(), not_run.clone()]), not_run);
         assert_eq!(

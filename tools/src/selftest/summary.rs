@@ -1,17 +1,31 @@
-//! What an operator reads, and pastes into a ticket.
+//! The printed report: rows, and the summary that an operator pastes into a support ticket.
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use aqueduct::comm::PeerInfo;
 
-use super::meeting::Verdict;
-use super::suite::Row;
+use super::lockstep::Verdict;
 use crate::info;
 use crate::job::Rank;
 
-/// What this is, before the first row.
+/// The result of a check over all ranks.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) verdict: Verdict,
+    pub(super) time: Duration,
+}
+
+impl Row {
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.verdict, Verdict::Failed(_))
+    }
+}
+
+/// Prints the lines above the first row.
 pub(super) fn print_head(rank: &Rank) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if rank.context.driver().is_software() {
@@ -21,7 +35,7 @@ pub(super) fn print_head(rank: &Rank) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// One row: name, verdict, time, and what was run or why not.
+/// Prints one row: name, verdict, time, and what was checked or why not.
 pub(super) fn print_row(row: &Row) -> Result<()> {
     let (word, text) = match &row.verdict {
         Verdict::Passed(text) => ("passed", text),
@@ -34,7 +48,7 @@ pub(super) fn print_row(row: &Row) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The machine, the rows that failed, and the count. The exit code is 1 if a row failed.
+/// Prints the machine, the failed rows and the counts. The exit code is 1 if a row failed.
 pub(super) fn print(rank: &Rank, rows: &[Row]) -> Result<ExitCode> {
     let driver = rank.context.driver();
     println!("#");
@@ -83,12 +97,10 @@ fn kernel() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn what_was_not_run_is_not_counted_as_passed() {
+    fn a_check_that_did_not_run_is_not_counted_as_passed() {
         let row = |verdict| Row { name: String::new(), verdict, time: Duration::ZERO };
         let (passed, not_run) = (row(Verdict::Passed(String::new())), row(Verdict::NotRun(String::new())));
         let rows = [passed.clone(), not_run, passed, row(Verdict::Failed(String::new()))];

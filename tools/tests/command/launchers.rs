@@ -1,10 +1,10 @@
-//! The main job, and any other, under a launcher that knows nothing of aqueduct.
+//! The main job and other commands under launchers that do not know aqueduct.
 
 use std::process::Command;
 
 use crate::support::{aqueduct, run};
 
-/// `aqueduct` with `arguments` as `launcher` starts it; nothing else is set.
+/// Runs `aqueduct` with `arguments` under `launcher`, with no variable of ours set.
 fn under(launcher: &[&str], arguments: &[&str]) -> Command {
     let plain = aqueduct(arguments);
     let mut command = Command::new(launcher[0]);
@@ -18,7 +18,7 @@ fn under(launcher: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// What four ranks print if they are one job, and not four.
+/// Asserts that four ranks formed one job, not four.
 #[track_caller]
 fn one_job_of_four(launcher: &[&str], arguments: &[&str]) {
     let outcome = run(&mut under(launcher, arguments)).exited(0);

@@ -1,13 +1,13 @@
-//! The `aqueduct` command as its users run it: what it prints, how it ends, and that it leaves nothing behind.
+//! Tests of the `aqueduct` command as users run it: output, exit codes, and that it leaves nothing behind.
 //!
-//! Everything runs on the software device over loopback, and every command has a limit of time.
+//! Everything runs on the software device over loopback, and every command has a time limit.
 
 mod support;
 
-mod information;
+mod concurrent_jobs;
+mod faults;
+mod info;
 mod launchers;
-mod launching;
-mod measuring;
-mod neighbours;
-mod ports;
-mod trouble;
+mod perf;
+mod perf_ports;
+mod run;

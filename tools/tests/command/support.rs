@@ -1,4 +1,4 @@
-//! Running the command with a limit of time, and looking for what it left.
+//! Runs the command with a time limit and looks for what it left behind.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long one command may take: much longer than any does when all is well.
+/// Time limit of one command, much longer than any correct one takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The exit code, or `None` if a signal ended it.
@@ -47,14 +47,14 @@ impl Outcome {
     }
 }
 
-/// The command with `arguments`, on a machine without an NVIDIA driver and with no variable of ours but these.
+/// The command with `arguments`, as on a machine without an NVIDIA driver, with no variable of ours but those set here.
 pub(crate) fn aqueduct(arguments: &[&str]) -> Command {
     let mut command = command(env!("CARGO_BIN_EXE_aqueduct"));
     command.args(arguments);
     command
 }
 
-/// A script for sh(1) that finds the command by its name; otherwise as [`aqueduct`].
+/// A script for sh(1) that finds the command in PATH; otherwise like [`aqueduct`].
 pub(crate) fn script(text: &str) -> Command {
     let folder = Path::new(env!("CARGO_BIN_EXE_aqueduct")).parent().expect("a file is in a folder");
     let mut path = folder.as_os_str().to_owned();
@@ -67,7 +67,7 @@ pub(crate) fn script(text: &str) -> Command {
     command
 }
 
-/// `program`, as [`aqueduct`] starts it.
+/// `program`, with the environment of [`aqueduct`].
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -79,7 +79,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Starts it, with both outputs captured.
+/// Starts the command with both outputs captured.
 pub(crate) fn start(command: &mut Command) -> Running {
     let mut child = command
         .stdin(Stdio::null())
@@ -91,12 +91,12 @@ pub(crate) fn start(command: &mut Command) -> Running {
     Running { child, pipes, since: Instant::now() }
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     start(command).finish()
 }
 
-/// A command that has been started.
+/// A running command.
 pub(crate) struct Running {
     child: Child,
     pipes: [std::thread::JoinHandle<String>; 2],
@@ -110,7 +110,7 @@ impl Running {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
-    /// Waits for the end; at [`LIMIT`] that is a failure.
+    /// Waits until the command exits. Fails after [`LIMIT`].
     #[track_caller]
     pub(crate) fn finish(mut self) -> Outcome {
         let (status, late) = loop {
@@ -135,24 +135,24 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<St
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What could be read counts, also when the pipe broke.
+            // Keep what was read, even if the pipe broke.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// An argument for sleep(1), about 1000 seconds, that no other process has.
+/// An argument for sleep(1), about 1000 seconds, that no other process uses.
 pub(crate) fn nap() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("1000.{}{:02}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// How many processes of this machine sleep for `nap`.
+/// Number of processes on this machine that run `sleep nap`.
 pub(crate) fn sleepers(nap: &str) -> usize {
     let processes = std::fs::read_dir("/proc").expect("proc is mounted");
     let sleeps = |entry: std::fs::DirEntry| {
-        // A process that has gone meanwhile has none.
+        // A process that has exited meanwhile has no command line.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|&b| b == 0).collect();
         words.first().is_some_and(|program| program.ends_with(b"sleep"))
@@ -161,7 +161,7 @@ pub(crate) fn sleepers(nap: &str) -> usize {
     processes.flatten().map(sleeps).filter(|&yes| yes).count()
 }
 
-/// Waits until `count` processes sleep for `nap`.
+/// Waits until `count` processes run `sleep nap`.
 #[track_caller]
 pub(crate) fn wait_for_sleepers(nap: &str, count: usize) {
     let since = Instant::now();

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::net::random_bytes;
+use crate::net::{SecretText, random_bytes};
 
 const TITLE: &str = "aqueduct rendezvous 1";
 const MAX_BYTES: u64 = 4096;
@@ -62,7 +62,7 @@ impl Place {
     }
 
     /// Leaves `id` there; the file goes away with what is returned.
-    pub(super) fn publish(&self, id: &str) -> Result<Published> {
+    pub(super) fn publish(&self, id: &SecretText) -> Result<Published> {
         let suffix = u64::from_le_bytes(random_bytes()?);
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{suffix:016x}"));
@@ -82,9 +82,10 @@ impl Place {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&draft)
             .map_err(failed)?;
-        let entry = Entry { job: self.job.clone(), writer: Writer::myself(), id: id.to_owned() };
-        let written =
-            (&file).write_all(entry.to_text().as_bytes()).and_then(|()| std::fs::rename(&draft, &self.path));
+        let entry = Entry { job: self.job.clone(), writer: Writer::myself(), id: id.clone() };
+        let written = (&file)
+            .write_all(entry.to_text().expose().as_bytes())
+            .and_then(|()| std::fs::rename(&draft, &self.path));
         if let Err(error) = written {
             let _ = std::fs::remove_file(&draft);
             return Err(failed(error));
@@ -94,17 +95,17 @@ impl Place {
 
     /// Waits until rank 0 of this job has left its id, and returns it; `unserved` is an id that is known to be of no
     /// use.
-    pub(super) fn wait(&self, unserved: Option<&str>, deadline: Deadline) -> Result<String> {
+    pub(super) fn wait(&self, unserved: Option<&SecretText>, deadline: Deadline) -> Result<SecretText> {
         let mut seen = "there is none";
         loop {
             if let Some(text) = read_private(&self.path)? {
-                match Entry::parse(&text) {
+                match Entry::parse(text.expose()) {
                     None => seen = "the one there is not aqueduct's or of another version",
                     Some(entry) if entry.job != self.job => seen = "the one there is of another job",
                     Some(entry) if entry.writer.is_gone() => {
                         seen = "the one there was left by a job that has ended"
                     }
-                    Some(entry) if Some(entry.id.as_str()) == unserved => {
+                    Some(entry) if Some(&entry.id) == unserved => {
                         seen = "nobody serves the id in the one there; remove it if an earlier job left it";
                     }
                     Some(entry) => return Ok(entry.id),
@@ -131,7 +132,7 @@ impl Place {
 
 /// The text of a file that only this user can read and write; `None` if there is none. A secret that others can
 /// read is none.
-pub(super) fn read_private(path: &Path) -> Result<Option<String>> {
+pub(super) fn read_private(path: &Path) -> Result<Option<SecretText>> {
     let failed = |error| Error::system("launch", format!("cannot read {}", path.display()), error);
     // Not blocking: a FIFO in its place must not hold us up.
     let file =
@@ -145,7 +146,7 @@ pub(super) fn read_private(path: &Path) -> Result<Option<String>> {
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(Some(SecretText::new(String::from_utf8_lossy(&bytes))))
 }
 
 fn denied(path: &Path, wanted: &str) -> Error {
@@ -168,13 +169,13 @@ fn digest(text: &str) -> String {
 pub(super) struct Entry {
     job: String,
     writer: Writer,
-    id: String,
+    id: SecretText,
 }
 
 impl Entry {
-    pub(super) fn to_text(&self) -> String {
-        let Writer { host, pid, started } = &self.writer;
-        format!("{TITLE}\njob {}\nwriter {host} {pid} {started}\nid {}\n", self.job, self.id)
+    pub(super) fn to_text(&self) -> SecretText {
+        let (Writer { host, pid, started }, id) = (&self.writer, self.id.expose());
+        SecretText::new(format!("{TITLE}\njob {}\nwriter {host} {pid} {started}\nid {id}\n", self.job))
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -189,7 +190,7 @@ impl Entry {
             pid: words.next()?.parse().ok()?,
             started: words.next()?.parse().ok()?,
         };
-        Some(Self { job, writer, id: field("id")?.to_owned() })
+        Some(Self { job, writer, id: SecretText::new(field("id")?) })
     }
 }
 
@@ -269,8 +270,8 @@ mod tests {
             let place = place.clone();
             std::thread::spawn(move || place.wait(None, Deadline::after(Duration::from_secs(10))))
         };
-        let published = place.publish("abc").unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap(), "abc");
+        let published = place.publish(&SecretText::new("abc")).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap().expose(), "abc");
         assert_eq!(std::fs::metadata(place.path()).unwrap().mode() & 0o777, 0o600);
         drop(published);
         assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "nothing stays");
@@ -281,8 +282,8 @@ mod tests {
         let folder = Folder::new("stale");
         let place = Place::at(&folder.0.join("meet"), "job");
         let leave = |writer: Writer, job: &str| {
-            let entry = Entry { job: digest(job), writer, id: "old".to_owned() };
-            std::fs::write(place.path(), entry.to_text()).unwrap();
+            let entry = Entry { job: digest(job), writer, id: SecretText::new("old") };
+            std::fs::write(place.path(), entry.to_text().expose()).unwrap();
             std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o600)).unwrap();
         };
         let me = Writer::myself();
@@ -291,15 +292,20 @@ mod tests {
         leave(me.clone(), "another");
         assert!(place.wait(None, soon()).unwrap_err().message().contains("another job"));
         leave(Writer { host: "elsewhere".to_owned(), ..me }, "job");
-        assert_eq!(place.wait(None, soon()).unwrap(), "old", "nobody here knows whether it is still there");
+        assert_eq!(
+            place.wait(None, soon()).unwrap().expose(),
+            "old",
+            "nobody here knows whether it is still there"
+        );
         std::fs::write(place.path(), "something else").unwrap();
         assert!(place.wait(None, soon()).unwrap_err().message().contains("not aqueduct's"));
-        let first = place.publish("new").unwrap();
-        assert_eq!(place.wait(None, soon()).unwrap(), "new");
-        let second = place.publish("newer").unwrap();
+        let first = place.publish(&SecretText::new("new")).unwrap();
+        assert_eq!(place.wait(None, soon()).unwrap().expose(), "new");
+        let newer = SecretText::new("newer");
+        let second = place.publish(&newer).unwrap();
         drop(first);
-        assert_eq!(place.wait(None, soon()).unwrap(), "newer", "only one's own file is removed");
-        assert!(place.wait(Some("newer"), soon()).unwrap_err().message().contains("nobody serves"));
+        assert_eq!(place.wait(None, soon()).unwrap(), newer, "only one's own file is removed");
+        assert!(place.wait(Some(&newer), soon()).unwrap_err().message().contains("nobody serves"));
         drop(second);
         assert_eq!(place.wait(None, soon()).unwrap_err().kind(), ErrorKind::Timeout);
     }
@@ -308,13 +314,13 @@ mod tests {
     fn what_others_could_read_or_have_planted_is_refused() {
         let folder = Folder::new("planted");
         let place = Place::at(&folder.0.join("meet"), "job");
-        let _published = place.publish("abc").unwrap();
+        let _published = place.publish(&SecretText::new("abc")).unwrap();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(place.wait(None, soon()).unwrap_err().kind(), ErrorKind::Authentication);
         let link = Place::at(&folder.0.join("link"), "job");
         std::os::unix::fs::symlink(place.path(), link.path()).unwrap();
         assert_eq!(link.wait(None, soon()).unwrap_err().kind(), ErrorKind::System);
-        let error = Place::at(&folder.0.join("no/such"), "job").publish("abc").unwrap_err();
+        let error = Place::at(&folder.0.join("no/such"), "job").publish(&SecretText::new("abc")).unwrap_err();
         assert!(error.message().contains("permissions"), "{error}");
     }
 
@@ -336,8 +342,8 @@ mod tests {
         for end in ["", "\n", "\r\n"] {
             let text = format!("{TITLE}\njob j\nwriter h 1 2\nid x\r{end}");
             let entry = Entry::parse(&text).unwrap();
-            assert!(entry.id.starts_with("x\r"), "{entry:?}");
-            assert_eq!(Entry::parse(&entry.to_text()), Some(entry));
+            assert!(entry.id.expose().starts_with("x\r"), "{entry:?}");
+            assert_eq!(Entry::parse(entry.to_text().expose()), Some(entry));
         }
     }
 
@@ -345,7 +351,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in ".{0,200}|aqueduct rendezvous 1\n(job|writer|id|[ 0-9\r\n]){0,40}") {
             if let Some(entry) = Entry::parse(&text) {
-                prop_assert_eq!(Entry::parse(&entry.to_text()), Some(entry));
+                prop_assert_eq!(Entry::parse(entry.to_text().expose()), Some(entry));
             }
         }
     }

@@ -11,6 +11,7 @@ use super::file::Entry;
 use super::store::Store;
 use super::{Launch, NodeList, TaskCounts, pmi};
 use crate::deadline::Deadline;
+use crate::net::SecretText;
 
 /// More than this does not fit a socket at once, and none of the conversations needs it.
 const MAX_CONVERSATION: usize = 32 << 10;
@@ -43,9 +44,12 @@ pub fn launch(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// What a PMI process manager answers to rank 0 and to another rank.
 pub fn pmi(bytes: &[u8]) -> Option<Vec<u8>> {
-    let ask = |mine| pmi::share(answering(bytes)?.0, mine, soon()).ok();
+    let ask = |mine: Option<&str>| {
+        let mine = mine.map(SecretText::new);
+        pmi::share(answering(bytes)?.0, mine.as_ref(), soon()).ok()
+    };
     let _ = ask(Some("0123"));
-    ask(None).map(String::into_bytes)
+    ask(None).map(|id| id.expose().as_bytes().to_vec())
 }
 
 /// What torchrun's store answers to a rank that gets the value and deletes the key.
@@ -53,12 +57,12 @@ pub fn store(bytes: &[u8]) -> Option<Vec<u8>> {
     let (ours, _theirs) = answering(bytes)?;
     let mut store = Store::on(OwnedFd::from(ours).into(), "here".to_owned(), "key", soon()).ok()?;
     let value = store.get().ok()?;
-    store.delete().ok().map(|()| value.into_bytes())
+    store.delete().ok().map(|()| value.expose().as_bytes().to_vec())
 }
 
 /// A rendezvous file.
 pub fn rendezvous_file(bytes: &[u8]) -> Option<Vec<u8>> {
-    Entry::parse(str::from_utf8(bytes).ok()?).map(|entry| entry.to_text().into_bytes())
+    Entry::parse(str::from_utf8(bytes).ok()?).map(|entry| entry.to_text().expose().as_bytes().to_vec())
 }
 
 /// A connection whose other end has said all of `bytes` and now only listens.

@@ -9,10 +9,12 @@ mod discover;
 mod file;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
+mod launcher;
 mod pmi;
 mod pmix;
 mod slurm;
 mod store;
+mod vars;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -22,17 +24,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use discover::{Launch, Launcher};
+pub use launcher::{Launch, Launcher};
 pub use slurm::{NodeList, TaskCounts};
 
-use self::discover::Service;
 use self::file::{Place, read_private};
+use self::launcher::Service;
 use self::pmix::Pmix;
 use self::store::Store;
-use super::{Bootstrap, TcpBootstrap, UniqueId, local};
+use super::{Bootstrap, BootstrapConfig, Rendezvous, TcpBootstrap, UniqueId, local};
 use crate::deadline::Deadline;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::SecretText;
 
 type Joined = Arc<dyn Bootstrap>;
 
@@ -57,107 +60,121 @@ fn join(env: &Env, launch: Option<Launch>) -> Result<Option<Joined>> {
                     AQUEDUCT_RANK, _WORLD_SIZE and _UNIQUE_ID";
         return Err(Error::usage("launch", text));
     };
-    let deadline = Deadline::after(env.timeout);
+    let (config, deadline) = (BootstrapConfig::of(env), Deadline::after(env.timeout));
+    let job = Job { launch: &launch, config: &config, deadline };
     if has_id {
         let id: UniqueId = match (&env.unique_id, &env.unique_id_file) {
             (Some(text), _) => text.parse()?,
-            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.parse()?,
+            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.expose().parse()?,
         };
-        return known_id(&launch, &id, deadline).map(Some);
+        return job.known_id(launch.size, &id).map(Some);
     }
     if launch.size == Some(1) {
         return Ok(local(1).pop().map(|alone| Arc::new(alone) as Joined));
     }
     if let Some(path) = &env.rendezvous_file {
         let place = Place::at(path, launch.job.as_deref().unwrap_or(""));
-        return by_file(&launch, &place, deadline).map(Some);
+        return job.by_file(&place).map(Some);
     }
     for service in &launch.services {
-        if let Some(joined) = by_service(&launch, service, deadline)? {
+        if let Some(joined) = job.by_service(service)? {
             return Ok(Some(joined));
         }
     }
-    if let Some(job) = launch.job.as_ref().filter(|_| launch.is_single_host()) {
-        let place = Place::on_this_host(&format!("{} {job}", launch.launcher));
-        return by_file(&launch, &place, deadline).map(Some);
+    if let Some(name) = launch.job.as_ref().filter(|_| launch.is_single_host()) {
+        let place = Place::on_this_host(&format!("{} {name}", launch.launcher));
+        return job.by_file(&place).map(Some);
     }
     Err(no_way(&launch))
 }
 
-fn known_id(launch: &Launch, id: &UniqueId, deadline: Deadline) -> Result<Joined> {
-    let Some(size) = launch.size else {
-        let text = "AQUEDUCT_UNIQUE_ID is set, but the number of ranks is not known; set AQUEDUCT_RANK and \
-                    AQUEDUCT_WORLD_SIZE too";
-        return Err(Error::usage("launch", text));
-    };
-    Ok(Arc::new(TcpBootstrap::new(launch.rank, size, id, deadline)?))
+/// The job to join, and the settings to join it with.
+struct Job<'a> {
+    launch: &'a Launch,
+    config: &'a BootstrapConfig,
+    deadline: Deadline,
 }
 
-/// Rank 0 leaves the id; it is taken away when all have met, or when that failed.
-fn by_file(launch: &Launch, place: &Place, deadline: Deadline) -> Result<Joined> {
-    if launch.rank == 0 {
-        let id = TcpBootstrap::create_unique_id()?;
-        let _published = place.publish(&id.to_string())?;
-        return known_id(launch, &id, deadline);
+impl Job<'_> {
+    fn known_id(&self, size: Option<u32>, id: &UniqueId) -> Result<Joined> {
+        let Some(size) = size else {
+            let text = "AQUEDUCT_UNIQUE_ID is set, but the number of ranks is not known; set AQUEDUCT_RANK and \
+                        AQUEDUCT_WORLD_SIZE too";
+            return Err(Error::usage("launch", text));
+        };
+        Ok(Arc::new(TcpBootstrap::with_config(self.launch.rank, size, id, self.config, self.deadline)?))
     }
-    let mut unserved: Option<(String, Error)> = None;
-    loop {
-        let old = unserved.as_ref().map(|(text, _)| text.as_str());
-        let text = place.wait(old, deadline).map_err(|error| match unserved.take() {
-            Some((_, why)) => error.with_source(why),
-            None => error,
-        })?;
-        match known_id(launch, &text.parse()?, deadline) {
-            // Nobody answers there: an earlier job on another host may have left it, and rank 0 is still to come.
-            Err(error) if error.kind() == ErrorKind::System && !deadline.expired() => {
-                unserved = Some((text, error));
-            }
-            joined => return joined,
-        }
-    }
-}
 
-/// `None` if this host lacks what the service needs.
-fn by_service(launch: &Launch, service: &Service, deadline: Deadline) -> Result<Option<Joined>> {
-    let mine = || -> Result<Option<String>> {
-        if launch.rank > 0 {
-            return Ok(None);
+    /// On rank 0, starts a rendezvous for as many ranks as the launcher has started, and returns its id.
+    fn make_id(&self) -> Result<UniqueId> {
+        Ok(Rendezvous::with_config(self.launch.size, self.config)?.detach())
+    }
+
+    /// Rank 0 leaves the id in a file, which is removed when all ranks have met, or when that failed.
+    fn by_file(&self, place: &Place) -> Result<Joined> {
+        if self.launch.rank == 0 {
+            let id = self.make_id()?;
+            let _published = place.publish(&id.to_text())?;
+            return self.known_id(self.launch.size, &id);
         }
-        Ok(Some(TcpBootstrap::create_unique_id()?.to_string()))
-    };
-    let joined = match service {
-        Service::Pmi { fd } => {
-            let id = pmi::share(manager(*fd)?, mine()?.as_deref(), deadline)?;
-            known_id(launch, &id.parse()?, deadline)?
-        }
-        Service::Pmix => {
-            let Some(library) = Pmix::open() else { return Ok(None) };
-            let (id, size) = library.share(mine()?, deadline)?;
-            if launch.size.is_some_and(|known| known != size) {
-                let text = format!(
-                    "the PMIx server says there are {size} ranks, the environment {}",
-                    launch.size.unwrap_or(0)
-                );
-                return Err(Error::usage("launch", text));
+        let mut unserved: Option<(SecretText, Error)> = None;
+        loop {
+            let old = unserved.as_ref().map(|(text, _)| text);
+            let text = place.wait(old, self.deadline).map_err(|error| match unserved.take() {
+                Some((_, why)) => error.with_source(why),
+                None => error,
+            })?;
+            match self.known_id(self.launch.size, &text.expose().parse()?) {
+                // Nobody answers there: an earlier job on another host may have left it, and rank 0 is still to come.
+                Err(error) if error.kind() == ErrorKind::System && !self.deadline.expired() => {
+                    unserved = Some((text, error));
+                }
+                joined => return joined,
             }
-            known_id(&Launch { size: Some(size), ..launch.clone() }, &id.parse()?, deadline)?
         }
-        Service::Store { host, port, key } => {
-            let mut store = Store::connect(host, *port, key, deadline)?;
-            if let Some(id) = mine()? {
-                store.set(&id)?;
+    }
+
+    /// `None` if this host lacks what the service needs.
+    fn by_service(&self, service: &Service) -> Result<Option<Joined>> {
+        let (launch, deadline) = (self.launch, self.deadline);
+        let mine = || -> Result<Option<SecretText>> {
+            if launch.rank > 0 {
+                return Ok(None);
             }
-            let id = store.get()?.parse()?;
-            let joined = known_id(launch, &id, deadline);
-            if launch.rank == 0
-                && let Err(error) = store.delete()
-            {
-                log::warn!("torchrun's store keeps the job's secret: {error}");
+            Ok(Some(self.make_id()?.to_text()))
+        };
+        let joined = match service {
+            Service::Pmi { fd } => {
+                let id = pmi::share(manager(*fd)?, mine()?.as_ref(), deadline)?;
+                self.known_id(launch.size, &id.expose().parse()?)?
             }
-            joined?
-        }
-    };
-    Ok(Some(joined))
+            Service::Pmix => {
+                let Some(library) = Pmix::open() else { return Ok(None) };
+                let (id, size) = library.share(mine()?, deadline)?;
+                if let Some(known) = launch.size.filter(|known| *known != size) {
+                    let text =
+                        format!("the PMIx server says there are {size} ranks, the environment {known}");
+                    return Err(Error::usage("launch", text));
+                }
+                self.known_id(Some(size), &id.expose().parse()?)?
+            }
+            Service::Store { host, port, key } => {
+                let mut store = Store::connect(host, *port, key, deadline)?;
+                if let Some(id) = mine()? {
+                    store.set(&id)?;
+                }
+                let id = store.get()?.expose().parse()?;
+                let joined = self.known_id(launch.size, &id);
+                if launch.rank == 0
+                    && let Err(error) = store.delete()
+                {
+                    log::warn!("torchrun's store keeps the job's secret: {error}");
+                }
+                joined?
+            }
+        };
+        Ok(Some(joined))
+    }
 }
 
 /// A connection of our own to the process manager at `PMI_FD`; the launcher's descriptor stays as it is.
@@ -173,7 +190,7 @@ fn manager(fd: i32) -> Result<UnixStream> {
     })
 }
 
-fn existing(path: &Path) -> Result<String> {
+fn existing(path: &Path) -> Result<SecretText> {
     read_private(path)?.ok_or_else(|| {
         let text = format!("cannot read {}; AQUEDUCT_UNIQUE_ID_FILE must name a file", path.display());
         Error::new(ErrorKind::System, "launch", text)

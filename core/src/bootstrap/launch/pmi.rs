@@ -2,6 +2,9 @@
 //!
 //! The protocol is that of MPICH's "simple PMI" (Hydra, Intel MPI, Flux; Slurm's `--mpi=pmi2` answers it as well):
 //! `cmd=NAME key=value ...`. We `put` rank 0's text, pass the barrier, `get` it, and `finalize`.
+//!
+//! The text is a secret, and a line in either direction may hold it. So lines are kept as [`SecretText`], and an error
+//! names the command and what [`Answer::reason`] lets through, never a line.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind as IoErrorKind, Read as _, Write as _};
@@ -9,27 +12,32 @@ use std::os::unix::net::UnixStream;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::SecretText;
 
 const KEY: &str = "aqueduct-id";
 const MAX_LINE: usize = 4096;
+/// How much of a manager's sentence an error shows: so many words, none longer than this.
+const MAX_WORDS: usize = 12;
+const MAX_WORD: usize = 24;
 
 /// Gives rank 0's `mine` to all ranks. `rank` 0 passes it, the others `None`. Collective; once per process, for the
 /// process manager ends the conversation with it.
-pub(super) fn share(stream: UnixStream, mine: Option<&str>, deadline: Deadline) -> Result<String> {
+pub(super) fn share(stream: UnixStream, mine: Option<&SecretText>, deadline: Deadline) -> Result<SecretText> {
     let mut manager = Manager { stream, buffer: Vec::new(), deadline };
-    manager.ask("init pmi_version=1 pmi_subversion=1", "response_to_init")?;
-    let name = manager.ask("get_my_kvsname", "my_kvsname")?.required("kvsname")?;
-    if let Some(text) = mine {
-        let maxes = manager.ask("get_maxes", "maxes")?;
-        let longest = maxes.required("vallen_max")?.parse::<usize>().unwrap_or(0);
+    manager.ask("init", " pmi_version=1 pmi_subversion=1", "response_to_init")?;
+    let name = manager.ask("get_my_kvsname", "", "my_kvsname")?.required("kvsname")?;
+    let (name, key) = (name.expose(), KEY);
+    if let Some(text) = mine.map(SecretText::expose) {
+        let maxes = manager.ask("get_maxes", "", "maxes")?;
+        let longest = maxes.required("vallen_max")?.expose().parse::<usize>().unwrap_or(0);
         if text.len() >= longest {
             return Err(failed(format!("it takes values of {longest} bytes, {} are needed", text.len() + 1)));
         }
-        manager.ask(&format!("put kvsname={name} key={KEY} value={text}"), "put_result")?;
+        manager.ask("put", &format!(" kvsname={name} key={key} value={text}"), "put_result")?;
     }
-    manager.ask("barrier_in", "barrier_out")?;
-    let value = manager.ask(&format!("get kvsname={name} key={KEY}"), "get_result")?.required("value")?;
-    manager.ask("finalize", "finalize_ack")?;
+    manager.ask("barrier_in", "", "barrier_out")?;
+    let value = manager.ask("get", &format!(" kvsname={name} key={key}"), "get_result")?.required("value")?;
+    manager.ask("finalize", "", "finalize_ack")?;
     Ok(value)
 }
 
@@ -41,26 +49,29 @@ struct Manager {
 }
 
 impl Manager {
-    fn ask(&mut self, command: &str, answer: &'static str) -> Result<Answer> {
+    /// Sends a command with its arguments, each behind a space, and returns the answer, which must bear the name `answer`.
+    fn ask(&mut self, command: &'static str, arguments: &str, answer: &'static str) -> Result<Answer> {
         let broken = |error| Error::system("launch", "the process manager's PMI connection broke", error);
         self.stream.set_write_timeout(Some(self.left(answer)?)).map_err(broken)?;
-        self.stream.write_all(format!("cmd={command}\n").as_bytes()).map_err(broken)?;
+        self.stream.write_all(format!("cmd={command}{arguments}\n").as_bytes()).map_err(broken)?;
         let line = self.line(answer)?;
-        let answered = Answer::parse(&line)
-            .ok_or_else(|| failed(format!("it answered {command:?} with something else than text")))?;
-        if answered.get("cmd") != Some(answer) || answered.get("rc").is_some_and(|rc| rc != "0") {
-            let short = command.split(' ').next().unwrap_or(command);
-            let shown: String = line.chars().take(200).collect();
-            return Err(failed(format!("it answered {short:?} with {shown:?}")));
+        let answered = Answer::parse(line.expose()).ok_or_else(|| {
+            failed(format!("it answered {command:?} with a line that is not made of key=value"))
+        })?;
+        if answered.get("cmd") != Some(answer) {
+            return Err(failed(format!("it answered {command:?} with something else than {answer:?}")));
+        }
+        if answered.get("rc").is_some_and(|rc| rc != "0") {
+            return Err(failed(format!("it refused {command:?}: {}", answered.reason())));
         }
         Ok(answered)
     }
 
-    fn line(&mut self, waiting_for: &'static str) -> Result<String> {
+    fn line(&mut self, waiting_for: &'static str) -> Result<SecretText> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+                return Ok(SecretText::new(String::from_utf8_lossy(&line[..end])));
             }
             if self.buffer.len() >= MAX_LINE {
                 return Err(failed(format!("it sent a line of more than {MAX_LINE} bytes")));
@@ -104,30 +115,49 @@ fn failed(what: String) -> Error {
     Error::new(ErrorKind::System, "launch", format!("the process manager at PMI_FD is of no use: {what}"))
 }
 
-/// One line, taken apart.
+/// One line, taken apart. A value may be the job's id.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer(Vec<(String, String)>);
+struct Answer {
+    pairs: Vec<(SecretText, SecretText)>,
+    /// The words of the sentence that `msg=` begins.
+    message: Vec<SecretText>,
+}
 
 impl Answer {
-    /// `None` if a word is not `key=value`; words after `msg=` belong to a sentence and are skipped.
+    /// `None` if a word is not `key=value`. Words without `=` that follow `msg=` belong to its sentence.
     fn parse(line: &str) -> Option<Self> {
-        let mut pairs = Vec::new();
+        let mut answer = Self { pairs: Vec::new(), message: Vec::new() };
         for word in line.split_ascii_whitespace() {
             match word.split_once('=') {
-                Some((key, value)) => pairs.push((key.to_owned(), value.to_owned())),
-                None if pairs.iter().any(|(key, _)| key == "msg") => {}
-                None => return None,
+                Some(("msg", first)) => answer.message.push(SecretText::new(first)),
+                Some((key, value)) => answer.pairs.push((SecretText::new(key), SecretText::new(value))),
+                None if answer.message.is_empty() => return None,
+                None => answer.message.push(SecretText::new(word)),
             }
         }
-        Some(Self(pairs))
+        Some(answer)
     }
 
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(name, _)| name.expose() == key).map(|(_, value)| value.expose())
     }
 
-    fn required(&self, key: &str) -> Result<String> {
-        self.get(key).map(str::to_owned).ok_or_else(|| failed(format!("it did not say {key}")))
+    fn required(&self, key: &str) -> Result<SecretText> {
+        self.get(key).map(SecretText::new).ok_or_else(|| failed(format!("it did not say {key}")))
+    }
+
+    /// Why the manager refused, as far as it can be shown. A secret of 64 digits or more fits into no word that passes.
+    fn reason(&self) -> String {
+        let mut reason = match self.get("rc").and_then(|rc| rc.parse::<i32>().ok()) {
+            Some(code) => format!("code {code}"),
+            None => "a code that is not a number".to_owned(),
+        };
+        for (index, word) in self.message.iter().take(MAX_WORDS).enumerate() {
+            let word = word.expose();
+            reason += if index == 0 { ", " } else { " " };
+            reason += if word.len() <= MAX_WORD { word } else { "..." };
+        }
+        reason
     }
 }
 
@@ -170,10 +200,11 @@ mod tests {
     }
 
     fn with_manager(longest: usize, mine: Option<&str>) -> Result<String> {
+        let mine = mine.map(SecretText::new);
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || manager(theirs, longest));
-            share(ours, mine, soon())
+            share(ours, mine.as_ref(), soon()).map(|id| id.expose().to_owned())
         })
     }
 
@@ -197,6 +228,45 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(share(ours, None, soon()).unwrap_err().message().contains("closed"));
+    }
+
+    /// Serves one process, and answers `put` with `answer`, in which `ID` stands for what was put.
+    fn bad_manager(stream: UnixStream, answer: &str) {
+        let mut writer = stream.try_clone().unwrap();
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            let answer = match line.strip_prefix("cmd=").unwrap().split(' ').next().unwrap() {
+                "init" => "cmd=response_to_init rc=0".to_owned(),
+                "get_maxes" => "cmd=maxes vallen_max=1024".to_owned(),
+                "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_7".to_owned(),
+                _ => answer.replace("ID", line.split_once("value=").unwrap().1),
+            };
+            writeln!(writer, "{answer}").unwrap();
+        }
+    }
+
+    #[test]
+    fn no_error_shows_the_id_whatever_the_manager_answers() {
+        let id = "0123456789abcdef".repeat(16);
+        let id = id.as_str();
+        for answer in [
+            "nonsense",
+            "cmd=put_result nonsense",
+            "cmd=put_result rc=-1 msg=no room for value=ID",
+            "cmd=put_result rc=-1 value=ID msg=no room",
+            "ID",
+            "cmd=ID rc=0",
+            "cmd=put_result rc=ID",
+        ] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let error = std::thread::scope(|scope| {
+                scope.spawn(move || bad_manager(theirs, answer));
+                share(ours, Some(&SecretText::new(id)), soon()).unwrap_err()
+            });
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains(&id[..20]), "{answer:?} made: {shown}");
+            assert!(shown.contains("put"), "{answer:?} made: {shown}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use libloading::Library;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::SecretText;
 
 const LIBRARIES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 const ID: &CStr = c"aqueduct.id";
@@ -103,7 +104,7 @@ impl Pmix {
 
     /// Gives rank 0's text to all ranks, and says how many there are: `mine` makes the text on rank 0 and is `None`
     /// on the others. Collective.
-    pub(super) fn share(self, mine: Option<String>, deadline: Deadline) -> Result<(String, u32)> {
+    pub(super) fn share(self, mine: Option<SecretText>, deadline: Deadline) -> Result<(SecretText, u32)> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let work = move || {
             // Nobody listens any more if the deadline has passed.
@@ -120,7 +121,7 @@ impl Pmix {
         })
     }
 
-    fn converse(&self, mine: Option<String>) -> Result<(String, u32)> {
+    fn converse(&self, mine: Option<SecretText>) -> Result<(SecretText, u32)> {
         let mut me = Proc { namespace: [0; 256], rank: 0 };
         // SAFETY: `me` is written during the call; no attributes are passed.
         self.check("PMIx_Init", unsafe { (self.init)(&mut me, ptr::null_mut(), 0) })?;
@@ -131,13 +132,13 @@ impl Pmix {
         ended.map(|()| outcome)
     }
 
-    fn exchange(&self, me: &Proc, mine: Option<String>) -> Result<(String, u32)> {
+    fn exchange(&self, me: &Proc, mine: Option<SecretText>) -> Result<(SecretText, u32)> {
         let size = self.get(Proc { rank: RANK_WILDCARD, ..*me }, JOB_SIZE, UINT32, |value| {
             // SAFETY: `get` has checked that the value is a number.
             Some(unsafe { value.data.uint32 })
         })?;
         if let Some(text) = mine {
-            let text = CString::new(text)
+            let text = CString::new(text.expose())
                 .map_err(|_| Error::new(ErrorKind::Internal, "launch", "an id with a zero byte"))?;
             let mut value = Value { kind: STRING, data: Data { words: [0; 3] } };
             value.data.string = text.as_ptr().cast_mut();
@@ -157,7 +158,7 @@ impl Pmix {
                 if text.is_null() {
                     return None;
                 }
-                let copy = CStr::from_ptr(text).to_str().ok().map(str::to_owned);
+                let copy = CStr::from_ptr(text).to_str().ok().map(SecretText::new);
                 libc::free(text.cast::<c_void>());
                 copy
             }

@@ -4,7 +4,8 @@
 //! costs as little as it looks. Formats: the manual pages of srun (OUTPUT ENVIRONMENT VARIABLES) and scontrol.
 #![forbid(unsafe_code)]
 
-use super::discover::{Launch, Launcher, Vars, contradiction, invalid};
+use super::launcher::{Launch, Launcher};
+use super::vars::{Vars, contradiction, invalid};
 use crate::error::Result;
 
 /// Steps from here on are not `srun`'s: the interactive shell, the batch script, the external step.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::SecretText;
 
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
@@ -62,14 +63,14 @@ impl Store {
     }
 
     /// Puts `value` at our key.
-    pub(super) fn set(&mut self, value: &str) -> Result<()> {
+    pub(super) fn set(&mut self, value: &SecretText) -> Result<()> {
         let mut request = self.request(SET, false);
-        text(&mut request, value);
+        text(&mut request, value.expose());
         self.send(&request)
     }
 
     /// Waits until our key has a value, and gets it.
-    pub(super) fn get(&mut self) -> Result<String> {
+    pub(super) fn get(&mut self) -> Result<SecretText> {
         self.send(&self.request(WAIT, true))?;
         if self.number::<1>()?[0] != STOP_WAITING {
             return Err(self.failed("it cancelled the wait for rank 0's id"));
@@ -81,7 +82,7 @@ impl Store {
         }
         let mut value = vec![0; len as usize];
         self.read(&mut value)?;
-        String::from_utf8(value).map_err(|_| self.failed("its value is no text"))
+        String::from_utf8(value).map(SecretText::new).map_err(|_| self.failed("its value is no text"))
     }
 
     /// Removes our key.

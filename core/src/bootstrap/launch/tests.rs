@@ -161,8 +161,8 @@ fn no_job_a_whole_job_and_parts_of_one() {
 }
 
 fn id_of_nobody() -> String {
-    let nobody = crate::bootstrap::Rendezvous::start_on(&loopback(), Some(2)).unwrap();
-    format!("AQUEDUCT_UNIQUE_ID={}", nobody.unique_id())
+    let nobody = Rendezvous::start_on(&loopback(), Some(2)).unwrap();
+    format!("AQUEDUCT_UNIQUE_ID={}", nobody.unique_id().to_text().expose())
 }
 
 fn loopback() -> Vec<crate::net::Interface> {
@@ -171,9 +171,9 @@ fn loopback() -> Vec<crate::net::Interface> {
 
 #[test]
 fn the_id_may_come_from_a_private_file_only() {
-    let meeting = crate::bootstrap::Rendezvous::start_on(&loopback(), Some(1)).unwrap();
+    let meeting = Rendezvous::start_on(&loopback(), Some(1)).unwrap();
     let path = std::env::temp_dir().join(format!("aqueduct-id-test-{}", std::process::id()));
-    std::fs::write(&path, meeting.unique_id().to_string()).unwrap();
+    std::fs::write(&path, meeting.unique_id().to_text().expose()).unwrap();
     let file = format!("AQUEDUCT_UNIQUE_ID_FILE={}", path.display());
     let with_file = || joined(&["AQUEDUCT_RANK=0 AQUEDUCT_WORLD_SIZE=1", &file]);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();

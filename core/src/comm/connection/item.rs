@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::{Connection, Counters, Inner};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -42,17 +43,15 @@ impl Item for ConnectItem {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
+    fn offer(&mut self) -> Result<Offer<Hold>> {
         let transport = self.config.transport;
-        let draft = transport::provider(transport).offer(&self.resources, self.key, &self.config);
-        Some(draft.map(|draft| {
-            let body = EndpointWire { transport, detail: draft.describe() }.encode();
-            self.draft = Some(draft);
-            Offer { body, fds: Vec::new() }
-        }))
+        let draft = transport::provider(transport).offer(&self.resources, self.key, &self.config)?;
+        let body = EndpointWire { transport, detail: draft.describe() }.encode();
+        self.draft = Some(draft);
+        Ok(Offer { body, ..Offer::default() })
     }
 
-    fn build(&mut self, offer: Offer, deadline: Deadline) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>, deadline: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let theirs = EndpointWire::decode(&offer.body).map_err(|error| {
             let message = format!("rank {peer} asked for a transport that this version does not have");

@@ -10,6 +10,7 @@ use crate::comm::connection::{Backpressure, Connection};
 use crate::comm::tokens::{INBOUND, Side};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
 use crate::sync::{Mutex, Ordering, lock};
 
@@ -71,6 +72,11 @@ impl Host2DeviceSemaphore {
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
         &self.ends.ends.site.exchange.context
+    }
+
+    /// Whom waits for streams ask whether kernels that wait for it gave up.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.ends.ends.site.exchange.group.outcome()
     }
 
     /// Signals the peer's device, after the data of all earlier writes of the connection.

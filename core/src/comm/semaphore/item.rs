@@ -10,9 +10,10 @@ use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::memory::ledger::HoldId;
+use crate::memory::holds::HoldId;
+use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
-use crate::setup::mailbox::Offer;
+use crate::setup::message::Offer;
 use crate::setup::pending::{Dependency, Pending};
 use crate::setup::run::Item;
 use crate::transport::endpoint::Transport;
@@ -40,7 +41,6 @@ pub(crate) struct SemaphoreItem<S> {
     pending: Pending<S>,
     connection: Option<Connection>,
     slot: Option<Arc<TokenSlot>>,
-    held: Vec<HoldId>,
     made: Option<S>,
 }
 
@@ -51,10 +51,11 @@ impl<S: Flavour> SemaphoreItem<S> {
         dependency: Dependency<Connection>,
         pending: Pending<S>,
     ) -> Self {
-        Self { site, key, dependency, pending, connection: None, slot: None, held: Vec::new(), made: None }
+        Self { site, key, dependency, pending, connection: None, slot: None, made: None }
     }
 
-    fn make_offer(&mut self, connection: Connection) -> Result<Offer> {
+    /// `Ok` if a semaphore of this sort can be built on `connection`.
+    fn check(&self, connection: &Connection) -> Result<()> {
         if !connection.belongs_to(&self.site.exchange.group) {
             return Err(Error::usage(OP, "the connection is of another communicator"));
         }
@@ -66,19 +67,7 @@ impl<S: Flavour> SemaphoreItem<S> {
             );
             return Err(Error::usage(OP, message));
         }
-        let slot = self.site.tokens.pool(S::SIDE)?.claim()?;
-        let words = slot.memory(&self.site.resources, connection.transport())?;
-        let mut export = memory::export(&self.site.exchange, &words, self.key.peer)?;
-        self.held.extend(export.hold_ids());
-        let Offer { body, fds } = export.offer(&self.site.exchange);
-        self.held.push(HoldId::Token(slot.number()));
-        self.site.exchange.ledger.hold(HoldId::Token(slot.number()), slot.clone(), self.key.peer);
-        let mut offer = vec![S::NUMBER];
-        offer.extend(slot.number().to_le_bytes());
-        offer.extend(body);
-        self.connection = Some(connection);
-        self.slot = Some(slot);
-        Ok(Offer { body: offer, fds })
+        Ok(())
     }
 }
 
@@ -87,26 +76,39 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         self.key
     }
 
-    fn offer(&mut self) -> Option<Result<Offer>> {
-        match self.dependency.outcome()? {
-            Ok(connection) => Some(self.make_offer(connection)),
+    fn ready(&mut self) -> Option<Result<()>> {
+        Some(match self.dependency.outcome()? {
+            Ok(connection) => self.check(&connection).map(|()| self.connection = Some(connection)),
             Err(error) => {
                 let message = format!("{}: its connection failed: {}", self.key, error.message());
-                Some(Err(Error::new(error.kind(), OP, message).with_peer(self.key.peer)))
+                Err(Error::new(error.kind(), OP, message).with_peer(self.key.peer))
             }
-        }
+        })
     }
 
-    fn build(&mut self, offer: Offer, _: Deadline) -> Result<()> {
+    /// The sort of semaphore in one byte, and its words as a memory.
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        let Some(connection) = &self.connection else { return Err(out_of_order()) };
+        let (exchange, peer) = (&self.site.exchange, self.key.peer);
+        let slot = self.site.tokens.pool(S::SIDE)?.claim()?;
+        let words = slot.memory(&self.site.resources, connection.transport())?;
+        let mut offer = memory::export(exchange, &words, peer)?.offer(exchange)?;
+        offer.body.insert(0, S::NUMBER);
+        offer.holds.push(exchange.ledger.hold(HoldId::Token(slot.number()), slot.clone(), peer));
+        self.slot = Some(slot);
+        Ok(offer)
+    }
+
+    fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let invalid = || {
             let message = format!("rank {peer} described its semaphore in an invalid way");
             Error::new(ErrorKind::Remote, OP, message).with_peer(peer)
         };
-        let Offer { mut body, fds } = offer;
-        let head: [u8; 9] = *body.first_chunk().ok_or_else(invalid)?;
-        body.drain(..head.len());
-        if head[0] != S::NUMBER {
+        let Offer { mut body, fds, holds } = offer;
+        let sort = *body.first().ok_or_else(invalid)?;
+        body.remove(0);
+        if sort != S::NUMBER {
             let message = format!(
                 "{}: rank {peer} builds another sort of semaphore than {}; ask for the same at both ends",
                 self.key,
@@ -114,16 +116,15 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
             );
             return Err(Error::usage(OP, message).with_peer(peer));
         }
-        let mut slot = [0; 8];
-        slot.copy_from_slice(&head[1..]);
-        let their_slot = u64::from_le_bytes(slot);
+        if !holds.iter().any(|receipt| matches!(receipt.id(), HoldId::Token(_))) {
+            return Err(invalid());
+        }
         let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
-            return Err(Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered"));
+            return Err(out_of_order());
         };
         let mine = slot.memory(&self.site.resources, connection.transport())?;
-        // Last: from here on the peer keeps memory and slot until nothing of this rank uses them.
-        let with = Some(HoldId::Token(their_slot));
-        let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds }, with)?;
+        // The hold on the memory has all receipts: the peer keeps memory and slot until nothing of this rank uses them.
+        let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds, holds })?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
@@ -132,15 +133,14 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         Ok(())
     }
 
-    fn refused(&mut self) {
-        for id in self.held.drain(..) {
-            self.site.exchange.ledger.unhold(id, self.key.peer);
-        }
-    }
-
     fn finish(self: Box<Self>, result: Result<()>) {
         let Self { pending, made, .. } = *self;
         let missing = || Error::new(ErrorKind::Internal, OP, "a semaphore ended without being made");
         pending.complete(result.and_then(|()| made.ok_or_else(missing)));
     }
+}
+
+#[cold]
+fn out_of_order() -> Error {
+    Error::new(ErrorKind::Internal, OP, "a semaphore was built before it was offered")
 }

@@ -24,8 +24,10 @@ pub(crate) use item::{Flavour, SemaphoreItem};
 use crate::comm::abort_memory::AbortMemory;
 use crate::comm::connection::Connection;
 use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Side, TokenSlot, Tokens};
+use crate::comm::topology::{PeerTopology, Topology};
 use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
 use crate::memory::{Exchange, RegisteredMemory};
 use crate::transport::Resources;
@@ -44,6 +46,7 @@ pub(crate) struct Site {
     pub(crate) resources: Arc<Resources>,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) abort: Arc<AbortMemory>,
+    pub(crate) topology: Arc<Topology>,
 }
 
 /// What both ends of a semaphore are made of.
@@ -80,6 +83,16 @@ impl Device2DeviceSemaphore {
     /// The context of this rank's device.
     pub fn context(&self) -> &Context {
         &self.ends.site.exchange.context
+    }
+
+    /// Whom waits for streams ask whether kernels that wait for it gave up.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.ends.site.exchange.group.outcome()
+    }
+
+    /// Where the peer is, seen from this rank.
+    pub(crate) fn topology(&self) -> &PeerTopology {
+        &self.ends.site.topology.peers()[self.peer() as usize]
     }
 
     /// `Ok` while signals can still come: the peer is there and the communicator has not failed.

@@ -1,4 +1,4 @@
-//! What needs no device: hooks and errors, on tables made by hand.
+//! Hooks and errors, on tables made by hand: no device is needed.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;

@@ -18,61 +18,96 @@ impl Control {
         // An error about the peer says that itself.
         let why = why.strip_prefix(&format!("rank {peer} was lost: ")).unwrap_or(&why);
         let why = format!("{why} (noticed by rank {})", self.rank);
-        {
+        let gap = {
             let state = lock(&self.state);
             if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
-            // A stopped process finds its links closed when it runs again: it is the one that was lost.
-            if let Some(gap) = state.watch.given_up(Instant::now()) {
-                drop(state);
-                let gap = gap.as_secs_f64();
-                let why =
-                    format!("it did not run for {gap:.1} s, and rank {peer} is not there any more: {why}");
-                return self.is_lost(&why);
-            }
+            state.watch.given_up(Instant::now())
+        };
+        // A stopped process finds its links closed when it runs again: it is the one that was lost.
+        if let Some(gap) = gap {
+            let gap = gap.as_secs_f64();
+            self.is_lost(&format!(
+                "it did not run for {gap:.1} s, and rank {peer} is not there any more: {why}"
+            ));
         }
         self.part_with(peer, &AbortCause::peer_lost(peer, why));
     }
 
-    /// Ends everything because `peer` is lost, and tells everyone.
+    /// There is no path to `peer` any more: ends everything, and tells everyone, unless this rank was given up itself and
+    /// should blame nobody.
     fn part_with(&self, peer: u32, cause: &AbortCause) {
+        let blames = lock(&self.state).given_up.is_none();
         // Before it counts as gone here: who finds it gone must find the reason, too.
-        let told = self.abort.abort(cause.clone());
-        let links = {
+        let told = blames && self.abort.abort(cause.clone());
+        let (links, passed_on) = {
             let mut state = lock(&self.state);
             if state.leaving || state.standing[peer as usize].is_gone() {
                 return;
             }
-            let links = state.lose(peer, cause);
+            let passed_on = matches!(state.standing[peer as usize], Standing::Suspected(_));
+            let links = state.lose(self.rank, peer, cause);
             self.tell_gone(&mut state, peer);
             self.wake(&mut state);
-            links
+            (links, passed_on)
         };
-        cut(&links, cause);
-        if !told {
+        self.send_membership();
+        if blames {
+            say(&links, cause);
+        }
+        links.iter().for_each(Link::close);
+        if blames && !told && !passed_on {
             // The abort had another cause, and told that.
             self.tell_all(cause);
         }
     }
 
-    /// A rank says that it, or another one, has failed.
-    pub(super) fn hear_failure(&self, cause: AbortCause) {
+    /// Rank `from` says that it, or another one, has failed.
+    pub(super) fn hear_failure(&self, from: u32, cause: AbortCause) {
         match (cause.kind, cause.rank) {
-            (ErrorKind::PeerLost, Some(rank)) if rank == self.rank => self.is_lost(&cause.reason),
-            (ErrorKind::PeerLost, Some(rank)) => {
-                self.part_with(rank, &cause);
+            (ErrorKind::PeerLost, Some(rank)) if rank == self.rank => {
+                lock(&self.state).given_up_by.insert(from);
+                self.is_lost(&cause.reason);
             }
+            (ErrorKind::PeerLost, Some(rank)) => self.suspect(rank, &cause),
             _ => drop(self.abort.abort(cause)),
         }
     }
 
-    /// This rank itself is lost to the others.
+    /// Another rank has lost `peer`, which ends the communicator. A path from here to it is given up only if it, too, has
+    /// been silent for a while: the path from there may be all that is broken.
+    fn suspect(&self, peer: u32, cause: &AbortCause) {
+        let silent = {
+            let state = lock(&self.state);
+            let now = Instant::now();
+            let mut lines = state.lines[peer as usize].iter();
+            lines.len() > 0 && lines.all(|line| state.doubt.silence(line, now).is_some())
+        };
+        if silent {
+            return self.part_with(peer, cause);
+        }
+        let told = self.abort.abort(cause.clone());
+        {
+            let mut state = lock(&self.state);
+            if state.leaving || state.standing[peer as usize].is_failed() {
+                return;
+            }
+            state.standing[peer as usize] = Standing::Suspected(cause.reason.clone());
+            self.wake(&mut state);
+        }
+        if !told {
+            self.tell_all(cause);
+        }
+    }
+
+    /// Others have given this rank up.
     fn is_lost(&self, why: &str) {
         let reason = format!(
-            "the others have given up this process, which is rank {}, and go on without it: {why}; see why it did not run",
+            "others have given up this process, which is rank {}: {why}; see why it did not run, or what broke its network",
             self.rank
         );
+        lock(&self.state).given_up.get_or_insert_with(|| reason.clone());
         self.abort.abort(AbortCause::peer_lost(self.rank, reason));
     }
 
@@ -84,20 +119,25 @@ impl Control {
         lines.retain(|known| known.link.id() != link.id());
         let last = lines.is_empty();
         match (&state.standing[peer as usize], why) {
-            (Standing::Present, Some(why)) => {
+            (Standing::Present | Standing::Suspected(_), Some(why)) => {
                 drop(state);
                 return self.lose(peer, why.message());
             }
-            (Standing::Present | Standing::Leaving, _) if last => {
+            (Standing::Present | Standing::Suspected(_) | Standing::Leaving, _) if last => {
                 state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
             }
-            (Standing::Present, _) => state.standing[peer as usize] = Standing::Leaving,
+            (Standing::Present | Standing::Suspected(_), _) => {
+                state.standing[peer as usize] = Standing::Leaving
+            }
             _ => return,
         }
         if last {
             self.tell_gone(&mut state, peer);
+            state.membership.left(peer);
         }
         self.wake(&mut state);
+        drop(state);
+        self.send_membership();
     }
 
     fn tell_all(&self, cause: &AbortCause) {
@@ -115,17 +155,14 @@ impl Control {
 }
 
 impl State {
-    /// Takes `peer` out of the group; the links to it.
-    fn lose(&mut self, peer: u32, cause: &AbortCause) -> Vec<Link> {
+    /// Gives up every path from `me` to `peer`; the links to it.
+    fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause) -> Vec<Link> {
+        let info = |rank: u32| self.peers.get(rank as usize);
+        let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
+        self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
         self.standing[peer as usize] = Standing::Lost(cause.reason.clone());
         std::mem::take(&mut self.lines[peer as usize]).into_iter().map(|line| line.link).collect()
     }
-}
-
-/// Tells a rank that was given up, should it still be there, and says no more to it.
-fn cut(links: &[Link], cause: &AbortCause) {
-    say(links, cause);
-    links.iter().for_each(Link::close);
 }
 
 fn say(links: &[Link], cause: &AbortCause) {

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use super::*;
 use crate::abort::Abort;
+use crate::group::control::Member;
 use crate::group::peer::tests::info;
-use crate::group::subscriber::{Deferred, Subscriber, Subscribers};
+use crate::group::subscriber::{Deferred, Reaction, Subscriber, Subscribers};
 use crate::net::{Layer, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -45,7 +46,7 @@ impl Recorder {
 }
 
 impl Subscriber for Recorder {
-    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Vec<Deferred>) -> Result<()> {
+    fn frame(&self, peer: u32, payload: &[u8], fds: Vec<OwnedFd>, _: &mut Reaction) -> Result<()> {
         lock(&self.frames).push((peer, payload.to_vec(), fds.len()));
         Ok(())
     }
@@ -110,14 +111,8 @@ fn group_of(
             .map(|(identity, listeners)| {
                 let peers = peers.clone();
                 let (abort, subscribers) = (Abort::new(), subscribe(identity.rank));
-                let control = Control::new(
-                    identity.rank,
-                    size,
-                    abort,
-                    Arc::new(Nobody),
-                    subscribers,
-                    config.peer_timeout,
-                );
+                let member = Member { abort, waiters: Arc::new(Nobody), subscribers, succeeds: false };
+                let control = Control::new(identity.rank, size, member, config.peer_timeout);
                 let timeout = config.peer_timeout;
                 s.spawn(move || {
                     let links = Links::serve(control, identity, listeners, timeout).unwrap();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use super::super::admission::Admission;
 use super::super::handshake::{Failure, Handshake, Progress};
 use super::super::{Claims, RawStream, Secret};
 use crate::wire::Reader;
@@ -25,7 +26,7 @@ pub fn handshake(bytes: &[u8]) -> Option<Vec<u8>> {
     let (up, down) = (Pipe::new(step, to_server), Pipe::new(step, to_client));
     let secret = Secret::from_bytes([7; 32]);
     let mut first = Side::new(Handshake::client(secret.clone(), client).ok()?, &down, &up);
-    let mut second = Side::new(Handshake::server(secret, server), &up, &down);
+    let mut second = Side::new(Handshake::server(secret, server, Admission::new(None, 1)), &up, &down);
     while first.go() | second.go() {}
 
     let fits = client.purpose == server.purpose
@@ -51,7 +52,10 @@ pub fn handshake(bytes: &[u8]) -> Option<Vec<u8>> {
 pub fn stranger(bytes: &[u8]) -> Option<Vec<u8>> {
     let claims = Claims { purpose: 1, scope: 9, from: Claims::ANY, to: Claims::ANY };
     let secret = Secret::from_bytes([7; 32]);
-    let sides = [Handshake::client(secret.clone(), claims).ok()?, Handshake::server(secret, claims)];
+    let sides = [
+        Handshake::client(secret.clone(), claims).ok()?,
+        Handshake::server(secret, claims, Admission::new(None, 1)),
+    ];
     let mut greeted = false;
     for handshake in sides {
         let (said, heard) = (Pipe::new(usize::MAX, (0, 0)), Pipe::new(usize::MAX, (0, 0)));

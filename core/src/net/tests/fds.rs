@@ -154,6 +154,76 @@ fn descriptors_before_the_proof_are_refused() {
     assert!(listener.rejections().latest.is_some());
 }
 
+/// The limit of descriptors belongs to the whole process, so that this test has one of its own.
+#[test]
+fn a_peer_is_kept_while_descriptors_have_run_out() {
+    let here = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "internals::net::tests::fds::process_without_descriptors",
+            "--ignored",
+            "--nocapture",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&here.stdout) + String::from_utf8_lossy(&here.stderr);
+    assert!(here.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "lowers the limit of descriptors of its process; another test starts it"]
+fn process_without_descriptors() {
+    let ((go, waits), (seen, frames)) = (channel(), channel());
+    let reactor = Reactor::start("test", ReactorConfig::default(), Box::new(Waiter { seen, go: waits }));
+    let reactor = reactor.unwrap();
+    let (server, mut client) = unix_pair();
+    let link = reactor.add(server);
+    let file = null();
+    // One connection whose handshake has begun, and one that nobody has accepted yet.
+    let (mut listener, address) = listen(&network());
+    let begun = std::net::TcpStream::connect(address).unwrap();
+    assert_eq!(listener.accept(millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+    let _waits = std::net::TcpStream::connect(address).unwrap();
+    // Takes every descriptor that the process may have.
+    // SAFETY: the limit lives across the calls.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = 256;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(taken.len() > 100);
+    // Nobody pays for it: the first is not closed, the second not refused.
+    assert_eq!(listener.accept(millis(150)).unwrap_err().kind(), ErrorKind::Timeout);
+    begun.set_nonblocking(true).unwrap();
+    assert_eq!((&begun).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(listener.rejections().count, 0);
+    client.send(1, b"none", soon()).unwrap();
+    let next = || frames.recv_timeout(Duration::from_secs(20)).expect("the service thread said nothing");
+    assert_eq!(next(), (1, 0), "what needs no descriptor arrives");
+    // Room for one of three: the kernel would drop the two others for good.
+    drop(taken.pop());
+    client.send_fds(2, b"three", &[file.as_fd(); 3], soon()).unwrap();
+    client.send(3, b"none", soon()).unwrap();
+    assert_eq!(
+        frames.recv_timeout(Duration::from_millis(400)),
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+    );
+    assert!(link.is_starved(), "nobody is to take the peer for silent meanwhile");
+    link.post(9, b"this direction still works").unwrap();
+    assert_eq!(client.recv(soon()).unwrap().kind, 9);
+    taken.truncate(10);
+    assert_eq!((next(), next()), ((2, 3), (3, 0)));
+    assert!(!link.is_starved());
+    drop(client);
+    assert_eq!(next(), (u16::MAX, 0));
+    drop(go);
+    let late = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
+    assert_eq!(listener.accept(soon()).unwrap().peer().from, 1, "the listener goes on");
+    late.join().unwrap();
+}
+
 /// A nameless file.
 fn tempfile_like() -> File {
     // SAFETY: the name is a C string; the result is checked before it is used.

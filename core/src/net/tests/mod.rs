@@ -5,8 +5,11 @@ mod reactor;
 mod strangers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::admission::MAX_PER_RANK;
 use super::*;
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, Result};

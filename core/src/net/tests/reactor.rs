@@ -1,5 +1,6 @@
 //! Many links on one service thread.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -181,4 +182,52 @@ fn ticks_come_without_traffic_and_strangers_are_timed_out() {
     reactor.stop_listening();
     std::thread::sleep(Duration::from_millis(20));
     assert!(network().connect_tcp(&[address], claims(1, 0), millis(100)).is_err());
+}
+
+/// A stream over which the kernel takes no descriptors while too many are on their way.
+#[derive(Debug)]
+struct Crowded(Box<dyn RawStream>, Arc<crate::sync::AtomicBool>);
+
+impl RawStream for Crowded {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+        self.0.read(into, fds)
+    }
+
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+        if self.1.load(crate::sync::Ordering::Acquire) {
+            return Err(std::io::Error::from_raw_os_error(libc::ETOOMANYREFS));
+        }
+        self.0.write(from, fds)
+    }
+
+    fn shutdown(&self, both: bool) -> std::io::Result<()> {
+        self.0.shutdown(both)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[derive(Debug)]
+struct Crowd(Arc<crate::sync::AtomicBool>);
+
+impl Layer for Crowd {
+    fn wrap(&self, _: Claims, _: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
+        Box::new(Crowded(raw, self.0.clone()))
+    }
+}
+
+#[test]
+fn descriptors_that_the_kernel_does_not_take_now_are_sent_later() {
+    let crowded = Arc::new(crate::sync::AtomicBool::new(false));
+    let (reactor, _seen) = reactor();
+    let (mut server, client) = pair(&network().with_layer(Arc::new(Crowd(crowded.clone()))));
+    let link = reactor.add(client);
+    crowded.store(true, crate::sync::Ordering::Release);
+    link.post(1, b"waits").unwrap();
+    assert_eq!(link.flush(millis(250)).unwrap_err().kind(), ErrorKind::Timeout);
+    crowded.store(false, crate::sync::Ordering::Release);
+    link.flush(soon()).unwrap();
+    assert_eq!(server.recv(soon()).unwrap().payload, b"waits");
 }

@@ -136,3 +136,44 @@ fn an_authenticated_peer_cannot_announce_a_gigabyte_or_send_garbage() {
         assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::Remote);
     }
 }
+
+/// Whoever knows the secret can open connections, but not any number of them.
+#[test]
+fn connections_of_one_rank_and_of_all_ranks_are_capped() {
+    let (sender, accepted) = std::sync::mpsc::channel();
+    let reactor = Reactor::start("test", ReactorConfig::default(), Box::new(Taker(sender))).unwrap();
+    let (listener, address) = listen(&network().with_ranks(3));
+    reactor.listen(listener);
+    let connect = |from| network().connect_tcp(&[address], claims(from, 0), soon());
+    let mut open: Vec<Stream> = (0..MAX_PER_RANK).map(|_| connect(1).unwrap()).collect();
+    let refused = connect(1).unwrap_err();
+    assert!(refused.to_string().contains("rank 1 has 8 connections"), "{refused}");
+    assert_ne!(refused.kind(), ErrorKind::PeerLost, "the listener is there");
+    // The others are not held up by it, and a place becomes free with the connection that took it.
+    open.push(connect(2).unwrap());
+    assert_eq!(accepted.iter().take(MAX_PER_RANK + 1).filter(|from| *from == 1).count(), MAX_PER_RANK);
+    drop(open.swap_remove(0));
+    let again = (0..1000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        connect(1).ok()
+    });
+    assert!(again.is_some(), "the place of a closed connection was not given back");
+    // Ranks that nobody can be are refused at the door.
+    let refused = connect(3).unwrap_err();
+    assert!(refused.to_string().contains("there are 3 ranks"), "{refused}");
+}
+
+/// Tells who was accepted.
+struct Taker(std::sync::mpsc::Sender<u32>);
+
+impl Handler for Taker {
+    fn accepted(&mut self, link: &Link) {
+        self.0.send(link.peer().from).unwrap();
+    }
+
+    fn frame(&mut self, _: &Link, _: Frame) -> Result<()> {
+        Ok(())
+    }
+
+    fn closed(&mut self, _: &Link, _: &crate::Error) {}
+}

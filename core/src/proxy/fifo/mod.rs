@@ -23,38 +23,37 @@ use crate::sync::{AtomicBool, Ordering, raw};
 const SLOT: usize = size_of::<ProxyTrigger>();
 /// Words with different writers, and the slots, lie on different cache lines of host and GPU.
 const LINE: usize = 128;
-/// The upper half of a head that gives no more positions.
+/// Upper half of the head of a closed FIFO.
 const CLOSED: u32 = 1 << 31;
 
 /// A queue with many producers, the threads of one GPU's kernels, and one consumer, a thread of the host.
 ///
-/// | what | where | written by |
+/// | word | memory | written by |
 /// |---|---|---|
 /// | slots ([`ProxyTrigger`], 32 bytes) | pinned host memory | producers |
-/// | head: next position to hand out | device memory | producers, by an atomic add |
+/// | head: the next position | device memory | producers, by an atomic add |
 /// | tail: the consumer's position | pinned host memory | the consumer |
-/// | cached tail | device memory | producers that had to look at the tail |
+/// | cached tail | device memory | producers that have read the tail |
 ///
 /// A producer takes a position from the head, waits until `tail > position - size`, fences, and writes the slot with the
-/// position's lap bit in each of its four words. A slot is never cleared and a trigger of zeros is as good as any other.
-/// The bit makes a trigger whole; the fence publishes the data that it speaks of. A thread that pushes for its group
+/// position's lap bit in each of its four words. No slot is ever cleared, and a trigger of zeros is valid.
+/// The lap bit makes a trigger whole; the fence publishes the data that the trigger refers to. A thread that pushes for its group
 /// does so behind the group's barrier.
 ///
-/// [`FifoConsumer::pop`] tells producers that a slot is free, and threads that wait for a position (`fifo_sync`) that its
-/// trigger has been dealt with: that the consumer is done with it, not that a transfer it started has completed.
+/// [`FifoConsumer::pop`] frees the slot, and releases threads that wait for its position (`fifo_sync`). The consumer has then
+/// handled the trigger; a transfer that it started may still be under way.
 ///
-/// The tail is host memory that kernels read, and read only when the copy in their own memory says that the FIFO is full.
-/// MSCCL++ before 0.7 had instead a replica of the tail in device memory which the host renewed with a copy
-/// (`flushTail`, at an interval or when a handler returned `FlushFifoTailAndContinue`): producers waited for that copy,
-/// and a `sync` whose handler forgot to ask for it waited for the interval. Here a pop is seen as soon as it is stored,
-/// so neither exists.
+/// Kernels read the tail, which is host memory, only when the copy in device memory says that the FIFO is full.
+/// MSCCL++ before 0.7 kept a replica of the tail in device memory, which the host updated by a copy (`flushTail`, at an
+/// interval or when a handler returned `FlushFifoTailAndContinue`): producers waited for that copy, and a `sync` whose
+/// handler did not ask for it waited for the interval. Here producers see a pop as soon as it is stored, so neither exists.
 ///
-/// A FIFO is [closed](Self::close) by setting the top bit of the head. A position taken after that is none: its thread takes it
-/// back and leaves with `LEFT_CLOSED`. So a closed FIFO is drained, with nothing lost, when the head has come back to the
-/// tail, and a push that finds room costs nothing for it, because only one that finds none looks.
+/// A FIFO is [closed](Self::close) by setting the top bit of the head. A thread that takes a position after that gives it
+/// back and leaves with `LEFT_CLOSED`. A closed FIFO is therefore drained, with nothing lost, when the head equals the
+/// tail. A push that finds room pays nothing for this: only a push that finds none checks for the bit.
 ///
-/// A kernel that is told to leave while it waits for room has taken a position that nobody writes. The FIFO is then
-/// stuck at that position: drop it and make another one. Cheap to clone; all clones are one FIFO.
+/// A kernel that is told to leave while it waits for room has taken a position that it will never write. The FIFO is then
+/// stuck at that position: drop it and make another. Cheap to clone; all clones are one FIFO.
 #[derive(Clone, Debug)]
 pub struct Fifo {
     memory: Arc<Memory>,
@@ -66,7 +65,7 @@ struct Memory {
     host: PinnedBuffer,
     /// Head, and at `LINE` the cached tail.
     device: Arc<GpuBuffer>,
-    /// For what the host writes and reads of the head.
+    /// The stream on which the host reads and writes the head.
     control: Stream,
     capacity: u32,
     /// Whether there is a [`FifoConsumer`].
@@ -74,7 +73,7 @@ struct Memory {
 }
 
 impl Fifo {
-    /// Slots unless somebody asks for another number.
+    /// Default number of slots.
     pub const DEFAULT_SIZE: usize = 512;
 
     /// An empty FIFO of `size` slots for the kernels of `context`.
@@ -105,7 +104,7 @@ impl Fifo {
         self.memory.capacity as usize
     }
 
-    /// What kernels push with. `abort` is where those that wait learn that they must leave.
+    /// The handle that kernels push with. Waiting kernels leave when `abort` is raised.
     ///
     /// Plain addresses: retain [`keep_alive`](Self::keep_alive), and what keeps `abort` alive, while a kernel uses them.
     pub fn device_handle(&self, abort: AbortHandle) -> abi::Fifo {
@@ -121,24 +120,25 @@ impl Fifo {
         }
     }
 
-    /// What keeps the memory behind [`device_handle`](Self::device_handle) alive.
+    /// Keeps the memory behind [`device_handle`](Self::device_handle) alive.
     pub fn keep_alive(&self) -> KeepAlive {
         self.memory.clone()
     }
 
-    /// Ends pushing: from now on pushes leave with `LEFT_CLOSED`. Positions taken before will still be written, and have to be
-    /// consumed until [`FifoConsumer::is_drained`]. Works while kernels run. There is no way back.
+    /// Closes the FIFO for pushes, which leave with `LEFT_CLOSED` from now on. Positions taken before are still written: consume
+    /// them until [`FifoConsumer::is_drained`]. Kernels may be running. A closed FIFO cannot be opened again.
     ///
     /// # Errors
     /// Timeout, and what the driver says.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        // The upper half only, so that atomic additions to the whole are neither lost nor undone; positions stay below 2^63.
+        // Only the upper half is written, so that concurrent atomic additions to the whole word are not lost; positions stay
+        // below 2^63.
         let upper = self.memory.device.slice(4..8)?;
         self.memory.control.write_value32(&upper, CLOSED)?; // SYNC fifo.closed
         self.memory.control.synchronize(deadline)
     }
 
-    /// The consuming end. When it is dropped another one can be had, which goes on where it stopped.
+    /// The consuming end. After it is dropped, another one can be made, which goes on at the same position.
     ///
     /// # Errors
     /// `InvalidUsage` while there is one: a FIFO has one consumer.
@@ -160,13 +160,13 @@ pub struct FifoConsumer {
 }
 
 impl FifoConsumer {
-    /// The oldest trigger that has not been popped, once it is there. What its producer published before it can be read.
-    /// Never waits; the same trigger until it is popped.
+    /// The oldest trigger that has not been popped, if it is complete. Data that its producer wrote before pushing is visible.
+    /// Never waits. Returns the same trigger until it is popped.
     pub fn poll(&mut self) -> Option<ProxyTrigger> {
         self.ring.poll()
     }
 
-    /// Gives the slot of the polled trigger back to the producers, and releases who waits for its position.
+    /// Frees the slot of the polled trigger, and releases threads that wait for its position.
     ///
     /// # Errors
     /// `InvalidUsage` if no trigger was polled since the last one was popped; nothing changes.
@@ -178,8 +178,8 @@ impl FifoConsumer {
         }
     }
 
-    /// Whether every position that was taken before the FIFO was closed has been popped. Asks the device, so ask when
-    /// [`poll`](Self::poll) has nothing. While kernels keep pushing in vain it may say no once more than needed.
+    /// Whether every position that was taken before the FIFO was closed has been popped. Reads device memory, so call it when
+    /// [`poll`](Self::poll) returns none. While kernels keep pushing in vain it may say no once too often.
     ///
     /// # Errors
     /// `InvalidUsage` if the FIFO was not closed; timeout, and what the driver says.
@@ -193,11 +193,11 @@ impl FifoConsumer {
                 "the FIFO is open: Fifo::close comes first",
             ));
         }
-        // Fewer than 2^32 positions are ever under way, so the lower half tells.
+        // Fewer than 2^32 positions are ever under way, so the lower halves decide.
         Ok(head[0] == self.position() as u32)
     }
 
-    /// Position of the trigger that [`poll`](Self::poll) looks for: the number of triggers popped so far.
+    /// Position of the trigger that [`poll`](Self::poll) waits for: the number of triggers popped so far.
     pub fn position(&self) -> u64 {
         self.ring.position()
     }

@@ -1,4 +1,4 @@
-//! What a kernel does, on threads of the host.
+//! The producer's side as kernels execute it, on threads of the host, for tests.
 
 use aqueduct_ptx::abi::lap_bit;
 
@@ -7,7 +7,7 @@ use super::ring::Word;
 use super::ring::{Storage, index};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A ring in ordinary memory with what lies in a GPU's memory beside it: head and cached tail.
+/// A ring in ordinary memory, with the head and the cached tail that a GPU would have in device memory.
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: Vec<[AtomicU64; 4]>,
@@ -16,11 +16,11 @@ pub(super) struct Ring {
     cache: AtomicU64,
 }
 
-/// The bit of a head that gives no more positions.
+/// The bit that closes the head.
 #[cfg(loom)]
 const CLOSED: u64 = 1 << 63;
 
-/// A position that may be written, and the tail that says so if it is news.
+/// A position that may be written, and the tail that was read to find out, if it was read.
 #[derive(Debug)]
 pub(super) struct Room {
     position: u64,
@@ -42,7 +42,7 @@ impl Ring {
     /// An empty ring that has carried `start` triggers.
     pub(super) fn new(capacity: u64, start: u64) -> Self {
         let slot = |index: u64| {
-            // The position that will use this slot next; its predecessor had the other lap bit.
+            // The next position that uses this slot; the previous one had the other lap bit.
             let next = start.wrapping_add(index.wrapping_sub(start) & (capacity - 1));
             let old = u64::from(!lap_bit(next, capacity)) << 63;
             [(); 4].map(|()| AtomicU64::new(old))
@@ -60,7 +60,7 @@ impl Ring {
         self.head.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether `position`, which the caller has taken, may be written. It may have to be asked again.
+    /// Room for `position`, which the caller has taken; none while the FIFO is full.
     pub(super) fn room(&self, position: u64) -> Option<Room> {
         let free = |tail: u64| position.wrapping_sub(tail) < self.slots.len() as u64;
         if free(self.cache.load(Ordering::Relaxed)) {
@@ -70,15 +70,14 @@ impl Ring {
         free(tail).then_some(Room { position, tail: Some(tail) })
     }
 
-    /// Publishes what was written before, and the trigger. `order` weakens the fence in the models that must fail.
+    /// Publishes the data written before, and the trigger. Models that must fail weaken the fence by `order`.
     pub(super) fn commit(&self, room: &Room, payload: [u64; 4], order: Ordering) {
-        // One fence for all: it publishes the data, and it acquires the tail, be it for whoever reads it
-        // from the cache.
+        // One fence serves both: it publishes the data, and it acquires the tail, also for those who read it from the cache.
         if order != Ordering::Relaxed {
             fence(order); // SYNC fifo.commit (release)
         }
         if let Some(tail) = room.tail {
-            // It may go back behind another producer's newer value: it lags, it never leads.
+            // This may overwrite another producer's newer value: the cache lags, it never leads.
             self.cache.store(tail, Ordering::Relaxed);
         }
         let capacity = self.slots.len() as u64;
@@ -88,7 +87,7 @@ impl Ring {
         }
     }
 
-    /// Whether `position` has been consumed; sees what the consumer did before.
+    /// Whether `position` has been consumed. Acquires what the consumer did before.
     pub(super) fn is_consumed(&self, position: u64, order: Ordering) -> bool {
         self.tail.load(order).wrapping_sub(position).cast_signed() > 0 // SYNC fifo.tail (acquire)
     }
@@ -113,23 +112,23 @@ impl Storage for &Ring {
 /// How a ring is closed.
 #[cfg(loom)]
 impl Ring {
-    /// The host's: takes no positions any more. The device's word is stored to in its upper half, which no model of memory
-    /// knows; to set the bit is the same to everybody.
+    /// The host closes the ring. It really stores to the upper half of the word, which no memory model describes; setting the
+    /// bit atomically has the same effect for all others.
     pub(super) fn close(&self) {
         self.head.fetch_or(CLOSED, Ordering::Relaxed); // SYNC fifo.closed
     }
 
-    /// Whether what was [taken](Self::take) is no position; then it has to be taken back.
+    /// Whether a [taken](Self::take) value is no position, because the ring was closed. It must then be given back.
     pub(super) fn is_closed(position: u64) -> bool {
         position & CLOSED != 0
     }
 
-    /// What the head counts from now on was not taken.
+    /// Gives back a position of a closed ring.
     pub(super) fn take_back(&self) {
         self.head.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The host's, once closed: whether all that were taken before have been consumed up to `position`.
+    /// Whether the consumer, at `position`, has consumed all that was taken before the ring was closed.
     pub(super) fn is_drained(&self, position: u64) -> bool {
         let head = self.head.load(Ordering::Relaxed);
         assert!(Self::is_closed(head), "the ring is open");

@@ -1,10 +1,10 @@
-//! The FIFO's protocol, without a GPU: the consumer. The producers are kernels (`fifo_push.ptxi`); `producer.rs` says the
+//! The consumer's side of the FIFO protocol, without a GPU. The producers are kernels (`fifo_push.ptxi`); `producer.rs` is the
 //! same in Rust, for tests.
 //!
 //! A producer owns the position that it took from the head. It writes the slot once the tail says that the slot's
 //! last user has been consumed, with the position's lap bit in every word. The consumer takes a slot for
 //! written when all four words bear the lap bit of its position, so words may arrive in any order and no slot is ever
-//! cleared. What the trigger speaks of is published by fences: the producer's between seeing room and writing the
+//! cleared. Fences publish the data that the trigger refers to: the producer's between seeing room and writing the
 //! slot, the consumer's between seeing the words and using them (`SYNC fifo.commit`); the tail goes back with release
 //! and acquire (`SYNC fifo.tail`).
 //!
@@ -14,13 +14,13 @@ use aqueduct_ptx::abi::{ProxyTrigger, lap_bit};
 
 use crate::sync::{Ordering, fence, raw};
 
-/// A word that others read and write at the same time: `std`'s, or loom's in a model.
+/// A word that others read and write concurrently: `std`'s atomic, or loom's in a model.
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
 }
 
-/// Where the words of a FIFO are.
+/// The memory of a FIFO.
 pub(super) trait Storage {
     type Word: Word;
 
@@ -37,7 +37,7 @@ pub(super) trait Storage {
 pub(super) struct Consumer<S> {
     storage: S,
     position: u64,
-    /// Whether the trigger at `position` was seen whole.
+    /// Whether `poll` has returned the trigger at `position`.
     seen: bool,
 }
 
@@ -48,7 +48,7 @@ impl<S: Storage> Consumer<S> {
         Self { storage, position, seen: false }
     }
 
-    /// Where its words are.
+    /// The memory of the FIFO.
     pub(super) fn storage(&self) -> &S {
         &self.storage
     }
@@ -58,7 +58,7 @@ impl<S: Storage> Consumer<S> {
         self.position
     }
 
-    /// The trigger at the tail, if all of it is there. The same until [`pop`](Self::pop).
+    /// The trigger at the tail, if all its words are there. The same until [`pop`](Self::pop).
     pub(super) fn poll(&mut self) -> Option<ProxyTrigger> {
         let capacity = self.storage.capacity();
         let slot = self.storage.slot(index(self.position, capacity));
@@ -75,7 +75,7 @@ impl<S: Storage> Consumer<S> {
         Some(trigger)
     }
 
-    /// Gives the slot of the trigger that was polled back to the producers; false, and nothing, if none was.
+    /// Frees the slot of the polled trigger. Does nothing and returns false if none was polled.
     pub(super) fn pop(&mut self) -> bool {
         let seen = std::mem::take(&mut self.seen);
         if seen {

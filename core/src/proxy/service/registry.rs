@@ -1,21 +1,14 @@
-//! What has been added to a service, as callers see it: numbers, and which proxy serves what.
+//! Semaphores and memories of a service, as callers see them: their numbers, and the proxy that serves each.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-use super::port::Ports;
+use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
+use super::state::Ports;
 use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
-/// Number of a semaphore in a [`ProxyService`](super::ProxyService).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SemaphoreId(pub u16);
-
-/// Number of a memory in a [`ProxyService`](super::ProxyService).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemoryId(pub u16);
-
-/// Numbers of which the one that was given back first is given out next, but only after all that were never used.
+/// Allocates numbers: unused ones first, then freed ones, oldest first, so that a number is reused as late as possible.
 #[derive(Debug)]
 struct Numbers {
     limit: usize,
@@ -39,7 +32,7 @@ pub(super) struct Registry {
     semaphore_numbers: Numbers,
     memories: Vec<Option<RegisteredMemory>>,
     memory_numbers: Numbers,
-    lines: Vec<Line>,
+    connections: Vec<Served>,
     /// The shard of the next connection.
     next: usize,
 }
@@ -50,16 +43,16 @@ struct Entry {
     shard: usize,
 }
 
-/// A connection, and how many semaphores it has here.
+/// A connection, and how many semaphores of the service use it.
 #[derive(Debug)]
-struct Line {
+struct Served {
     connection: Connection,
     shard: usize,
     semaphores: usize,
     _claim: Claim,
 }
 
-/// What a channel is made of, and the proxy that serves it.
+/// The parts of a channel, and the proxy that serves it.
 pub(super) struct Parts {
     pub(super) semaphore: Host2DeviceSemaphore,
     pub(super) shard: usize,
@@ -75,12 +68,12 @@ impl Registry {
             semaphore_numbers: numbers(max_semaphores),
             memories: Vec::new(),
             memory_numbers: numbers(1 << 16),
-            lines: Vec::new(),
+            connections: Vec::new(),
             next: 0,
         }
     }
 
-    /// A number and a proxy for a semaphore.
+    /// Gives a semaphore a number and a proxy.
     pub(super) fn add_semaphore(
         &mut self,
         semaphore: &Host2DeviceSemaphore,
@@ -89,25 +82,25 @@ impl Registry {
     ) -> Result<(SemaphoreId, usize)> {
         self.semaphore_numbers.freed.extend(ports.take_retired());
         let connection = semaphore.connection();
-        let known = self.lines.iter().position(|line| line.connection.is(connection));
+        let known = self.connections.iter().position(|served| served.connection.is(connection));
         let claim = if known.is_none() { Some(connection.claim()?) } else { None };
         let number = self.semaphore_numbers.take().ok_or_else(|| {
             let message = format!(
                 "there are {} semaphores already: remove some, or raise ProxyServiceConfig::max_semaphores",
                 self.semaphore_numbers.limit
             );
-            Error::usage("add_semaphore", message)
+            Error::new(ErrorKind::Exhausted, "add_semaphore", message)
         })?;
         let shard = match (known, claim) {
-            (Some(line), _) => {
-                self.lines[line].semaphores += 1;
-                self.lines[line].shard
+            (Some(index), _) => {
+                self.connections[index].semaphores += 1;
+                self.connections[index].shard
             }
             (None, Some(claim)) => {
                 let shard = self.next % shards;
                 self.next += 1;
                 let connection = connection.clone();
-                self.lines.push(Line { connection, shard, semaphores: 1, _claim: claim });
+                self.connections.push(Served { connection, shard, semaphores: 1, _claim: claim });
                 shard
             }
             (None, None) => self.next % shards,
@@ -116,28 +109,30 @@ impl Registry {
         Ok((SemaphoreId(number), shard))
     }
 
-    /// The proxy that has to be told.
+    /// Removes a semaphore; the proxy that must be told.
     pub(super) fn remove_semaphore(&mut self, id: SemaphoreId) -> Result<usize> {
         let entry = self.semaphores.get_mut(usize::from(id.0)).and_then(Option::take);
         let entry = entry.ok_or_else(|| unknown_semaphore(id))?;
-        if let Some(at) = self.lines.iter().position(|line| line.connection.is(entry.semaphore.connection()))
+        if let Some(at) =
+            self.connections.iter().position(|served| served.connection.is(entry.semaphore.connection()))
         {
-            self.lines[at].semaphores -= 1;
-            if self.lines[at].semaphores == 0 {
-                self.lines.swap_remove(at);
+            self.connections[at].semaphores -= 1;
+            if self.connections[at].semaphores == 0 {
+                self.connections.swap_remove(at);
             }
         }
         Ok(entry.shard)
     }
 
-    /// Lets go of the connections, so that another service can have them.
+    /// Releases the connections, so that another service can use them.
     pub(super) fn release(&mut self) {
-        self.lines.clear();
+        self.connections.clear();
     }
 
     pub(super) fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
         let number = self.memory_numbers.take().ok_or_else(|| {
-            Error::usage("add_memory", "there are 65,536 memories already: remove some, or add larger ones")
+            let message = "there are 65,536 memories already: remove some, or add larger ones";
+            Error::new(ErrorKind::Exhausted, "add_memory", message)
         })?;
         put(&mut self.memories, number, memory.clone());
         Ok(MemoryId(number))
@@ -178,15 +173,6 @@ fn put<T>(table: &mut Vec<Option<T>>, number: u16, value: T) {
         table.resize_with(number + 1, || None);
     }
     table[number] = Some(value);
-}
-
-pub(super) fn unknown_semaphore(id: SemaphoreId) -> Error {
-    let message = format!("there is no semaphore {}: it was removed, or never added", id.0);
-    Error::usage("ProxyService", message)
-}
-
-pub(super) fn unknown_memory(id: MemoryId) -> Error {
-    Error::usage("ProxyService", format!("there is no memory {}: it was removed, or never added", id.0))
 }
 
 #[cfg(all(test, not(loom)))]

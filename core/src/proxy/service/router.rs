@@ -1,4 +1,4 @@
-//! The handler of a service's proxies: which connection a trigger is for.
+//! The handler of a service's proxies: gives each trigger to its connection's queue.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, mpsc};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use aqueduct_ptx::abi::ProxyTrigger;
 
-use super::line::{Line, Request, Route, Tables};
-use super::port::Ports;
-use super::registry::{MemoryId, SemaphoreId, unknown_semaphore};
+use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
+use super::queue::{ConnectionQueue, Request, Route, Tables};
+use super::state::Ports;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::thread::{ProxyHandler, ProxyHandlerResult};
 use crate::sync::{AtomicU64, Ordering};
 
-/// A change of what a router knows.
+/// A change of a router's tables.
 pub(super) enum Command {
     AddSemaphore(SemaphoreId, Host2DeviceSemaphore),
     RemoveSemaphore(SemaphoreId),
@@ -28,16 +28,16 @@ pub(super) struct Router {
     seen: u64,
     ports: Arc<Ports>,
     tables: Tables,
-    lines: Vec<Option<Line>>,
-    /// Lines with something under way.
+    queues: Vec<Option<ConnectionQueue>>,
+    /// Queues with work under way.
     busy: Vec<usize>,
-    /// When to look next whether connections have failed of which nothing is asked.
+    /// When to check idle connections for failures next.
     examine: Instant,
-    /// Most requests that wait for room on one connection.
-    patience: usize,
+    /// How many requests may wait for room on one connection.
+    limit: usize,
 }
 
-/// Between two looks at connections of which nothing is asked.
+/// Time between two checks of idle connections.
 const EXAMINE: Duration = Duration::from_millis(5);
 
 impl Router {
@@ -45,7 +45,7 @@ impl Router {
         commands: mpsc::Receiver<Command>,
         sent: Arc<AtomicU64>,
         ports: Arc<Ports>,
-        patience: usize,
+        limit: usize,
     ) -> Self {
         Self {
             commands,
@@ -53,15 +53,15 @@ impl Router {
             seen: 0,
             ports,
             tables: Tables::default(),
-            lines: Vec::new(),
+            queues: Vec::new(),
             busy: Vec::new(),
             examine: Instant::now(),
-            patience,
+            limit,
         }
     }
 
-    /// Takes commands if there are any. A kernel that pushes after a command was sent has its trigger seen after it.
-    fn obey(&mut self) {
+    /// Executes new commands. A trigger that a kernel pushed after a command was sent is handled after the command.
+    fn execute_commands(&mut self) {
         let sent = self.sent.load(Ordering::Acquire);
         while self.seen != sent {
             let Ok(command) = self.commands.try_recv() else { break };
@@ -77,36 +77,36 @@ impl Router {
 
     fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore) {
         let connection = semaphore.connection();
-        // One that is spent may have failed; nothing of it is left, and the connection begins anew.
-        let known = |line: &Option<Line>| {
-            line.as_ref().is_some_and(|line| line.is_over(connection) && !line.is_spent())
+        // A spent queue may have failed. Nothing of it is left, so the connection gets a new one.
+        let known = |queue: &Option<ConnectionQueue>| {
+            queue.as_ref().is_some_and(|queue| queue.serves(connection) && !queue.is_spent())
         };
-        let index = self.lines.iter().position(known).unwrap_or_else(|| {
-            let line = Some(Line::new(connection, self.ports.clone()));
-            match self.lines.iter().position(Option::is_none) {
+        let index = self.queues.iter().position(known).unwrap_or_else(|| {
+            let queue = Some(ConnectionQueue::new(connection, self.ports.clone()));
+            match self.queues.iter().position(Option::is_none) {
                 Some(index) => {
-                    self.lines[index] = line;
+                    self.queues[index] = queue;
                     index
                 }
                 None => {
-                    self.lines.push(line);
-                    self.lines.len() - 1
+                    self.queues.push(queue);
+                    self.queues.len() - 1
                 }
             }
         });
-        if let Some(line) = &mut self.lines[index] {
-            line.add(id);
+        if let Some(queue) = &mut self.queues[index] {
+            queue.add(id);
         }
-        set(&mut self.tables.routes, id.0, Some(Route { line: index, semaphore }));
+        set(&mut self.tables.routes, id.0, Some(Route { queue: index, semaphore }));
     }
 
     fn remove(&mut self, id: SemaphoreId) {
         self.ports.fail(id, &unknown_semaphore(id));
-        let Some(index) = self.tables.route(id).map(|route| route.line) else { return };
-        if let Some(line) = &mut self.lines[index] {
-            // What waits for room is done first.
-            line.progress(&self.tables);
-            line.remove(id);
+        let Some(index) = self.tables.route(id).map(|route| route.queue) else { return };
+        if let Some(queue) = &mut self.queues[index] {
+            // Requests that wait for room come first.
+            queue.progress(&self.tables);
+            queue.remove(id);
         }
         set(&mut self.tables.routes, id.0, None);
         self.work_on(index);
@@ -121,20 +121,20 @@ impl Router {
 
 impl ProxyHandler for Router {
     fn handle(&mut self, position: u64, trigger: &ProxyTrigger) -> Result<ProxyHandlerResult> {
-        self.obey();
+        self.execute_commands();
         let trigger = trigger.decode().map_err(|error| {
             let message =
-                format!("what a kernel pushed at position {position} is no channel's request: {error}");
+                format!("the trigger that a kernel pushed at position {position} is not a request of a port channel: {error}");
             Error::usage("ProxyService", message)
         })?;
         let id = SemaphoreId(trigger.semaphore);
-        let Some(index) = self.tables.route(id).map(|route| route.line) else {
-            // Nobody else can tell a kernel that flushes there.
+        let Some(index) = self.tables.route(id).map(|route| route.queue) else {
+            // A kernel that flushes there would otherwise wait for ever.
             self.ports.count_dropped(1);
             if self.ports.exists(id) {
                 self.ports.fail(id, &unknown_semaphore(id));
             }
-            // A kernel may go on for ever.
+            // Logged rarely: a kernel may push for ever.
             let dropped = self.ports.dropped();
             if dropped.is_power_of_two() {
                 let why = unknown_semaphore(id);
@@ -142,36 +142,36 @@ impl ProxyHandler for Router {
             }
             return Ok(ProxyHandlerResult::Continue);
         };
-        if let Some(line) = &mut self.lines[index] {
-            line.take(Request { position, trigger }, &self.tables, self.patience);
+        if let Some(queue) = &mut self.queues[index] {
+            queue.take(Request { position, trigger }, &self.tables, self.limit);
         }
         self.work_on(index);
         Ok(ProxyHandlerResult::Continue)
     }
 
     fn progress(&mut self) -> Result<bool> {
-        self.obey();
-        let (lines, tables) = (&mut self.lines, &self.tables);
+        self.execute_commands();
+        let (queues, tables) = (&mut self.queues, &self.tables);
         self.busy.retain(|&index| {
-            let Some(line) = &mut lines[index] else { return false };
-            let busy = line.progress(tables);
-            if line.is_spent() {
-                lines[index] = None;
+            let Some(queue) = &mut queues[index] else { return false };
+            let busy = queue.progress(tables);
+            if queue.is_spent() {
+                queues[index] = None;
                 return false;
             }
-            busy || line.is_leaving()
+            busy || queue.is_leaving()
         });
         if Instant::now() >= self.examine {
             self.examine = Instant::now() + EXAMINE;
-            self.lines.iter_mut().flatten().for_each(Line::examine);
+            self.queues.iter_mut().flatten().for_each(ConnectionQueue::examine);
         }
         Ok(!self.busy.is_empty())
     }
 
     fn ended(&mut self, failure: Option<&Error>) {
-        let stopped = Error::new(ErrorKind::InvalidUsage, "ProxyService", "the proxy service has stopped");
+        let stopped = Error::new(ErrorKind::Stopped, "ProxyService::check", "the proxy service has stopped");
         let error = failure.unwrap_or(&stopped);
-        self.lines.iter_mut().flatten().for_each(|line| line.end(error));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.end(error));
     }
 }
 

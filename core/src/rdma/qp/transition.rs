@@ -11,9 +11,10 @@ use super::{Init, QueuePair, ReadyToReceive, ReadyToSend, Reset, State};
 use crate::error::{Error, Result};
 use crate::rdma::access::Access;
 use crate::rdma::address::QpAddress;
+use crate::rdma::choose::Port;
 use crate::rdma::explain::{self, Asked};
 use crate::rdma::gid::GidKind;
-use crate::rdma::port::{LinkLayer, Port, mtu_value};
+use crate::rdma::port::{LinkLayer, mtu_value};
 use crate::rdma::settings::Settings;
 use crate::rdma::status::failed;
 

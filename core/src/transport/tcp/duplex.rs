@@ -473,11 +473,12 @@ impl Delivery for Duplex {
     }
 
     fn is_undelivered(&self) -> bool {
-        !self.failure.has_failed()
-            && self.closing.load(Ordering::Acquire)
-            && (!lock(&self.outbox).is_settled()
-                || self.is_attached()
-                    && !(self.said_bye.load(Ordering::Acquire) && lock(&self.outbox).is_empty()))
+        if self.failure.has_failed() || !self.closing.load(Ordering::Acquire) {
+            return false;
+        }
+        let outbox = lock(&self.outbox);
+        let gone = outbox.is_empty() && (self.said_bye.load(Ordering::Acquire) || !self.is_attached());
+        !(outbox.is_settled() && gone)
     }
 }
 

@@ -47,7 +47,7 @@ impl Provider for Sockets {
     ) -> Result<Box<dyn super::Draft>> {
         let mut draft = Draft { key, config: config.clone(), listener: None };
         if resources.group.rank() < key.peer {
-            let (network, claims) = resources.group.links().for_data(key.peer, key.tag);
+            let (network, claims) = resources.group.links().for_data(key.peer, key.number());
             let ip = interface(resources, config)?;
             draft.listener = Some(network.listen_tcp(ip, claims).map_err(|error| {
                 let message = format!(
@@ -108,7 +108,7 @@ impl super::Draft for Draft {
             let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
             Error::new(ErrorKind::Remote, "connect", message).with_peer(peer).with_source(error)
         })?;
-        let (network, claims) = resources.group.links().for_data(peer, self.key.tag);
+        let (network, claims) = resources.group.links().for_data(peer, self.key.number());
         let deadline = deadline.min(Deadline::after(ethernet.config.timeout));
         let stream = network.connect_tcp(&addresses, claims, deadline).map_err(|error| {
             let message = format!(

@@ -10,7 +10,7 @@ const STATUS: Argument = Argument {
     doc: "what this thread's operations gave: LEFT_NOT, or anything else to make all leave",
 };
 const THREADS: Argument =
-    Argument { name: "threads", ty: Type::U32, doc: "threads in the group, a multiple of 32" };
+    Argument { name: "threads", ty: Type::U32, doc: "threads in the group, whole warps: a multiple of 32" };
 const AGREED: Given = Given {
     param: "ABORTED",
     name: "status",

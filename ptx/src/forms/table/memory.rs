@@ -20,6 +20,10 @@ const UNPACK_TO: Argument = wide("dst_offset", "where the data goes, in bytes fr
 const INDEX: Argument = wide("index", "index of the element from channel.dst");
 const VALUE: Given = Given { param: "VALUE", name: "value", doc: "the element" };
 
+const REMOTE_OFFSET: Argument = wide("remote_offset", "where from, in bytes from channel.dst");
+const LOCAL_OFFSET: Argument = wide("local_offset", "where to, in bytes from channel.src");
+
+const GET: &[(&str, &str)] = &[("DST", "src + local_offset"), ("SRC", "dst + remote_offset")];
 const PUT: &[(&str, &str)] = &[("DST", "dst + dst_offset"), ("SRC", "src + src_offset")];
 const PUT_PACKETS: &[(&str, &str)] = &[("PACKETS", "dst + dst_offset"), ("SRC", "src + src_offset")];
 const UNPACK_PACKETS: &[(&str, &str)] =
@@ -44,15 +48,30 @@ pub(super) static ALL: &[Operation] = &[
             "was waited for is seen.",
         ],
         fragment: "copy",
-        takes: &[
-            CHANNEL,
-            wide("remote_offset", "where from, in bytes from channel.dst"),
-            wide("local_offset", "where to, in bytes from channel.src"),
-            same("bytes"),
-            THREAD,
-            THREADS,
+        takes: &[CHANNEL, REMOTE_OFFSET, LOCAL_OFFSET, same("bytes"), THREAD, THREADS],
+        with: GET,
+        gives: &[],
+    },
+    Operation {
+        name: "memory_channel_put_aligned",
+        does: &[
+            "Copies bytes from my src to the peer's dst, as memory_channel_put does, where channel.dst, channel.src, both",
+            "offsets and bytes are multiples of 16. Nothing checks this.",
         ],
-        with: &[("DST", "src + local_offset"), ("SRC", "dst + remote_offset")],
+        fragment: "copy_aligned",
+        takes: &[CHANNEL, DST_OFFSET, SRC_OFFSET, same("bytes"), THREAD, THREADS],
+        with: PUT,
+        gives: &[],
+    },
+    Operation {
+        name: "memory_channel_get_aligned",
+        does: &[
+            "Copies bytes from the peer's dst to my src, as memory_channel_get does, where channel.dst, channel.src, both",
+            "offsets and bytes are multiples of 16. Nothing checks this.",
+        ],
+        fragment: "copy_aligned",
+        takes: &[CHANNEL, REMOTE_OFFSET, LOCAL_OFFSET, same("bytes"), THREAD, THREADS],
+        with: GET,
         gives: &[],
     },
     Operation {
@@ -70,7 +89,8 @@ pub(super) static ALL: &[Operation] = &[
         name: "memory_channel_put_packets_ll128",
         does: &[
             "Sends bytes from my src as LL128 lines to the peer's dst, which is its packet buffer; bytes of data take",
-            "1024 * ceil(bytes / 960) bytes there. Only between GPUs joined by NVLink, or on one.",
+            "1024 * ceil(bytes / 960) bytes there. Only where a line of 128 bytes stays whole, over NVLink or within one",
+            "GPU: MemoryChannel::carries says so on the host. Over PCIe stale data can pass for new.",
         ],
         fragment: "ll128_put",
         takes: &[CHANNEL, PACKETS_TO, SRC_OFFSET, same("bytes"), THREAD, WARPS, same("flag")],

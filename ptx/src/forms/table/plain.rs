@@ -22,6 +22,17 @@ pub(super) static ALL: &[Operation] = &[
         gives: &[],
     },
     Operation {
+        name: "copy_aligned",
+        does: &[
+            "Copies bytes where both addresses and bytes are multiples of 16, which nothing checks; the ranges must not",
+            "overlap.",
+        ],
+        fragment: "copy_aligned",
+        takes: &[DST, SRC, same("bytes"), THREAD, THREADS],
+        with: &[],
+        gives: &[],
+    },
+    Operation {
         name: "put_packets",
         does: &["Writes bytes of data as packets."],
         fragment: "put_packets",
@@ -31,7 +42,9 @@ pub(super) static ALL: &[Operation] = &[
     },
     Operation {
         name: "put_packets_ll128",
-        does: &["Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU."],
+        does: &[
+            "Writes bytes of data as LL128 lines. Only over NVLink, or to the same GPU: over PCIe a line may split.",
+        ],
         fragment: "ll128_put",
         takes: &[PACKETS, SRC, same("bytes"), THREAD, WARPS, same("flag")],
         with: &[],

@@ -1,4 +1,4 @@
-//! The proof behind [`Module::check`]: one walk over every operand of every instruction.
+//! The check of [`Module::check`]: one walk over all operands of all instructions.
 
 use super::op::{BarrierKind, Call, CallTarget, FrameCopy, Mem, Op, VoteKind};
 use super::operand::{Addr, Base, Pred, PredSrc, Reg, Space, Src};
@@ -162,7 +162,7 @@ impl Walk<'_> {
         for (copies, arguments) in [(&call.args, true), (&call.returns, false)] {
             for copy in copies {
                 let (mine, theirs) = if arguments { (copy.from, copy.to) } else { (copy.to, copy.from) };
-                // An indirect callee's frame is known only at the call, which checks it there.
+                // The frame of an indirect callee is known only at run time; the call checks it then.
                 let theirs_fit = callee.is_none_or(|f| fits(end(theirs, copy), f.frame_size));
                 if !fits(end(mine, copy), self.function.frame_size) || !theirs_fit {
                     return Err(format!("call copies outside a frame: {copy:?}"));
@@ -250,7 +250,7 @@ impl Walk<'_> {
     }
 
     fn target(&self, target: u32) -> Checked {
-        // One past the end is a return.
+        // A branch to one past the end returns.
         let exists = target as usize <= self.function.code.len();
         if exists { Ok(()) } else { Err(format!("no instruction {target} to branch to")) }
     }

@@ -1,22 +1,21 @@
-//! The flat, checked form of a module: what lowering produces and the engine executes.
+//! The flat, checked form of a module: lowering produces it, the engine executes it.
 //!
-//! Names are resolved (registers to slots, labels to instruction indices, variables to symbol
-//! numbers or byte offsets) and every instruction carries its full type, semantics and scope, so
-//! that execution needs neither the source text nor the syntax tree. [`Module::check`] proves the
-//! properties on which the engine relies: it indexes registers and instructions without asking
-//! again whether they exist.
+//! Names are resolved: registers to slots, labels to instruction indices, variables to symbol numbers or byte offsets.
+//! Each instruction carries its full type, semantics and scope, so execution needs neither the source text nor the
+//! syntax tree. The engine indexes registers and instructions without checking that they exist, because
+//! [`Module::check`] has proved it.
 //!
-//! # Memory of a thread, as instructions see it
-//! - *global* and *const* addresses are real addresses; `cvta` leaves them alone.
-//! - *shared* addresses are byte offsets into the block's shared memory (32 bits suffice): the
-//!   static part of the kernel first, then the dynamic part
-//!   ([`Special::DynamicSharedBase`](op::Special)). `cvta.shared` adds the block's real base.
-//! - *local* addresses are byte offsets into the thread's stack. Each call owns a frame of
-//!   [`Function::frame_size`] bytes: parameters received, values returned, `.local` variables and
-//!   the `.param` variables it declares for its own calls. [`Base::Frame`] is the frame's start,
-//!   [`op::Special::FrameBase`] its stack offset (the value of `mov %r, local_variable`).
-//! - *param* of a kernel is the launch's parameter buffer ([`Base::KernelParam`]); parameters of a
-//!   `.func` lie in its frame.
+//! # Addresses, as instructions see them
+//! - *global* and *const* addresses are host addresses; `cvta` does not change them.
+//! - *shared* addresses are byte offsets into the block's shared memory, in 32 bits: first the static part of the
+//!   kernel, then the dynamic part ([`Special::DynamicSharedBase`](op::Special)). `cvta.shared` adds the host address
+//!   of the block's shared memory.
+//! - *local* addresses are byte offsets into the thread's stack. Each call has a frame of [`Function::frame_size`]
+//!   bytes for its parameters, returned values, `.local` variables, and the `.param` variables of its own calls.
+//!   [`Base::Frame`] is the start of the frame; [`op::Special::FrameBase`] is its offset in the stack, which `mov %r,
+//!   local_variable` starts from.
+//! - *param* addresses of a kernel are offsets into the launch's parameter buffer ([`Base::KernelParam`]). Parameters
+//!   of a `.func` are in its frame.
 
 mod check;
 pub mod op;
@@ -25,7 +24,7 @@ pub mod operand;
 pub use op::Op;
 pub use operand::{Addr, Base, Guard, Pred, PredSrc, Reg, Round, Scope, Semantics, Space, Src, Ty};
 
-/// A module: functions, variables and nothing that depends on where it is loaded.
+/// A module: functions and variables, independent of the addresses at which it is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
     /// Kernels and device functions; [`op::CallTarget::Function`] holds an index into this list.
@@ -47,10 +46,10 @@ impl Module {
         self.globals.iter().position(|g| g.name == name)
     }
 
-    /// Proves that every register, label, symbol and call in the module exists.
+    /// Checks that every register, label, symbol and call in the module exists.
     ///
     /// # Errors
-    /// A sentence with function, instruction index and source line of the first violation.
+    /// A sentence that names function, instruction index and source line of the first violation.
     pub fn check(&self) -> Result<(), String> {
         check::module(self)
     }
@@ -65,16 +64,16 @@ pub struct Function {
     pub kernel: bool,
     /// The instructions; branch targets are indices into this list. Falling off the end is `ret`.
     pub code: Vec<Inst>,
-    /// The source line of each instruction (1-based), as long as `code`.
+    /// The source line of each instruction, from 1; as long as `code`.
     pub lines: Vec<u32>,
-    /// Number of 32-bit register slots (8-, 16- and 32-bit registers; narrow ones zero-extended).
+    /// Number of 32-bit register slots, for 8-, 16- and 32-bit registers; narrow ones are zero-extended.
     pub regs32: u16,
     /// Number of 64-bit register slots.
     pub regs64: u16,
     /// Number of predicate registers.
     pub preds: u16,
-    /// Parameters in order. A kernel's `offset` is into the launch's parameter buffer, another
-    /// function's into its frame.
+    /// Parameters in order. Offsets are into the launch's parameter buffer for a kernel, into the frame for another
+    /// function.
     pub params: Vec<Param>,
     /// Returned values of a `.func`, in its frame.
     pub returns: Vec<Param>,
@@ -82,19 +81,19 @@ pub struct Function {
     pub param_size: u32,
     /// Bytes of a call's frame on the thread's stack, a multiple of 16.
     pub frame_size: u32,
-    /// Bytes of static shared memory the kernel and all it calls need.
+    /// Bytes of static shared memory that the kernel and the functions it calls need.
     pub shared_size: u32,
     /// Alignment of the dynamic shared memory, which follows the static part (at least 16).
     pub dynamic_shared_align: u32,
-    /// `.maxntid` as a product, or 0 where the source does not say.
+    /// The product of `.maxntid`, or 0 without that directive.
     pub max_threads: u32,
-    /// `.reqntid`, or zeros where the source does not say.
+    /// `.reqntid`, or zeros without that directive.
     pub required_block: [u32; 3],
-    /// `.minnctapersm`, or 0 where the source does not say.
+    /// `.minnctapersm`, or 0 without that directive.
     pub min_blocks_per_sm: u32,
 }
 
-/// One parameter or returned value: where it lies and what it is.
+/// The location of one parameter or returned value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Byte offset (see [`Function::params`]).
@@ -105,12 +104,12 @@ pub struct Param {
     pub align: u32,
 }
 
-/// One instruction: a guard and what it does.
+/// One instruction and its guard.
 #[derive(Clone, Debug)]
 pub struct Inst {
     /// `@p` or `@!p`; [`Guard::ALWAYS`] when absent.
     pub guard: Guard,
-    /// What it does.
+    /// The operation.
     pub op: Op,
 }
 
@@ -119,7 +118,7 @@ pub struct Inst {
 pub struct Global {
     /// The name in the source.
     pub name: String,
-    /// Whether it lies in the constant bank (read-only to kernels, writable by the host).
+    /// Whether it is in the constant bank: read-only for kernels, writable by the host.
     pub constant: bool,
     /// Visible to `cuModuleGetGlobal` and to the linker (`.visible`, `.weak`, `.common`).
     pub visible: bool,
@@ -127,26 +126,26 @@ pub struct Global {
     pub size: u64,
     /// Alignment in bytes.
     pub align: u64,
-    /// Initial bytes by their offset, in order; everything else is zero.
+    /// Initial bytes with their offsets, in order; all other bytes are zero.
     pub init: Vec<(u64, Vec<u8>)>,
-    /// Addresses to write over `init` once symbols have addresses.
+    /// Addresses to write after `init`, once symbols have addresses.
     pub relocations: Vec<Relocation>,
 }
 
-/// The bytes `offset .. offset + size` are `address(symbol) + addend`, little-endian.
+/// Sets the bytes `offset .. offset + size` to `address(symbol) + addend`, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
     /// Byte offset in the variable.
     pub offset: u64,
     /// Bytes to write: 4 or 8.
     pub size: u8,
-    /// Whose address.
+    /// The symbol.
     pub symbol: Symbol,
     /// Added to the address.
     pub addend: i64,
 }
 
-/// Something with an address.
+/// A variable or function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbol {
     /// A variable of the module, by index.
@@ -155,21 +154,21 @@ pub enum Symbol {
     Function(u32),
 }
 
-/// The value that `mov` from a function name yields and an indirect call accepts.
+/// The address of a function: the result of `mov` from its name, and the operand of an indirect call.
 ///
-/// Not a mapped address: loads through it fault, as a wild pointer does.
+/// It is never a mapped address, so a load through it faults like one through a wild pointer.
 #[must_use]
 pub const fn function_address(index: u32) -> u64 {
     FUNCTION_TAG | (index as u64) << 4
 }
 
-/// The function index in an address made by [`function_address`].
+/// The inverse of [`function_address`]; `None` for any other number.
 #[must_use]
 pub const fn function_at(address: u64) -> Option<u32> {
     if address & !0xf_ffff_fff0 == FUNCTION_TAG { Some((address >> 4) as u32) } else { None }
 }
 
-// Non-canonical on x86-64 and outside user space on aarch64, so never a mapping.
+// Non-canonical on x86-64 and outside user space on aarch64, so no mapping has such an address.
 const FUNCTION_TAG: u64 = 0x7c0d_e000_0000_0000;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The instruction set. One variant is one shape of operands; what differs only in the function
-//! computed is a field.
+//! The instruction set. Instructions with the same operands share one variant; a field selects the function.
 
 use super::operand::{Addr, Pred, PredSrc, Reg, Round, Scope, Semantics, Space, Src, Ty};
 
-/// What an instruction does. Instruction names in the comments are PTX ISA chapter 9.7.
+/// The operation of an instruction. The comments name the instructions of PTX ISA chapter 9.7.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "operands are named as in the PTX ISA")]
 pub enum Op {
@@ -73,13 +72,13 @@ pub enum Op {
     /// `atom` (`d` present) and `red` (`d` absent). `c` is the new value of `cas`, `b` the
     /// compared one.
     Atom { op: AtomOp, mem: Mem, d: Option<Reg>, b: Src, c: Src },
-    /// `cp.async` of `size` bytes (4, 8, 16) from global to shared; bytes from `src_size` on are
-    /// zero. Completes at once, so its commit and wait forms lower to [`Op::Nop`].
+    /// `cp.async` of `size` bytes (4, 8 or 16) from global to shared memory; bytes from `src_size` on become zero. It
+    /// completes at once, so its commit and wait forms lower to [`Op::Nop`].
     CpAsync { dst: Addr, src: Addr, size: u8, src_size: Src },
     /// `fence`, `membar` (`SeqCst`).
     Fence { sem: Semantics, scope: Scope },
 
-    /// `bar` and `barrier`; `threads` absent means all of the block's.
+    /// `bar` and `barrier`; without `threads` all threads of the block take part.
     Barrier { kind: BarrierKind, id: Src, threads: Option<Src> },
     /// `bar.warp.sync`.
     WarpSync { mask: Src },
@@ -98,7 +97,7 @@ pub enum Op {
 
     /// `bra`; the guard decides per lane.
     Bra { target: u32 },
-    /// `brx.idx`; an index beyond the list is undefined in PTX and a fault here.
+    /// `brx.idx`. An index beyond the list is undefined in PTX and faults here.
     Brx { index: Src, targets: Box<[u32]> },
     /// `call`.
     Call(Box<Call>),
@@ -110,7 +109,7 @@ pub enum Op {
     Trap,
     /// `nanosleep`.
     Nanosleep { duration: Src },
-    /// Hints that change nothing here (`prefetch`, `discard`, `cp.async.wait_all`, `pragma`).
+    /// Instructions without effect on this device (`prefetch`, `cp.async.wait_all`, `griddepcontrol`).
     Nop,
 }
 
@@ -120,7 +119,7 @@ pub enum Op {
 pub struct Fp {
     /// Direction.
     pub round: Round,
-    /// Rounding to an integral value in the same or another floating type (`.rni` and its like).
+    /// Rounding to an integral value in the same or another floating type (`.rni`, `.rzi`, `.rmi`, `.rpi`).
     pub integral: bool,
     /// `.ftz`: subnormal inputs and results become zeros of the same sign.
     pub ftz: bool,
@@ -132,7 +131,7 @@ pub struct Fp {
     pub nan: bool,
     /// `.xorsign.abs` of `min` and `max`.
     pub xorsign_abs: bool,
-    /// `.relu`: negative results and NaN as the instruction says become zero or canonical NaN.
+    /// `.relu`: negative results become zero; the instruction defines the result for NaN.
     pub relu: bool,
 }
 
@@ -288,10 +287,10 @@ pub enum FloatTest {
     Subnormal,
 }
 
-/// Everything about a memory access but its data.
+/// A memory access, without its data operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Mem {
-    /// Ordering; weak where the instruction does not say (relaxed for atomics).
+    /// Ordering; weak by default, relaxed for atomics.
     pub sem: Semantics,
     /// Scope of a strong access.
     pub scope: Scope,
@@ -301,7 +300,7 @@ pub struct Mem {
     pub ty: Ty,
     /// Elements: 1, 2 or 4. The whole vector must be naturally aligned.
     pub count: u8,
-    /// Where.
+    /// The address.
     pub addr: Addr,
 }
 
@@ -326,24 +325,24 @@ pub enum AtomOp {
 /// Forms of the block barrier.
 #[derive(Clone, Copy, Debug)]
 pub enum BarrierKind {
-    /// Wait for all participants.
+    /// Waits for all participants.
     Sync,
-    /// Count, do not wait.
+    /// Arrives without waiting.
     Arrive,
-    /// Wait and count the participants whose predicate holds.
+    /// Waits, and counts the participants whose predicate is true.
     RedPopc {
         /// The count.
         d: Reg,
-        /// What is counted.
+        /// The predicate to count.
         a: PredSrc,
     },
-    /// Wait and combine the participants' predicates with `And` or `Or`.
+    /// Waits, and combines the predicates of the participants with `And` or `Or`.
     RedPred {
         /// `And` or `Or`.
         op: BoolOp,
         /// The result.
         p: Pred,
-        /// What is combined.
+        /// The predicate to combine.
         a: PredSrc,
     },
 }
@@ -368,35 +367,36 @@ pub enum ShflMode {
     Idx,
 }
 
-/// A call: bytes are copied from the caller's frame into the callee's before it and back after.
+/// A call. Arguments are copied from the caller's frame to the callee's at the call, results back at the return.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Whom.
+    /// The callee.
     pub target: CallTarget,
-    /// Caller's frame to callee's frame, at the call.
+    /// Copies from the caller's frame to the callee's.
     pub args: Vec<FrameCopy>,
-    /// Callee's frame to caller's frame, at the return.
+    /// Copies from the callee's frame to the caller's.
     pub returns: Vec<FrameCopy>,
 }
 
-/// Whom a call reaches.
+/// The callee of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum CallTarget {
     /// A function of the module, by index.
     Function(u32),
     /// The function whose address the register holds.
     Indirect(Reg),
-    /// A service of the device's run-time.
+    /// A function of the device's run-time library.
     Service(Service),
 }
 
-/// Functions that nvcc's output expects the device to have. Arguments and results lie in the
-/// caller's frame at the `from` of [`Call::args`] and the `to` of [`Call::returns`].
+/// Functions that nvcc's output expects from the device. Arguments and results are in the caller's frame, at the `from`
+/// of [`Call::args`] and the `to` of [`Call::returns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// `__assertfail(message, file, line, function, char size)`: a fault of its own.
+    /// `__assertfail(message, file, line, function, char size)`: fails the context with
+    /// `CUDA_ERROR_ASSERT`.
     AssertFail,
-    /// `vprintf(format, arguments) -> count`: not supported, a fault where it is executed.
+    /// `vprintf(format, arguments) -> count`: not supported; a call faults.
     Printf,
 }
 
@@ -437,8 +437,8 @@ pub enum Special {
     GlobalTimerHi,
     DynamicSharedSize,
     TotalSharedSize,
-    /// `%envreg0` to `%envreg31`, given by the launch: 1 and 2 are the high and low half of the address of
-    /// a cooperative launch's zeroed grid workspace (at least 16 bytes), all others and all of other launches 0.
+    /// `%envreg0` to `%envreg31`. In a cooperative launch, 1 and 2 are the high and low half of the address of its
+    /// zeroed grid workspace (at least 16 bytes). All others are 0.
     EnvReg(u8),
     /// The offset of dynamic shared memory in the block's shared memory.
     DynamicSharedBase,

@@ -2,8 +2,8 @@
 
 /// A general register slot. Narrow registers (8 and 16 bits) live zero-extended in 32-bit slots.
 ///
-/// Reading a slot as a narrower type takes the low bits; writing a narrower result extends it as
-/// the instruction's type says.
+/// Reading a slot as a narrower type takes the low bits. Writing a narrower result extends it by the sign of the
+/// instruction's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reg {
     /// A 32-bit slot.
@@ -48,7 +48,7 @@ pub enum PredSrc {
 /// The guard of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The predicate; `None` executes always.
+    /// The predicate; `None` for an unconditional instruction.
     pub pred: Option<Pred>,
     /// `@!p`.
     pub negate: bool,
@@ -146,7 +146,7 @@ pub enum Semantics {
 }
 
 impl Semantics {
-    /// Whether the access is strong, so that other threads may wait for it.
+    /// Whether the access is strong, so that it may synchronise with other threads.
     #[must_use]
     pub const fn strong(self) -> bool {
         !matches!(self, Semantics::Weak)
@@ -166,8 +166,8 @@ pub enum Scope {
     Sys,
 }
 
-/// Rounding of a floating-point result, or of a conversion to an integer (`rni` and its like are
-/// the same four directions).
+/// Rounding of a floating-point result, or of a conversion to an integer (`rni`, `rzi`, `rmi` and `rpi` are the same
+/// four directions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Round {
     /// To nearest, ties to even.
@@ -183,17 +183,17 @@ pub enum Round {
     NearestAway,
 }
 
-/// `base + offset`. The sum is taken in 64 bits for generic, global and const accesses and in 32
-/// bits for the windows (shared, local, param).
+/// `base + offset`. With a base register the sum has 64 bits for generic, global, const and param accesses, and 32 bits
+/// for shared and local ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addr {
-    /// What the offset counts from.
+    /// The base address.
     pub base: Base,
     /// Bytes.
     pub offset: i64,
 }
 
-/// Where an address begins.
+/// The base of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The value of a register, per lane.
@@ -204,6 +204,6 @@ pub enum Base {
     KernelParam,
     /// The current call's frame (space [`Space::Local`] or [`Space::Param`]).
     Frame,
-    /// Zero: the offset is the address, or the offset in its window (static shared variables).
+    /// Zero: the offset is the address itself, or the offset of a static variable in shared memory.
     Zero,
 }

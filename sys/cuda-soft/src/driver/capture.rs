@@ -1,11 +1,16 @@
-//! Stream capture.
+//! The calls for stream capture.
 
-use cuda_driver_sys::{CUgraph, CUstream, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status};
 use std::sync::Arc;
+
+use cuda_driver_sys::{
+    CUgraph, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,
+    cuuint64_t,
+};
 
 use super::{INVALID_VALUE, context, entries, stream};
 use crate::handles;
 use crate::machine::machine;
+use crate::stream::capture::Capture;
 use crate::stream::graph::Graph;
 
 entries! {
@@ -15,15 +20,28 @@ entries! {
         if mode.0 > Mode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
             return Err(INVALID_VALUE);
         }
-        machine.captures.begin(&stream, mode)
+        let graph = Arc::new(Graph::default());
+        let handle = machine.graphs.add(Arc::clone(&graph));
+        let begun = machine.captures.begin(&stream, mode, handle, graph);
+        if begun.is_err() {
+            let _ = machine.graphs.remove_number(handle);
+        }
+        begun
     }
 
     fn cuStreamEndCapture(on: CUstream, graph: *mut CUgraph => out) {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
         graph.set(std::ptr::null_mut());
-        let work = machine.captures.end(&stream)?;
-        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(machine, work)))));
+        let (handle, work) = machine.captures.end(&stream)?;
+        match work {
+            Ok(work) => machine.graphs.get_number(handle)?.fill(machine, work),
+            Err(code) => {
+                let _ = machine.graphs.remove_number(handle);
+                return Err(code);
+            }
+        }
+        graph.set(handles::pointer(handle));
         Ok(())
     }
 
@@ -31,14 +49,51 @@ entries! {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
         if stream.is_legacy() {
-            // Fails where a blocking stream captures.
+            // Returns the error of a legacy stream while a blocking stream captures.
             stream.pending(machine)?;
         }
-        status.set(match stream.capture() {
-            None => Status::CU_STREAM_CAPTURE_STATUS_NONE,
-            Some(capture) if capture.is_valid() => Status::CU_STREAM_CAPTURE_STATUS_ACTIVE,
-            Some(_) => Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
-        });
+        status.set(status_of(stream.capture().as_deref()));
         Ok(())
+    }
+
+    /// Does not give dependencies: asking for them is `CUDA_ERROR_NOT_SUPPORTED`.
+    fn cuStreamGetCaptureInfo_v2(
+        on: CUstream,
+        status: *mut Status => out,
+        id: *mut cuuint64_t,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) {
+        let machine = machine()?;
+        let stream = stream::find(machine, context::current(machine)?, on)?;
+        if !dependencies.is_null() || !count.is_null() {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if stream.is_legacy() {
+            stream.pending(machine)?;
+        }
+        let capture = stream.capture();
+        status.set(status_of(capture.as_deref()));
+        if let Some(capture) = capture {
+            // SAFETY: each is null or good for one value, by contract.
+            unsafe {
+                if !id.is_null() {
+                    id.write(capture.id);
+                }
+                if !graph.is_null() {
+                    graph.write(handles::pointer(capture.graph));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn status_of(capture: Option<&Capture>) -> Status {
+    match capture {
+        None => Status::CU_STREAM_CAPTURE_STATUS_NONE,
+        Some(capture) if capture.is_valid() => Status::CU_STREAM_CAPTURE_STATUS_ACTIVE,
+        Some(_) => Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
     }
 }

@@ -1,7 +1,7 @@
 //! Primary contexts, the current one of each thread, and peer access.
 //!
-//! There is one context per device. It exists while it is retained; released for the last time it takes its
-//! streams, memory and modules along, and its error. The stack of current contexts is the thread's.
+//! Each device has one context, which exists while it is retained. Its last release destroys its streams, memory and
+//! modules and clears its error. Each thread has its own stack of current contexts.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
@@ -56,7 +56,7 @@ entries! {
         machine()?;
         let top = STACK.with_borrow_mut(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         if !context.is_null() {
-            // SAFETY: not null, hence good for one handle.
+            // SAFETY: not null, hence valid for one handle.
             unsafe { context.write(handle(top)) };
         }
         Ok(())
@@ -91,7 +91,7 @@ entries! {
         current(machine()?)?;
         for (to, value) in [(least, PRIORITIES.0), (greatest, PRIORITIES.1)] {
             if !to.is_null() {
-                // SAFETY: not null, hence good for one number.
+                // SAFETY: not null, hence valid for one number.
                 unsafe { to.write(value) };
             }
         }
@@ -134,7 +134,7 @@ entries! {
 
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) {
         machine()?;
-        // SAFETY: the API says that `mode` is null or good for one mode, to read and to write.
+        // SAFETY: the API says that `mode` is null or valid for one mode, to read and to write.
         let wanted = unsafe { super::input(mode) }?;
         if wanted.0 > CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
             return Err(INVALID_VALUE);
@@ -145,21 +145,21 @@ entries! {
     }
 }
 
-/// Least and greatest stream priority.
+/// The least and the greatest stream priority.
 pub(super) const PRIORITIES: (i32, i32) = (0, -5);
 
-/// The context current to this thread, without error.
+/// The device of this thread's current context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` where none is current, `CUDA_ERROR_CONTEXT_IS_DESTROYED` where it is gone, else
-/// the sticky error.
+/// `CUDA_ERROR_INVALID_CONTEXT` if no context is current, `CUDA_ERROR_CONTEXT_IS_DESTROYED` if it was destroyed, or its
+/// sticky error.
 pub(super) fn current(machine: &Machine) -> Result<&Device> {
     let device = current_even_failed(machine)?;
     device.check()?;
     Ok(device)
 }
 
-/// As [`current`] for calls that must work after an error.
+/// Like [`current`], for calls that work even if the context has a sticky error.
 pub(super) fn current_even_failed(machine: &Machine) -> Result<&Device> {
     let device = &machine.devices[top().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?];
     if device.is_active() { Ok(device) } else { Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED) }
@@ -182,7 +182,7 @@ pub(super) fn handle(ordinal: usize) -> CUcontext {
 /// Waits for all work of the context.
 ///
 /// # Errors
-/// That of the work; `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
+/// The sticky error; `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
 pub(super) fn synchronize(device: &Device) -> Result {
     for op in device.streams.pending()? {
         op.wait();
@@ -190,7 +190,7 @@ pub(super) fn synchronize(device: &Device) -> Result {
     device.check()
 }
 
-/// The wait that calls like `cuMemFree` do by the way.
+/// Waits for work in flight, as `cuMemFree` and similar calls do implicitly. Captures continue.
 pub(super) fn wait_idle(device: &Device) {
     for op in device.streams.in_flight() {
         op.wait();
@@ -205,7 +205,7 @@ fn top() -> Option<usize> {
     STACK.with_borrow(|stack| stack.last().copied())
 }
 
-/// Takes everything of the context down, once its work has ended.
+/// Waits for the work of the context, then destroys everything in it.
 fn destroy(machine: &Machine, device: &Device) {
     wait_idle(device);
     device.streams.clear();

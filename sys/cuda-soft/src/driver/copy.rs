@@ -1,8 +1,8 @@
 //! Copies and fills.
 //!
-//! Copies without a stream go into the legacy stream. Those with a host side return when they are complete;
-//! between devices, and fills, they return at once unless `SYNC_MEMOPS` is set on the memory. Asynchronous copies
-//! from pageable memory take a copy of small sources and wait for large ones; copies to pageable memory wait.
+//! A copy without a stream goes into the legacy stream. It blocks until complete if one side is host memory or has
+//! `SYNC_MEMOPS` set; fills and other copies return at once. An asynchronous copy from pageable memory buffers a small
+//! source and blocks for a large one; a copy to pageable memory blocks.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ entries! {
     fn cuMemcpyPeer(dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, len: usize) {
         let machine = machine()?;
         context::current(machine)?;
-        // In order with both contexts: everything there is over before the copy begins.
+        // The copy is ordered after all earlier work of both contexts.
         for context in [dst_context, src_context] {
             context::synchronize(context::find(machine, context)?)?;
         }
@@ -98,16 +98,16 @@ entries! {
     }
 }
 
-/// Bytes of pageable memory that are copied rather than waited for.
+/// Maximum size of a pageable source that is buffered.
 const STAGED: usize = 64 << 10;
 
-/// What an address of the unified space is.
+/// Whether an address of the unified address space is device or host memory.
 fn unified(addr: u64) -> Result<Place> {
     let known = machine()?.allocations.find(addr).is_some_and(|a| !a.is_host());
     Ok(if known { Place::Device(addr) } else { Place::Host(addr) })
 }
 
-/// Refuses a place that is not all there; says whether it is pageable, and whether copies of it are to wait.
+/// Checks that a place is accessible in full. Returns whether it is pageable, and whether copies must block for it.
 fn check(machine: &Machine, device: &Device, place: &Place, len: u64, write: bool) -> Result<(bool, bool)> {
     match *place {
         Place::Device(addr) => {
@@ -161,7 +161,8 @@ fn asynchronous(dst: Place, src: Place, len: usize, on: CUstream) -> Result {
     let wait = !capturing && (pageable_dst || (pageable_src && !stage));
     let src = match src {
         Place::Host(addr) if stage => {
-            // SAFETY: the caller gave `len` readable bytes, as checked not null; they are read before returning.
+            // SAFETY: by the contract of the call, `addr` (checked not to be null) has `len` readable bytes; they are
+            // read before the call returns.
             Place::Staged(Arc::from(unsafe { std::slice::from_raw_parts(addr as *const u8, len) }))
         }
         other => other,

@@ -1,4 +1,4 @@
-//! Devices: how many, what they can do, what they are called.
+//! Devices: their number, names and attributes.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -81,7 +81,9 @@ entries! {
         let can = c_int::from(can_access(machine, src, dst));
         value.set(match attribute {
             P2p::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
-            P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED | P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => can,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => can,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED if machine.config.lacks.native_atomics => 0,
+            P2p::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => can,
             P2p::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED
             | P2p::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
             _ => return Err(INVALID_VALUE),
@@ -90,20 +92,20 @@ entries! {
     }
 }
 
-/// Whether `dev` may be given access to the memory of `peer`; a device is not its own peer.
+/// Whether peer access from `dev` to `peer` can be enabled. A device is not its own peer.
 pub(super) fn can_access(machine: &Machine, dev: usize, peer: usize) -> bool {
     dev != peer && !machine.config.lacks.p2p
 }
 
-/// As `cuDeviceGetByPCIBusId` accepts it, with or without the domain.
+/// The PCI bus id of a device, with the domain.
 fn bus_id(ordinal: usize) -> String {
     format!("0000:{:02X}:00.0", PCI_BUS + ordinal as i32)
 }
 
 const PCI_BUS: i32 = 0x80;
 
-/// The same for one ordinal in every process of one machine, and different on different machines: two processes
-/// that see equal UUIDs can share memory.
+/// The UUID of a device. It is the same in every process on one host and differs between hosts: processes that see
+/// equal UUIDs can share memory.
 fn identity(ordinal: usize) -> [u8; 16] {
     static HOST: OnceLock<u64> = OnceLock::new();
     let host = HOST.get_or_init(|| {
@@ -179,7 +181,7 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: Attribute) -> Opti
         | A::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR
         | A::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1
         | A::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES => ops.into(),
-        // Writes of anybody reach a kernel without help, as the memory is the host's.
+        // Device memory is host memory, so kernels see all writes without a flush.
         A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS => 1,
         A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING if lacks.rdma_ordering => 0,
         A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING => 200,
@@ -188,13 +190,13 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: Attribute) -> Opti
         A::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT | A::CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT => 512,
         A::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT => 32,
         A::CU_DEVICE_ATTRIBUTE_NUMA_ID | A::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1,
-        // Every other attribute the API knows names something this device does not have.
+        // All other attributes of the API describe features that this device does not have.
         other if (1..Attribute::CU_DEVICE_ATTRIBUTE_MAX.0).contains(&other.0) => 0,
         _ => return None,
     })
 }
 
-/// Refuses what only a device with peers can do.
+/// Returns an error unless `dev` can access the memory of `peer`.
 pub(super) fn require_peer(machine: &Machine, dev: usize, peer: usize) -> Result {
     if dev == peer || can_access(machine, dev, peer) {
         Ok(())

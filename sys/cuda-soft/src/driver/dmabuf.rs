@@ -1,7 +1,8 @@
 //! Device memory as a file descriptor for the drivers of other devices.
 //!
-//! On hardware the descriptor is a dma-buf of exactly the range. Here it is the memory's own memfd, which other code of
-//! this machine can map but no kernel driver takes, and a memfd begins where its memory begins: other ranges are refused.
+//! On hardware the descriptor is a dma-buf of exactly the range. Here it is the memfd of the allocation: other
+//! processes can map it, but no kernel driver accepts it. Because a memfd always begins at the start of the allocation,
+//! ranges that begin elsewhere are refused.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
@@ -27,7 +28,7 @@ entries! {
         }
         let found = machine.allocations.find(dptr).filter(|a| !a.is_host()).ok_or(INVALID_VALUE)?;
         let object = found.backing.object().ok_or(INVALID_VALUE)?;
-        // Memory is whole pages, though fewer bytes may have been asked for.
+        // The object may be longer than the allocation: its size is rounded up to pages.
         if (dptr - found.base).checked_add(size as u64).is_none_or(|end| end > object.size() as u64) {
             return Err(INVALID_VALUE);
         }
@@ -35,7 +36,7 @@ entries! {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
         let fd = object.fd().try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-        // SAFETY: not null, and for this handle type good for one descriptor number.
+        // SAFETY: not null, and for this handle type valid for one descriptor number.
         unsafe { handle.cast::<c_int>().write(fd.into_raw_fd()) };
         Ok(())
     }

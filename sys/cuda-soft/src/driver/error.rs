@@ -1,20 +1,20 @@
-//! Names and meanings of all result codes.
+//! Names and descriptions of all result codes.
 
 use std::ffi::CStr;
 
 use cuda_driver_sys::CUresult;
 
-/// Name and meaning of a code; `None` for a number that is no code.
+/// Name and description of a code; `None` for a number that is not a code.
 pub(super) fn find(code: CUresult) -> Option<(&'static CStr, &'static CStr)> {
     CODES.iter().find(|(c, ..)| *c == code).map(|(_, name, says)| (*name, *says))
 }
 
-/// One row: the constant, whose name is the name, and a sentence.
+/// Each row has the constant and its description.
 macro_rules! codes {
     ($($name:ident $says:literal)*) => {
         &[$((
             CUresult::$name,
-            // The literal makes a C string at compile time.
+            // Evaluated at compile time.
             match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(text) => text,
                 Err(_) => panic!("a name has no NUL"),

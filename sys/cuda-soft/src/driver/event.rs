@@ -1,4 +1,4 @@
-//! Events.
+//! The calls for events.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn record(event: CUevent, on: CUstream, flags: u32) -> Result {
     }
     match (CUevent_record_flags(flags), stream.capture()) {
         (CUevent_record_flags::CU_EVENT_RECORD_DEFAULT, Some(capture)) => capture.record(&stream, &event),
-        // A node that records the event each time the graph is launched.
+        // Adds a node that records the event each time the graph is launched.
         (CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL, Some(capture)) => {
             capture.add(&stream, Work::Record(event))
         }

@@ -1,4 +1,4 @@
-//! What is known about kernels, and how many of their blocks fit.
+//! Attributes of kernels, and occupancy.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ entries! {
                 value.set(-1);
                 return Ok(());
             }
-            // No clusters here.
+            // The other attributes concern clusters, which this device does not have.
             other if other.0 < Attribute::CU_FUNC_ATTRIBUTE_MAX.0 => 0,
             _ => return Err(INVALID_VALUE),
         };
@@ -76,7 +76,7 @@ entries! {
     }
 }
 
-/// Threads of a block that this kernel can be launched with.
+/// The maximum number of threads in a block of this kernel.
 pub(super) fn max_threads(f: &code::Function) -> u32 {
     let required: u32 = f.required_block.iter().product();
     [f.max_threads, required].into_iter().filter(|n| *n > 0).fold(limits::THREADS, u32::min)

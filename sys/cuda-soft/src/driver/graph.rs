@@ -1,4 +1,4 @@
-//! Graphs.
+//! The calls for graphs.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use cuda_driver_sys::{CUgraph, CUgraphExec, CUgraphInstantiate_flags as Flags, C
 
 use super::{INVALID_VALUE, context, entries, input, stream};
 use crate::handles;
-use crate::machine::machine;
+use crate::machine::{Machine, Result, machine};
 use crate::stream::graph::{Graph, GraphExec};
 
 entries! {
@@ -16,31 +16,34 @@ entries! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(machine, Vec::new())))));
+        let empty = Graph::default();
+        empty.fill(machine, Vec::new());
+        graph.set(handles::pointer(machine.graphs.add(Arc::new(empty))));
         Ok(())
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
         let machine = machine()?;
-        let graph = machine.graphs.remove(graph).map_err(|_| INVALID_VALUE)?;
-        graph.retire(machine);
+        find(machine, graph)?.retire(machine);
+        machine.graphs.remove(graph).map_err(|_| INVALID_VALUE)?;
         Ok(())
     }
 
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         let machine = machine()?;
         let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
-        // SAFETY: null or good for one number, by contract.
+        let handles = graph.content().map_or(&[][..], |content| &content.nodes);
+        // SAFETY: by contract `count` is null or valid for one number.
         let room = unsafe { input(count) }?;
-        let total = graph.nodes.len();
-        // SAFETY: `count` was not null. Where `nodes` is not null it has room for that many, by contract.
+        let total = handles.len();
+        // SAFETY: `count` is not null. By contract `nodes` is null or has room for `room` handles.
         unsafe {
             if nodes.is_null() {
                 count.write(total);
                 return Ok(());
             }
             for i in 0..room {
-                nodes.add(i).write(graph.nodes.get(i).map_or(std::ptr::null_mut(), |n| handles::pointer(*n)));
+                nodes.add(i).write(handles.get(i).map_or(std::ptr::null_mut(), |n| handles::pointer(*n)));
             }
             count.write(total.min(room));
         }
@@ -49,14 +52,16 @@ entries! {
 
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec => out, graph: CUgraph, flags: c_ulonglong) {
         let machine = machine()?;
-        let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+        let graph = find(machine, graph)?;
         let known = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0
             | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0
             | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
         if flags & !u64::from(known) != 0 {
             return Err(INVALID_VALUE);
         }
-        exec.set(handles::pointer(machine.execs.add(Arc::new(GraphExec::new(graph.work.clone())))));
+        let work = graph.content().map(|content| content.work.clone()).unwrap_or_default();
+        let made = GraphExec::new(work, graph.objects());
+        exec.set(handles::pointer(machine.execs.add(Arc::new(made))));
         Ok(())
     }
 
@@ -75,4 +80,12 @@ entries! {
     fn cuGraphExecDestroy(exec: CUgraphExec) {
         machine()?.execs.remove(exec).map(|_| ()).map_err(|_| INVALID_VALUE)
     }
+}
+
+/// A graph whose capture is over.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`, also for one that is still being captured.
+fn find(machine: &Machine, graph: CUgraph) -> Result<Arc<Graph>> {
+    machine.graphs.get(graph).ok().filter(|graph| graph.content().is_some()).ok_or(INVALID_VALUE)
 }

@@ -1,4 +1,4 @@
-//! Pinned and registered host memory. Every device may access it at its host address.
+//! Pinned and registered host memory. All devices access it at its host address.
 
 use std::ffi::{c_uint, c_void};
 
@@ -71,14 +71,14 @@ entries! {
     }
 }
 
-/// Any device may be using host memory.
+/// Waits for all devices, because any of them may use host memory.
 fn wait_all(machine: &Machine) {
     for device in machine.devices.iter().filter(|d| d.is_active()) {
         context::wait_idle(device);
     }
 }
 
-/// Whether every page of the range is mapped: registering anything else would make later accesses crash.
+/// Whether every page of the range is mapped. Device accesses to an unmapped page would crash the process.
 fn is_mapped(p: usize, len: usize) -> bool {
     // SAFETY: sysconf has no preconditions.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
@@ -88,8 +88,8 @@ fn is_mapped(p: usize, len: usize) -> bool {
     let mut at = start;
     while at < end {
         let n = (end - at).min(1 << 20);
-        // SAFETY: mincore only looks at the page tables and fails with ENOMEM where nothing is mapped; the vector
-        // has a byte for each page asked about.
+        // SAFETY: mincore reads only the page tables and fails with ENOMEM for unmapped pages; the vector has one byte
+        // for each of the pages.
         if unsafe { libc::mincore(at as *mut c_void, n, residency.as_mut_ptr()) } != 0 {
             return false;
         }

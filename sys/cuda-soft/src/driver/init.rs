@@ -1,4 +1,4 @@
-//! `cuInit`, the version, and what error codes are called.
+//! `cuInit`, the driver version, and the names of error codes.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,8 +1,8 @@
-//! Legacy IPC: 64 bytes that let another process of the same user open an allocation.
+//! Legacy IPC: a handle of 64 bytes lets another process of the same user open an allocation.
 //!
-//! A handle names the exporter's process and descriptor; the importer opens it through `/proc`, so nothing is left
-//! behind in the file system. The identity of the object is in the handle too, and the process's start time: a
-//! number that was given to another process or allocation since is refused and not mistaken.
+//! The handle names the exporting process and its file descriptor. The importer opens the descriptor through `/proc`,
+//! so nothing is left behind in the file system. The handle also holds the start time of the process and the identity
+//! of the object, so that a process id or descriptor number that was reused since is refused.
 
 use std::ffi::{c_char, c_uint};
 use std::fs::OpenOptions;
@@ -23,7 +23,7 @@ entries! {
         let machine = machine()?;
         context::current(machine)?;
         supported(machine)?;
-        // Of the allocation around the address, as on hardware: its base is what the other side opens.
+        // As on hardware the handle stands for the whole allocation: opening it returns the base.
         let found = machine.allocations.find(dptr).ok_or(INVALID_VALUE)?;
         let object = found.backing.object().filter(|_| matches!(found.origin, Origin::Device)).ok_or(INVALID_VALUE)?;
         let ticket = Ticket {
@@ -64,7 +64,7 @@ entries! {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         let backing = object.map(object.size(), None).map_err(|_| CUresult::CUDA_ERROR_MAP_FAILED)?;
-        // The opening context may access it, and with that any that may access the owner.
+        // The opening device may access the memory, and so may every peer of the owner.
         let rights = Rights::Lent { owner, to: current.ordinal };
         let allocation = machine.allocations.add(backing, size, Origin::Ipc, current.ordinal, rights, None)?;
         opened.push(Opened {
@@ -125,7 +125,7 @@ fn supported(machine: &Machine) -> Result {
     if machine.config.lacks.ipc { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// What a handle says.
+/// The content of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket {
     pid: u32,
@@ -169,11 +169,11 @@ impl Ticket {
         })
     }
 
-    /// The object, if process and allocation still live.
+    /// Opens the object, if the process and its allocation still exist.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` when one of them is gone, `CUDA_ERROR_MAP_FAILED` when this process may not look
-    /// into the other.
+    /// `CUDA_ERROR_INVALID_HANDLE` if one of them is gone, `CUDA_ERROR_MAP_FAILED` if this process has no permission to
+    /// open descriptors of the other.
     fn open(&self) -> Result<std::sync::Arc<Object>> {
         if start_time(self.pid) != Some(self.started) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -189,7 +189,8 @@ impl Ticket {
     }
 }
 
-/// Field 22 of proc(5)'s stat: with the number it names a process for ever.
+/// The start time of a process (field 22 of `stat` in proc(5)). Together with the process id it identifies a process,
+/// even after the id is reused.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];

@@ -1,4 +1,4 @@
-//! Options of the just-in-time compiler: the logs.
+//! Options of the just-in-time compiler, of which only the logs have an effect.
 
 use std::ffi::{c_char, c_uint, c_void};
 
@@ -7,7 +7,7 @@ use cuda_driver_sys::{CUjit_option as Opt, CUresult};
 use super::{INVALID_VALUE, put_str};
 use crate::machine::Result;
 
-/// Where the caller wants the logs. The pointers stay good until the call, or the link, is over.
+/// The log buffers of a call. The pointers are valid until the call, or the link, has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Jit {
     info: Log,
@@ -19,12 +19,12 @@ pub(crate) struct Jit {
 struct Log {
     buffer: Option<*mut c_char>,
     size: usize,
-    /// The option value that receives how much was written.
+    /// The option value that receives the number of bytes written.
     filled: Option<*mut *mut c_void>,
 }
 
-// SAFETY: the pointers are the caller's, who keeps them good and unused by others until the link is destroyed, and
-// calls on one link from one thread at a time.
+// SAFETY: by the contract of the API the caller keeps the buffers valid and unused by others until the link is
+// destroyed, and uses a link from one thread at a time.
 unsafe impl Send for Jit {}
 // SAFETY: as above.
 unsafe impl Sync for Jit {}
@@ -33,11 +33,11 @@ impl Jit {
     /// Reads the option arrays of a call.
     ///
     /// # Safety
-    /// The arrays are null or have `n` elements; buffers are good for the sizes given with them.
+    /// The arrays are null or have `n` elements; each buffer has the size given with it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for options that do not exist, `CUDA_ERROR_NOT_SUPPORTED` for those that would
-    /// change what the code means.
+    /// `CUDA_ERROR_INVALID_VALUE` for unknown options, `CUDA_ERROR_NOT_SUPPORTED` for options that would change the
+    /// meaning of the code.
     pub(crate) unsafe fn read(n: c_uint, options: *mut Opt, values: *mut *mut c_void) -> Result<Self> {
         let mut jit = Self::default();
         if n != 0 && (options.is_null() || values.is_null()) {
@@ -69,12 +69,12 @@ impl Jit {
         Ok(jit)
     }
 
-    /// Fills the logs; called once, while the pointers are good.
+    /// Fills the logs. Call it while the pointers are valid.
     pub(crate) fn report(&self, info: &str, error: &str, seconds: f32) {
         self.info.write(info);
         self.error.write(error);
         if let Some(slot) = self.wall_time {
-            // SAFETY: the option value holds a float in milliseconds afterwards.
+            // SAFETY: an element of the caller's array of option values; the API stores a float in milliseconds there.
             unsafe { slot.cast::<f32>().write(seconds * 1e3) };
         }
     }

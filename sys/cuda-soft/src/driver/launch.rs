@@ -96,8 +96,8 @@ impl Shape {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for dimensions no device has, `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` for a block this
-    /// kernel does not allow.
+    /// `CUDA_ERROR_INVALID_VALUE` for dimensions or shared memory beyond the limits,
+    /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` for a block with more threads than this kernel allows.
     fn check(&self, f: &code::Function, max_dynamic: u32) -> Result {
         let in_range =
             |of: [u32; 3], limit: [u32; 3]| of.iter().zip(limit).all(|(n, max)| (1..=max).contains(n));
@@ -127,7 +127,7 @@ impl Shape {
 }
 
 /// # Safety
-/// `params` is null or has a pointer per parameter of the kernel, or `extra` is a list the API describes.
+/// `params` is null or has one pointer per parameter of the kernel. `extra` is null or a list as the API describes it.
 unsafe fn launch(
     f: CUfunction,
     shape: Shape,
@@ -171,10 +171,10 @@ unsafe fn launch(
     stream.submit(machine, work).map(|_| ())
 }
 
-/// Copies the parameters, as the call is over before the kernel begins.
+/// Copies the parameters, because the call may return before the kernel begins.
 ///
 /// # Safety
-/// As [`launch`].
+/// As for [`launch`].
 unsafe fn gather(f: &code::Function, params: *mut *mut c_void, extra: *mut *mut c_void) -> Result<Vec<u8>> {
     let mut buffer = vec![0u8; f.param_size as usize];
     if !extra.is_null() {
@@ -204,15 +204,15 @@ unsafe fn gather(f: &code::Function, params: *mut *mut c_void, extra: *mut *mut 
     Ok(buffer)
 }
 
-/// Buffer and size from the `extra` list.
+/// Reads buffer and size from the `extra` list.
 ///
 /// # Safety
-/// A list the API describes.
+/// `extra` is a list as the API describes it.
 unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize)> {
     let (mut from, mut size) = (std::ptr::null::<u8>(), 0usize);
     let mut at = 0;
     loop {
-        // SAFETY: the list ends with the END word, and each other word is followed by its value.
+        // SAFETY: the list ends with the END word, and a value follows each other word.
         let (word, value) = unsafe {
             let word = extra.add(at).read() as usize as u32;
             if word == CU_LAUNCH_PARAM_END_AS_INT {

@@ -1,4 +1,4 @@
-//! Linking PTX texts that call each other.
+//! The calls that link PTX texts.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
@@ -80,11 +80,11 @@ entries! {
         }
         link.jit.report("", "", begun.elapsed().as_secs_f32());
         let texts = std::mem::take(&mut inputs.texts);
-        // Owned by the link: good until it is destroyed.
+        // The link owns the image, so the pointer is valid until the link is destroyed.
         let image = inputs.image.insert(image::encode(&texts));
         data.set(image.as_mut_ptr().cast());
         if !size.is_null() {
-            // SAFETY: not null, hence good for one size.
+            // SAFETY: not null, hence valid for one size.
             unsafe { size.write(image.len()) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Stream memory operations: values written and waited for in stream order.
+//! Stream memory operations: write a value, or wait for one, in stream order.
 
 use std::ffi::c_uint;
 
@@ -63,7 +63,7 @@ entries! {
     }
 }
 
-/// What hardware allows in one batch.
+/// Maximum number of operations in one batch, as on hardware.
 const MAX_BATCH: u32 = 256;
 
 fn submit(on: CUstream, ops: impl FnOnce(&Machine, usize) -> Result<Vec<MemoryOp>>) -> Result {
@@ -107,7 +107,7 @@ fn one_of_batch(
     device: usize,
     param: &CUstreamBatchMemOpParams,
 ) -> Result<Option<MemoryOp>> {
-    // SAFETY: every member of the union begins with the operation, and every bit pattern is valid for the members.
+    // SAFETY: every member of the union begins with the operation, and every bit pattern is valid for every member.
     let (operation, w, r, barrier) =
         unsafe { (param.operation, param.writeValue, param.waitValue, param.memoryBarrier) };
     // SAFETY: the 32-bit value is the low half of the 64-bit one (little-endian), and both are plain numbers.
@@ -120,7 +120,7 @@ fn one_of_batch(
         Type::CU_STREAM_MEM_OP_WRITE_VALUE_64 => write(machine, device, w.address, write64, 8, w.flags)?,
         Type::CU_STREAM_MEM_OP_WAIT_VALUE_32 => wait(machine, device, r.address, wait32, 4, r.flags)?,
         Type::CU_STREAM_MEM_OP_WAIT_VALUE_64 => wait(machine, device, r.address, wait64, 8, r.flags)?,
-        // Operations of a stream are ordered and visible to everybody in any case.
+        // Operations of a stream are always ordered and visible, so a barrier or flush has no effect.
         Type::CU_STREAM_MEM_OP_BARRIER if barrier.flags <= 1 => return Ok(None),
         Type::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES if barrier.flags == 0 => return Ok(None),
         Type::CU_STREAM_MEM_OP_BARRIER | Type::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {

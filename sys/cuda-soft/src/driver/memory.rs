@@ -1,4 +1,4 @@
-//! Device memory.
+//! The calls for device memory.
 //!
 //! `cuMemFree` waits for all work of the context that owns the memory, as hardware does.
 
@@ -49,11 +49,11 @@ entries! {
         context::current(machine)?;
         let found = machine.allocations.find(dptr).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         if !base.is_null() {
-            // SAFETY: not null, hence good for one address.
+            // SAFETY: not null, hence valid for one address.
             unsafe { base.write(found.base) };
         }
         if !size.is_null() {
-            // SAFETY: not null, hence good for one size.
+            // SAFETY: not null, hence valid for one size.
             unsafe { size.write(found.size as usize) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The driver API over the machine: one family of calls per file.
+//! The driver API on top of the machine, with one family of calls per file.
 
 mod capture;
 mod context;
@@ -20,6 +20,7 @@ mod memory;
 mod module;
 mod pointer;
 mod stream;
+mod user_object;
 mod vmm;
 
 #[cfg(test)]
@@ -34,10 +35,10 @@ use crate::config;
 use crate::machine::{Machine, Result, machine};
 use crate::stream::host::in_callback;
 
-/// The software device as a table of the driver API.
+/// Returns the driver API of the software device.
 ///
-/// Calls it does not offer answer `CUDA_ERROR_NOT_SUPPORTED` or are missing, like those of an old driver; so are
-/// those that [`Config::lacks`](crate::Config) names.
+/// Functions that it does not have return `CUDA_ERROR_NOT_SUPPORTED` or are missing from the table, as with an old
+/// driver. The same goes for those that [`Config::lacks`](crate::Config) names.
 pub fn driver_table() -> DriverTable {
     let mut t = DriverTable::not_supported();
     init::install(&mut t);
@@ -52,6 +53,7 @@ pub fn driver_table() -> DriverTable {
     event::install(&mut t);
     capture::install(&mut t);
     graph::install(&mut t);
+    user_object::install(&mut t);
     module::install(&mut t);
     link::install(&mut t);
     function::install(&mut t);
@@ -71,8 +73,9 @@ pub fn driver_table() -> DriverTable {
 
 /// Defines driver entries and `install`, which puts them into a table.
 ///
-/// An argument marked `=> out` is a pointer to one result: null is `CUDA_ERROR_INVALID_VALUE`, and the body gets
-/// an [`Out`]. The body yields a [`Result`]; a panic in it becomes `CUDA_ERROR_UNKNOWN`.
+/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`], and a null pointer returns
+/// `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns a [`Result`]; a
+/// panic in it becomes `CUDA_ERROR_UNKNOWN`.
 macro_rules! entries {
     ($( $(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty $(=> $convert:ident)?),* $(,)?) $body:block )*) => {
         pub(super) fn install(table: &mut ::cuda_driver_sys::DriverTable) {
@@ -84,7 +87,8 @@ macro_rules! entries {
             unsafe extern "C" fn $name($($arg: $ty),*) -> ::cuda_driver_sys::CUresult {
                 crate::driver::entry(|| {
                     $($(
-                        // SAFETY: a pointer argument of a driver call is null or good for what the API says.
+                        // SAFETY: by contract a pointer argument of a driver call is null or valid for the use that the
+                        // API documents.
                         let $arg = unsafe { crate::driver::$convert($arg) }?;
                     )?)*
                     $body
@@ -95,7 +99,7 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
-/// Lets one line install required and optional entries alike.
+/// Lets one line of `entries` install both required entries (`T`) and optional ones (`Option<T>`).
 pub(crate) struct Entry<T>(pub(crate) T);
 
 impl<T> From<T> for Entry<T> {
@@ -121,7 +125,7 @@ pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: `out` was given a pointer good for one value, and this lives no longer than the call.
+        // SAFETY: `out` was given a pointer valid for one value, and this lives no longer than the call.
         unsafe { self.0.write(value) }
     }
 }
@@ -167,10 +171,10 @@ pub(crate) unsafe fn put_str(to: *mut std::ffi::c_char, len: i32, text: &str) ->
     Ok(())
 }
 
-/// The code the families use most.
+/// The most frequent error.
 pub(crate) const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// The machine, for calls that a capture forbids and that need a working current context.
+/// The machine and the current device, for calls that are forbidden during captures.
 pub(crate) fn unsafe_call() -> Result<(&'static Machine, &'static crate::machine::Device)> {
     let machine = machine()?;
     let device = context::current(machine)?;

@@ -1,4 +1,4 @@
-//! Modules. Loading and unloading wait for all work of the context, as they may on hardware.
+//! The calls for modules. Loading and unloading wait for all work of the context, as they may on hardware.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
@@ -68,24 +68,24 @@ entries! {
         let visible = |i: &usize| image.code.globals[*i].visible;
         let index = image.code.global(&name).filter(visible).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         if !dptr.is_null() {
-            // SAFETY: not null, hence good for one address.
+            // SAFETY: not null, hence valid for one address.
             unsafe { dptr.write(image.globals[index]) };
         }
         if !bytes.is_null() {
-            // SAFETY: not null, hence good for one size.
+            // SAFETY: not null, hence valid for one size.
             unsafe { bytes.write(image.code.globals[index].size as usize) };
         }
         Ok(())
     }
 }
 
-/// The PTX texts of an image.
+/// Reads the PTX texts of an image.
 ///
 /// # Safety
-/// `data` is null, a NUL-terminated text, a cubin, a fat binary, or what `cuLinkComplete` gave.
+/// `data` is null, a NUL-terminated text, a cubin, a fat binary, or an image from `cuLinkComplete`.
 ///
 /// # Errors
-/// `CUDA_ERROR_NO_BINARY_FOR_GPU` for machine code, `CUDA_ERROR_INVALID_IMAGE` for what is nothing of the kind.
+/// `CUDA_ERROR_NO_BINARY_FOR_GPU` for machine code, `CUDA_ERROR_INVALID_IMAGE` for anything unknown.
 unsafe fn read(data: *const c_void) -> Result<Vec<String>> {
     const FATBIN: [&[u8]; 2] = [&[0x50, 0xed, 0x55, 0xba], &[0xb1, 0x43, 0x62, 0x46]];
     if data.is_null() {
@@ -94,8 +94,8 @@ unsafe fn read(data: *const c_void) -> Result<Vec<String>> {
     let at = data.cast::<u8>();
     let mut first = Vec::with_capacity(16);
     while first.len() < 16 {
-        // SAFETY: every byte before this one was neither the end of a text nor foreign to the kinds of images,
-        // each of which is longer than 16 bytes.
+        // SAFETY: the bytes read so far match the beginning of a binary image, which is longer than 16 bytes. A text
+        // differs from that beginning before its NUL, which ends the loop.
         let byte = unsafe { at.add(first.len()).read() };
         first.push(byte);
         if first.starts_with(b"\x7fELF") || FATBIN.iter().any(|m| first.starts_with(m)) {
@@ -107,14 +107,14 @@ unsafe fn read(data: *const c_void) -> Result<Vec<String>> {
         }
     }
     if let Some(total) = first.first_chunk().and_then(image::total) {
-        // SAFETY: the image says itself how long it is.
+        // SAFETY: the header of the image holds its total size.
         let bytes = unsafe { std::slice::from_raw_parts(at, total) };
         return image::decode(bytes).ok_or(CUresult::CUDA_ERROR_INVALID_IMAGE);
     }
     if !first[0].is_ascii_graphic() && !first[0].is_ascii_whitespace() {
         return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
     }
-    // SAFETY: no other kind of image, hence a text.
+    // SAFETY: `data` is no other kind of image, hence a NUL-terminated text.
     let text = unsafe { std::ffi::CStr::from_ptr(data.cast()) };
     let text = text.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_PTX)?;
     Ok(vec![text.to_owned()])

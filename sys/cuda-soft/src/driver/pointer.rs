@@ -1,4 +1,4 @@
-//! What is known about an address.
+//! Attributes of pointers.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ entries! {
         }
         let found = machine.allocations.find(ptr).ok_or(INVALID_VALUE)?;
         let value = value_of(machine, &found, attribute, ptr)?;
-        // SAFETY: not null, and good for the type the API gives this attribute.
+        // SAFETY: not null, and valid for the type the API gives this attribute.
         unsafe { value.write(data) };
         Ok(())
     }
@@ -36,13 +36,13 @@ entries! {
             if to.is_null() {
                 return Err(INVALID_VALUE);
             }
-            // An address the driver does not know has zeros for attributes, and is no error.
+            // An address that the driver does not know is not an error; its attributes are zero.
             let value = match found.as_deref().map(|a| value_of(machine, a, attribute, ptr)) {
                 Some(Ok(value)) => value,
                 Some(Err(CUresult::CUDA_ERROR_INVALID_VALUE)) | None => unknown(attribute),
                 Some(Err(code)) => return Err(code),
             };
-            // SAFETY: not null, and good for the type the API gives this attribute.
+            // SAFETY: not null, and valid for the type the API gives this attribute.
             unsafe { value.write(to) };
         }
         Ok(())
@@ -62,7 +62,7 @@ entries! {
     }
 }
 
-/// A value of one of the types attributes have.
+/// The value of an attribute.
 enum Value {
     Bool(bool),
     Int(c_int),
@@ -73,7 +73,7 @@ enum Value {
 
 impl Value {
     /// # Safety
-    /// `to` is good for a value of this type.
+    /// `to` is valid for a value of this type.
     unsafe fn write(&self, to: *mut c_void) {
         // SAFETY: by contract.
         unsafe {
@@ -92,7 +92,7 @@ fn value_of(machine: &Machine, a: &Allocation, attribute: Attribute, ptr: u64) -
     let device_pointer = if a.is_host() { None } else { Some(ptr) };
     let vmm = matches!(a.origin, Origin::Mapped(_));
     Ok(match attribute {
-        // Memory mapped by hand belongs to no context.
+        // Memory from `cuMemMap` belongs to no context.
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT if vmm => Value::Context(std::ptr::null_mut()),
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT => Value::Context(context::handle(a.device)),
         Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE if a.is_host() => {

@@ -1,4 +1,4 @@
-//! Streams, and host functions in them.
+//! The calls for streams, and for host functions in streams.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -107,11 +107,11 @@ entries! {
     }
 }
 
-/// The stream of a handle; null and `CU_STREAM_LEGACY` are the legacy stream of the current context.
+/// Looks a stream up. Null and `CU_STREAM_LEGACY` are the legacy stream of the current context.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_SUPPORTED` for the per-thread default stream, `CUDA_ERROR_INVALID_HANDLE`,
-/// `CUDA_ERROR_INVALID_CONTEXT` for a stream of a context that is gone, the sticky error of the stream's context.
+/// `CUDA_ERROR_NOT_SUPPORTED` for the per-thread default stream; `CUDA_ERROR_INVALID_HANDLE` for a stream that was
+/// destroyed, also together with its context; the sticky error of the stream's context.
 pub(super) fn find(machine: &Machine, current: &Device, stream: CUstream) -> Result<Arc<Stream>> {
     match stream as usize {
         0 | 1 => Ok(Arc::clone(current.streams.legacy())),
@@ -136,7 +136,7 @@ fn create(flags: u32, priority: i32) -> Result<CUstream> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` on a capturing stream, whose capture that ends.
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` on a capturing stream. The call also invalidates the capture.
 fn not_capturing(stream: &Stream) -> Result {
     let Some(capture) = stream.capture() else { return Ok(()) };
     capture.invalidate();

@@ -1,7 +1,7 @@
-//! Virtual memory management: addresses and memory apart.
+//! Virtual memory management, which allocates addresses and memory separately.
 //!
-//! Granularity is 2 MiB, as on hardware. Memory lives while it has a handle, a mapping, or another process holds a
-//! descriptor of it. `cuMemUnmap` waits for all work of all contexts that may access the range.
+//! The granularity is 2 MiB, as on hardware. Memory is freed when it has no handle and no mapping left and no other
+//! process holds a descriptor of it. `cuMemUnmap` waits for all work of the contexts that may access the range.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -122,7 +122,7 @@ entries! {
         if !fits || offset != 0 || flags != 0 {
             return Err(INVALID_VALUE);
         }
-        // Held until the mapping is visible, so that no other call maps or frees the range meanwhile.
+        // Holds the lock until the mapping is visible, so that no other call maps or frees the range in between.
         let reservations = machine.reservations.lock();
         let end = ptr.checked_add(size as u64).ok_or(INVALID_VALUE)?;
         let inside = reservations.range(..=ptr).next_back().is_some_and(|(base, (len, _))| end <= base + len);
@@ -215,7 +215,7 @@ entries! {
             return Err(INVALID_VALUE);
         }
         let fd = physical.object.fd().try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-        // SAFETY: not null, and for this handle type good for one descriptor number.
+        // SAFETY: not null, and for this handle type valid for one descriptor number.
         unsafe { shareable.cast::<c_int>().write(fd.into_raw_fd()) };
         Ok(())
     }
@@ -227,7 +227,7 @@ entries! {
     ) {
         let machine = machine()?;
         posix_fd(machine, handle_type)?;
-        // For this type the descriptor itself is the argument; it stays the caller's.
+        // For this type the argument is the descriptor number itself. The caller keeps the descriptor.
         let number = c_int::try_from(shareable as usize).map_err(|_| INVALID_VALUE)?;
         let object = Object::open(duplicate(number)?).map_err(|_| INVALID_VALUE)?;
         let facts = object.facts();
@@ -261,7 +261,7 @@ fn granular_address(addr: u64) -> bool {
 }
 
 /// # Errors
-/// `CUDA_ERROR_NOT_SUPPORTED` for kinds of handles this machine lacks.
+/// `CUDA_ERROR_NOT_SUPPORTED` for handle types that this machine does not have.
 fn posix_fd(machine: &Machine, handle_type: HandleType) -> Result {
     match handle_type {
         HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if !machine.config.lacks.posix_fd => Ok(()),
@@ -312,7 +312,7 @@ fn find(machine: &Machine, handle: u64) -> Result<Arc<Physical>> {
     machine.physical.get_number(handle).map_err(|_| INVALID_VALUE)
 }
 
-/// The bases of the mappings that make up exactly this range.
+/// The bases of the mappings that together cover exactly this range.
 fn mapped(machine: &Machine, ptr: u64, size: usize) -> Result<Vec<u64>> {
     let found =
         machine.allocations.exactly(ptr, size as u64).filter(|f| !f.is_empty()).ok_or(INVALID_VALUE)?;
@@ -322,8 +322,8 @@ fn mapped(machine: &Machine, ptr: u64, size: usize) -> Result<Vec<u64>> {
     Ok(found.iter().map(|a| a.base).collect())
 }
 
-/// Whether the device has a right to any of these mappings. Work of a device that has none cannot be using them, and
-/// may be waiting for whoever unmaps.
+/// Whether the device has a right to any of these mappings. Work of other devices cannot use them, and waiting for it
+/// could deadlock if it waits for the unmapping thread.
 fn may_use(machine: &Machine, bases: &[u64], device: usize) -> bool {
     bases.iter().any(|base| {
         matches!(machine.space.rights(*base), Some(Rights::Granted { read, write }) if (read | write) & 1 << device != 0)
@@ -334,7 +334,7 @@ fn duplicate(number: c_int) -> Result<OwnedFd> {
     if number < 0 {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: a number that is no descriptor makes the call fail with EBADF; nothing is closed.
+    // SAFETY: borrowed only for the next call, which fails with EBADF if the number is not a descriptor.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     borrowed.try_clone_to_owned().map_err(|_| INVALID_VALUE)
 }

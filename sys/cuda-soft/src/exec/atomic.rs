@@ -1,4 +1,4 @@
-//! Atomic read-modify-writes (PTX ISA 9.7.13.5, 9.7.13.6): one compare-and-swap loop for all.
+//! Atomic read-modify-write operations (PTX ISA 9.7.13.5, 9.7.13.6), all through one compare-and-swap loop.
 
 #![allow(trivial_numeric_casts, reason = "one body for all widths")]
 
@@ -19,15 +19,15 @@ pub(super) fn exists(op: AtomOp, ty: Ty) -> bool {
     }
 }
 
-/// Replaces the value at `address` by `op` of it and `b` (`cas`: by `c` where it equals `b`).
-/// Relaxed; returns what was there and what is there now.
+/// Replaces the value at `address` by `op` of it and `b`; `cas` replaces it by `c` if it equals `b`. The access is
+/// relaxed. Returns the old and the new value.
 ///
 /// # Safety
-/// As [`word`], for an atomic of the size of `ty` and writing.
+/// As for [`word`], with the size of `ty` and the right to write.
 pub(super) unsafe fn update(op: AtomOp, ty: Ty, address: u64, b: u64, c: u64) -> (u64, u64) {
     macro_rules! each {
         ($atomic:ty, $t:ty) => {{
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the contract of `word`.
             let cell = unsafe { word::<$atomic>(address) };
             let mut old = cell.load(Ordering::Relaxed);
             loop {
@@ -46,7 +46,7 @@ pub(super) unsafe fn update(op: AtomOp, ty: Ty, address: u64, b: u64, c: u64) ->
     }
 }
 
-/// The new value; also the combination that `redux.sync` applies.
+/// Computes the new value. `redux.sync` combines its operands with this function too.
 pub(super) fn compute(op: AtomOp, ty: Ty, old: u64, b: u64, c: u64) -> u64 {
     let (x, y) = (alu::extend(old, ty), alu::extend(b, ty));
     match op {

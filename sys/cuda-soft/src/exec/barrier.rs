@@ -1,14 +1,14 @@
 //! The sixteen barriers of a block (PTX ISA 9.7.13.1), counted per thread.
 //!
-//! A waiting thread stays at its barrier instruction. When the barrier completes the thread is
-//! marked as passed, executes the instruction again, and takes the result.
+//! A waiting thread stays at its barrier instruction. When the barrier completes, the thread is marked as passed; it
+//! then executes the instruction again and takes the result.
 
 use super::regs::lanes;
 
-/// Barriers per block.
+/// Number of barriers per block.
 pub(super) const BARRIERS: usize = 16;
 
-/// What the participants of a completed barrier get from `bar.red`.
+/// The result of `bar.red`, the same for all participants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reduction {
     pub(super) count: u32,
@@ -16,25 +16,25 @@ pub(super) struct Reduction {
     pub(super) any: bool,
 }
 
-/// All barriers of a block, and who waits. Vectors have one mask of lanes per warp.
+/// All barriers of a block and the threads that wait at them. Each vector has one lane mask per warp.
 #[derive(Debug)]
 pub(super) struct Barriers {
     /// Threads that have not exited.
     live: Vec<u32>,
     /// Threads that wait at some barrier.
     waiting: Vec<u32>,
-    /// Threads whose barrier has completed and that have not gone on yet.
+    /// Threads whose barrier has completed but that have not resumed yet.
     passed: Vec<u32>,
     slots: [Slot; BARRIERS],
 }
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    /// Threads counted, per warp; empty until first used.
+    /// Threads that have arrived, per warp; empty until the first use.
     arrived: Vec<u32>,
-    /// Those of them that wait.
+    /// The arrived threads that wait.
     waiting: Vec<u32>,
-    /// Threads to wait for, or all of the block's.
+    /// Number of threads to wait for; `None` for all threads of the block.
     target: Option<u32>,
     open: bool,
     sum: Reduction,
@@ -48,12 +48,12 @@ impl Barriers {
         Barriers { waiting: none.clone(), passed: none, live, slots }
     }
 
-    /// The lanes of `warp` that wait.
+    /// The lanes of `warp` that wait at a barrier.
     pub(super) fn waiting(&self, warp: usize) -> u32 {
         self.waiting[warp]
     }
 
-    /// Takes the lanes of `mask` whose barrier has completed.
+    /// Takes the lanes of `mask` whose barrier has completed, so that they can resume.
     pub(super) fn take_passed(&mut self, warp: usize, mask: u32) -> u32 {
         let taken = self.passed[warp] & mask;
         self.passed[warp] &= !taken;
@@ -65,8 +65,8 @@ impl Barriers {
         self.slots[id].result
     }
 
-    /// Counts `mask` of `warp` at barrier `id`; they wait if `wait`. `holds` are the lanes whose
-    /// predicate holds.
+    /// Counts the lanes `mask` of `warp` as arrived at barrier `id`; with `wait` they wait there. `holds` has the lanes
+    /// whose predicate is true.
     pub(super) fn arrive(
         &mut self,
         id: usize,
@@ -96,7 +96,7 @@ impl Barriers {
         self.complete(id);
     }
 
-    /// Threads have ended: nobody waits for them any more.
+    /// Removes exited threads, so that no barrier waits for them.
     pub(super) fn exit(&mut self, warp: usize, mask: u32) {
         self.live[warp] &= !mask;
         for id in 0..BARRIERS {
@@ -111,7 +111,7 @@ impl Barriers {
         let full = match slot.target {
             None => self.live.iter().zip(&slot.arrived).all(|(live, arrived)| live & !arrived == 0),
             Some(threads) => {
-                // The hardware counts warps: one that has arrived as far as it lives counts whole.
+                // Hardware counts warps, so a warp counts as 32 threads once all its live lanes have arrived.
                 let credit = |(live, arrived): (&u32, &u32)| {
                     if *arrived != 0 && live & !arrived == 0 { 32 } else { arrived.count_ones() }
                 };
@@ -130,8 +130,8 @@ impl Barriers {
         }
     }
 
-    /// A thread that waits at a barrier, as (warp, lane).
-    pub(super) fn somebody(&self) -> Option<(usize, usize)> {
+    /// Any thread that waits at a barrier, as (warp, lane).
+    pub(super) fn any_waiting(&self) -> Option<(usize, usize)> {
         self.waiting.iter().enumerate().find_map(|(w, mask)| lanes(*mask).next().map(|l| (w, l)))
     }
 }

@@ -1,4 +1,4 @@
-//! A block: warps, barriers and shared memory, run one quantum at a time by whoever has time.
+//! A block: its warps, barriers and shared memory. Any engine thread may run it, one quantum at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,45 +6,28 @@ use std::time::{Duration, Instant};
 
 use super::barrier::Barriers;
 use super::fault::{Fault, FaultKind, Trouble};
-use super::grid::Grid;
+use super::grid::{Grid, Place};
 use super::memory::{Access, Range};
+use super::rare::Harmless;
 use super::regs::{ALL, LANES};
-use super::step::{Context, Turn};
+use super::turn::{Context, Turn};
 use super::warp::{Line, Warp, lines};
 use super::watchdog::{Stall, Watchdog};
 use crate::mem::Bell;
 
-/// How long a block runs before others get their turn.
+/// How long a block runs before other blocks get their turn.
 const QUANTUM: Duration = Duration::from_micros(200);
-/// Addresses per block whose doorbells a sleeping thread listens to.
+/// Maximum number of addresses per block whose doorbells a sleeping engine thread waits for.
 const WATCHES: usize = 4;
 
-/// Where a block is in its grid.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) index: [u32; 3],
-    pub(super) linear: u64,
-    /// Threads in x, y, z.
-    block: [u32; 3],
-}
-
-impl Place {
-    /// The index of a thread.
-    pub(super) fn thread(&self, warp: usize, lane: usize) -> [u32; 3] {
-        let linear = (warp * LANES + lane) as u32;
-        let [x, y, _] = self.block;
-        [linear % x, linear / x % y, linear / (x * y)]
-    }
-}
-
-/// What a quantum came to.
+/// How a quantum ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All threads have exited, or the grid has faulted.
     Done,
-    /// It can go on.
+    /// The block can continue.
     Again,
-    /// Nothing moved.
+    /// All warps wait.
     Waiting,
 }
 
@@ -55,22 +38,20 @@ pub(super) struct Block {
     warps: Vec<Warp>,
     barriers: Barriers,
     shared: Box<[Line]>,
-    /// The warp whose turn is next.
+    /// The warp that runs next.
     turn: usize,
-    /// Since when nothing has moved.
+    /// When the current wait of the whole block began.
     stalled: Option<Instant>,
-    /// Addresses that waiting lanes look at, and the sequence their doorbells had before the last
-    /// quantum looked.
+    /// Addresses that waiting lanes poll. Each has its doorbell and the doorbell's sequence as it was before the last
+    /// quantum read the address.
     watches: Vec<(u64, Option<(Bell, u32)>)>,
 }
 
 impl Block {
-    /// Block number `linear` of `grid`.
+    /// Creates block number `linear` of `grid`.
     pub(super) fn new(grid: Arc<Grid>, linear: u64) -> Self {
         let launch = grid.launch();
-        let [x, y, _] = launch.grid.map(u64::from);
-        let index = [linear % x, linear / x % y, linear / (x * y)].map(|v| v as u32);
-        let place = Place { index, linear, block: launch.block };
+        let place = Place::new(launch, linear);
         let threads = grid.threads();
         let live: Vec<u32> = (0..threads.div_ceil(32))
             .map(|warp| match threads - warp * 32 {
@@ -100,17 +81,17 @@ impl Block {
         &self.grid
     }
 
-    /// The doorbells to sleep on when it waits, with their sequences before the last look.
+    /// The doorbells to sleep on while the block waits, each with its sequence before the last poll.
     pub(super) fn bells(&self) -> impl Iterator<Item = &(Bell, u32)> {
         self.watches.iter().filter_map(|(_, bell)| bell.as_ref())
     }
 
-    /// Runs for a quantum, or until nothing moves.
-    pub(super) fn run(&mut self, watchdog: &Watchdog) -> Outcome {
+    /// Runs for one quantum, or until all warps wait.
+    pub(super) fn run(&mut self, watchdog: &Watchdog, harmless: &Harmless) -> Outcome {
         if self.grid.faulted() {
             return Outcome::Done;
         }
-        let outcome = self.quantum().unwrap_or_else(|fault| {
+        let outcome = self.quantum(harmless).unwrap_or_else(|fault| {
             self.grid.fault(fault);
             Outcome::Done
         });
@@ -129,7 +110,7 @@ impl Block {
         Outcome::Waiting
     }
 
-    fn quantum(&mut self) -> Result<Outcome, Fault> {
+    fn quantum(&mut self, harmless: &Harmless) -> Result<Outcome, Fault> {
         let grid = Arc::clone(&self.grid);
         let launch = grid.launch();
         let view = launch.space.enter(launch.device);
@@ -147,7 +128,7 @@ impl Block {
                 Turn::Waiting
             } else {
                 let (place, barriers) = (&self.place, &mut self.barriers);
-                let mut cx = Context { grid: &grid, place, barriers, access: &mut access };
+                let mut cx = Context { grid: &grid, place, barriers, access: &mut access, harmless };
                 let turn = warp.turn(&mut cx);
                 access.ring();
                 turn.map_err(|trouble| self.describe(trouble, self.turn))?
@@ -165,8 +146,8 @@ impl Block {
         Ok(Outcome::Waiting)
     }
 
-    /// Remembers what the warps look at. The sequence of a new address is unknown until the next
-    /// quantum, so that nobody sleeps on a change that the last look may have missed.
+    /// Stores the addresses that the warps poll. A new address has no sequence until the next quantum has read it
+    /// before polling; with a sequence read after the poll, an engine thread could sleep through a change.
     fn collect_watches(&mut self) {
         let mut now: Vec<(u64, Option<(Bell, u32)>)> = Vec::with_capacity(WATCHES);
         for address in self.warps.iter().flat_map(|w| &w.watches) {
@@ -188,18 +169,18 @@ impl Block {
         self.grid.describe(trouble, self.place.index, thread, at)
     }
 
-    /// A fault that is nobody's in particular.
-    pub(super) fn confess(&self, kind: FaultKind) -> Fault {
+    /// Creates a fault that no particular thread caused.
+    pub(super) fn internal_fault(&self, kind: FaultKind) -> Fault {
         self.describe(Trouble { kind, lane: 0, address: None }, self.turn)
     }
 
-    /// A lane that waits, as (warp, lane).
-    fn sufferer(&self) -> (usize, usize) {
+    /// Finds a waiting thread to name in a report, as (warp, lane).
+    fn waiting_thread(&self) -> (usize, usize) {
         let lane = |mask: u32| mask.trailing_zeros() as usize & 31;
-        let spinner = self.warps.iter().position(|w| w.spinning & w.live != 0);
-        match spinner {
+        let spinning = self.warps.iter().position(|w| w.spinning & w.live != 0);
+        match spinning {
             Some(w) => (w, lane(self.warps[w].spinning)),
-            None => self.barriers.somebody().unwrap_or_else(|| {
+            None => self.barriers.any_waiting().unwrap_or_else(|| {
                 let w = self.warps.iter().position(|w| w.live != 0).unwrap_or(0);
                 (w, lane(self.warps[w].live))
             }),
@@ -207,7 +188,7 @@ impl Block {
     }
 
     fn stall(&self, waited: Duration) -> Stall {
-        let (w, lane) = self.sufferer();
+        let (w, lane) = self.waiting_thread();
         let warp = &self.warps[w];
         let (function, line) = self.grid.source((warp.frame_of(lane).function, warp.pc[lane]));
         Stall {
@@ -222,7 +203,7 @@ impl Block {
     }
 
     fn timeout(&self) -> Fault {
-        let (w, lane) = self.sufferer();
+        let (w, lane) = self.waiting_thread();
         let address = self.warps[w].watches.first().copied();
         self.describe(Trouble { kind: FaultKind::Timeout, lane: lane as u8, address }, w)
     }

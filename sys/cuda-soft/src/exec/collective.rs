@@ -1,27 +1,19 @@
-//! Instructions in which lanes of a warp, or warps of a block, take part together
-//! (PTX ISA 9.7.13 and `shfl`, `vote`, `match`, `redux`, `elect`).
+//! Instructions that lanes of a warp, or warps of a block, execute together (PTX ISA 9.7.13 and `shfl`, `vote`,
+//! `match`, `redux`, `elect`).
 
 use super::alu;
 use super::atomic;
 use super::barrier::{BARRIERS, Reduction};
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, bits, lanes};
-use super::step::{Context, Flow};
+use super::turn::{Context, Flow};
 use super::warp::Warp;
 use crate::code::op::{BarrierKind, BoolOp, Op, ShflMode, VoteKind};
 use crate::code::{PredSrc, Src};
 
-/// Whether the lanes named by a member mask are together.
-pub(super) enum Met {
-    /// These lanes have executed the instruction.
-    Now(u32),
-    /// The others have not come yet.
-    Later,
-}
-
 impl Warp {
-    /// Executes `op` for the lanes of `active` that are together with all their members.
-    pub(super) fn collective(&mut self, active: u32, op: &Op) -> Met {
+    /// Executes `op` for the lanes of `active` whose members are all here. Returns those lanes; the others wait.
+    pub(super) fn collective(&mut self, active: u32, op: &Op) -> u32 {
         let members = match op {
             Op::WarpSync { mask }
             | Op::Vote { mask, .. }
@@ -44,7 +36,7 @@ impl Warp {
                 self.meeting_for[lane] = members[lane];
             }
             self.meet();
-            return Met::Later;
+            return 0;
         }
         let group = |lane: usize| members[lane] & now;
         match op {
@@ -90,7 +82,7 @@ impl Warp {
             }
             _ => {}
         }
-        Met::Now(now)
+        now
     }
 
     fn vote(&mut self, now: u32, kind: VoteKind, a: PredSrc, group: impl Fn(usize) -> u32) {
@@ -108,7 +100,8 @@ impl Warp {
         }
     }
 
-    /// The source lane of each lane by the table of PTX ISA 9.7.9.6 (`shfl.sync`).
+    /// Applies the table of PTX ISA 9.7.9.6 (`shfl.sync`). Returns each lane's value and the lanes whose source is in
+    /// range.
     fn shfl(&self, mode: ShflMode, a: Src, b: Src, c: Src) -> (Lanes<u32>, u32) {
         let (a, b, c) = (self.regs.get32(a), self.regs.get32(b), self.regs.get32(c));
         let mut values = a;
@@ -120,7 +113,7 @@ impl Warp {
             let most = (l & segment) | (clamp & !segment & 31);
             let least = l & segment;
             let (source, inside) = match mode {
-                // For `up`, `c` bounds from below.
+                // For `up`, `c` gives the lower bound.
                 ShflMode::Up => (l - step, l - step >= most),
                 ShflMode::Down => (l + step, l + step <= most),
                 ShflMode::Bfly => (l ^ step, (l ^ step) <= most),

@@ -1,11 +1,11 @@
-//! The threads, and who of all that can run gets one.
+//! The engine's threads and their scheduler.
 //!
-//! Started blocks and tasks that got somewhere last time are *ready*; those that did not are
-//! *waiting* and are looked at between ready ones. One thread at a time has the office of looking
-//! at the waiting when nothing is ready: it goes through all of them, and when none has moved it
-//! sleeps, ever longer up to a millisecond, on the doorbells of what they look at. The other
-//! threads sleep on the engine's own doorbell. New blocks start when nothing else is ready, or at
-//! every eighth choice, so that few blocks are open at a time and none can keep the rest out.
+//! A started block or task is *ready* if it made progress the last time it ran, else *waiting*. Threads run ready units
+//! and now and then try a waiting one. When nothing is ready, one thread at a time becomes the poller: it tries all
+//! waiting units, and if none makes progress it sleeps on the doorbells of the memory that they poll, for ever longer
+//! times up to a millisecond. The other threads sleep on the engine's own doorbell. New blocks start when nothing else
+//! is ready, and at every eighth choice; so few blocks are open at a time, but running blocks cannot keep new ones out
+//! for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,31 +18,31 @@ use parking_lot::{Mutex, MutexGuard};
 use super::block::{Block, Outcome};
 use super::fault::FaultKind;
 use super::grid::{Done, Grid, Pending, WHOLE};
+use super::rare::Harmless;
 use super::watchdog::Watchdog;
 use super::{Launch, Step, Watch};
 use crate::mem::{Bell, Doorbell, sleep_any};
 
-/// Runs kernels and stream work. One per process; dropping it abandons what is unfinished.
+/// Runs kernels and stream work. A process has one. Dropping it abandons unfinished work.
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
 impl Engine {
-    /// An engine of at most `cores` threads, which start when there is work for them.
+    /// Creates an engine of at most `cores` threads, which it starts when there is work for them.
     #[must_use]
     pub fn new(cores: usize, watchdog: Watchdog) -> Self {
-        let shared =
-            Shared { queues: Mutex::default(), bell: Doorbell::new(), cores: cores.max(1), watchdog };
+        let (queues, bell, harmless) = (Mutex::default(), Doorbell::new(), Harmless::default());
+        let shared = Shared { queues, bell, cores: cores.max(1), watchdog, harmless };
         Engine { shared: Arc::new(shared) }
     }
 
-    /// Starts a kernel. `done` is called once, on a thread of the engine, after the last block:
-    /// everything the kernel stored happens before it. The module must have passed
-    /// [`Module::check`](crate::code::Module::check); grid and block must not be empty and the
-    /// block must fit the device's limits, which the driver checks.
+    /// Starts a kernel. An engine thread calls `done` once, after the last block has ended; all stores of the kernel
+    /// happen before that call. The module must have passed [`Module::check`](crate::code::Module::check). Grid and
+    /// block must not be empty, and the block must fit the device's limits; the driver checks both.
     ///
-    /// Kernels of one device start their blocks in the order of these calls, each when the earlier
-    /// ones have started all of theirs.
+    /// Kernels of one device start their blocks in the order of these calls: a kernel starts blocks only after all
+    /// blocks of earlier kernels have started.
     pub fn launch(&self, launch: Launch, done: impl FnOnce(Result<(), super::Fault>) + Send + 'static) {
         let device = launch.device;
         let done: Done = Box::new(done);
@@ -52,8 +52,8 @@ impl Engine {
         self.shared.more_work(queues, 2);
     }
 
-    /// Adds work that is not a kernel: `step` is called again and again until it is done, never
-    /// by two threads at once. A step must be short.
+    /// Adds work that is not a kernel. The engine calls `step` repeatedly until it returns [`Step::Done`], never from
+    /// two threads at once. A step must be short.
     pub fn task(&self, step: impl FnMut() -> Step + Send + 'static) {
         let mut queues = self.shared.queues.lock();
         queues.ready.push_back(Unit::Task(Task { step: Box::new(step), watched: None }));
@@ -82,10 +82,11 @@ impl Drop for Engine {
 
 struct Shared {
     queues: Mutex<Queues>,
-    /// Rung when work comes.
+    /// Rung when work is queued.
     bell: Doorbell,
     cores: usize,
     watchdog: Watchdog,
+    harmless: Harmless,
 }
 
 #[derive(Default)]
@@ -93,12 +94,12 @@ struct Queues {
     ready: VecDeque<Unit>,
     waiting: VecDeque<Unit>,
     devices: BTreeMap<usize, Device>,
-    /// Counts choices.
+    /// Number of choices made so far.
     choice: u64,
-    /// Whether a thread has the office of looking at the waiting.
+    /// Whether a thread is the poller of the waiting units.
     polling: bool,
     threads: usize,
-    /// Threads asleep for want of work.
+    /// Threads that sleep because there is no work.
     idle: usize,
     stop: bool,
 }
@@ -106,11 +107,11 @@ struct Queues {
 #[derive(Default)]
 struct Device {
     grids: VecDeque<Pending>,
-    /// How much of the device is taken, out of [`WHOLE`].
+    /// Share of the device that running blocks take, out of [`WHOLE`].
     used: u64,
 }
 
-/// Something to run.
+/// A unit of scheduling.
 enum Unit {
     Block(Box<Block>, u64),
     Task(Task),
@@ -118,7 +119,7 @@ enum Unit {
 
 struct Task {
     step: Box<dyn FnMut() -> Step + Send>,
-    /// What it looked at, and the doorbell with its sequence before the last look.
+    /// The address it polled last, with the doorbell and its sequence before that poll.
     watched: Option<(Watch, Option<(Bell, u32)>)>,
 }
 
@@ -155,7 +156,7 @@ impl Queues {
         Choice::Poll(std::mem::take(&mut self.waiting))
     }
 
-    /// Starts the next block for which some device has room.
+    /// Starts the next block that some device has room for.
     fn start(&mut self) -> Option<Unit> {
         self.devices.values_mut().find_map(|device| {
             let pending = device.grids.front_mut()?;
@@ -179,7 +180,7 @@ impl Queues {
 }
 
 impl Shared {
-    /// Wakes or starts threads after `units` pieces of work have been queued.
+    /// Wakes or starts threads after `units` units of work were queued.
     fn more_work(self: &Arc<Self>, mut queues: MutexGuard<'_, Queues>, units: usize) {
         let wanted = units.saturating_sub(queues.idle).min(self.cores - queues.threads);
         for _ in 0..wanted {
@@ -187,16 +188,17 @@ impl Shared {
             let thread = std::thread::Builder::new().name("cuda-soft".to_owned());
             match thread.spawn(move || shared.work()) {
                 Ok(_) => queues.threads += 1,
-                // Those that run do all the work; with none there is nothing better to do than
-                // to say so.
-                Err(error) => assert!(queues.threads > 0, "no thread for the software device: {error}"),
+                // The running threads do all the work. Without any, no work can ever finish.
+                Err(error) => {
+                    assert!(queues.threads > 0, "the software device could not start a thread: {error}")
+                }
             }
         }
         drop(queues);
         self.bell.ring();
     }
 
-    /// The life of a thread.
+    /// The main loop of a thread.
     fn work(&self) {
         loop {
             let seen = self.bell.sequence();
@@ -225,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Looks at waiting units until one moves or other work comes.
+    /// Tries waiting units until one makes progress or other work is queued.
     fn poll(&self, mut units: VecDeque<Unit>) {
         let mut nap = FIRST_NAP;
         for round in 0_u32.. {
@@ -265,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until memory that the units look at changes, work comes, or `limit` has passed.
+    /// Sleeps until memory that the units poll changes, work is queued, or `limit` has passed.
     fn nap(&self, units: &VecDeque<Unit>, seen: u32, limit: Duration) {
         let mut bells = vec![(&self.bell, seen)];
         for (bell, sequence) in units.iter().flat_map(Unit::bells) {
@@ -277,14 +279,14 @@ impl Shared {
         sleep_any(&bells, limit);
     }
 
-    /// Runs a unit once: it and whether it moved, or nothing if it has ended.
+    /// Runs a unit once. Returns it and whether it made progress, or `None` if it has ended.
     fn run(&self, unit: Unit) -> Option<(Unit, bool)> {
         match unit {
             Unit::Block(mut block, cost) => {
-                let outcome = catch_unwind(AssertUnwindSafe(|| block.run(&self.watchdog)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| block.run(&self.watchdog, &self.harmless)));
                 let outcome = outcome.unwrap_or_else(|_| {
-                    // A defect of the engine: the kernel ends, the process goes on.
-                    block.grid().fault(block.confess(FaultKind::IllegalInstruction));
+                    // A panic is a defect of the engine. It fails the kernel, and the process continues.
+                    block.grid().fault(block.internal_fault(FaultKind::IllegalInstruction));
                     Outcome::Done
                 });
                 match outcome {
@@ -310,14 +312,14 @@ impl Shared {
                         });
                         Some((Unit::Task(task), false))
                     }
-                    // A step that panics has said why on standard error; its owner hears no more.
+                    // The panic message is on standard error. The owner of the task is never told.
                     Ok(Step::Done) | Err(_) => None,
                 }
             }
         }
     }
 
-    /// Gives back a block's share of the device and counts it.
+    /// Gives back the block's share of the device and counts the block as ended.
     fn finish(&self, block: &Block, cost: u64) {
         let grid = block.grid();
         let mut queues = self.queues.lock();
@@ -325,7 +327,7 @@ impl Shared {
         let device = queues.devices.entry(grid.launch().device).or_default();
         device.used -= cost;
         if grid.faulted() {
-            // Blocks that have not started never will.
+            // Blocks that have not started never start; they count as ended.
             if let Some(at) = device.grids.iter().position(|p| Arc::ptr_eq(&p.grid, grid)) {
                 ended += grid.blocks() - device.grids[at].next;
                 device.grids.remove(at);
@@ -336,7 +338,7 @@ impl Shared {
         if help {
             self.bell.ring();
         }
-        // The owner may panic; the thread must live on.
+        // A panic in the owner's callback must not kill this thread.
         let _ = catch_unwind(AssertUnwindSafe(|| grid.ended(ended)));
     }
 }
@@ -346,7 +348,7 @@ const FIRST_NAP: Duration = Duration::from_micros(50);
 const LAST_NAP: Duration = Duration::from_millis(1);
 
 impl Unit {
-    /// Doorbells to sleep on, with their sequences before the last look.
+    /// The doorbells to sleep on, each with its sequence before the last poll.
     fn bells(&self) -> Vec<&(Bell, u32)> {
         match self {
             Unit::Block(block, _) => block.bells().collect(),

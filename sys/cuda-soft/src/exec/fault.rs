@@ -1,11 +1,11 @@
-//! What goes wrong in a kernel.
+//! Faults of kernels.
 
 use std::fmt;
 
-/// The first fault of a grid. The grid's other blocks are abandoned.
+/// The first fault of a grid. It ends all blocks of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The kernel's name.
     pub kernel: String,
@@ -17,14 +17,14 @@ pub struct Fault {
     pub function: String,
     /// The source line of the instruction, 0 where there is none.
     pub line: u32,
-    /// The address, for faults of memory.
+    /// The address, for memory faults.
     pub address: Option<u64>,
 }
 
 /// Kinds of faults; the driver maps them to `CUresult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// An access outside all mappings, or without the right to it.
+    /// An access outside all mappings, or without the right to the mapping.
     IllegalAddress,
     /// An address that is not a multiple of the access's size.
     MisalignedAddress,
@@ -32,14 +32,14 @@ pub enum FaultKind {
     Trap,
     /// `__assertfail`.
     Assert,
-    /// An instruction or operand the hardware would reject: a barrier number above 15, a call to
-    /// an address that is no function, an atomic on a type that has none.
+    /// An instruction or operand that hardware rejects: a barrier number above 15, or an atomic operation on a type
+    /// that does not have it.
     IllegalInstruction,
-    /// An atomic, or another instruction, on a state space where it cannot be.
+    /// An instruction on a state space that does not allow it, such as an atomic on local memory.
     InvalidAddressSpace,
-    /// A call or branch to nowhere.
+    /// A call or branch to an address that is no function, or to an index outside its list.
     InvalidPc,
-    /// More calls in flight than the thread's stack holds.
+    /// Calls nested deeper than the thread's stack allows.
     StackOverflow,
     /// The kernel made no progress for longer than the [watchdog](super::Watchdog) allows.
     Timeout,
@@ -73,7 +73,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A fault as the instruction reports it; the grid adds the names.
+/// A fault as the instruction reports it. `Grid::describe` adds the names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trouble {
     pub(super) kind: FaultKind,

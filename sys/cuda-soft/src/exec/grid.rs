@@ -1,4 +1,4 @@
-//! A launched kernel: what its blocks share and how it ends.
+//! A launched kernel: the state that its blocks share, and how it ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use parking_lot::Mutex;
 
 use super::fault::{Fault, Trouble};
 use super::memory::Range;
+use super::regs::LANES;
 use super::warp::{Line, lines};
 use super::{Image, Launch};
 use crate::code::op::CallTarget;
 use crate::code::{Function, Module, Op};
 
-/// Called once, when the last block has ended or been abandoned.
+/// The callback of a launch. Called once, when the last block has ended or was abandoned.
 pub(super) type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
 pub(super) struct Grid {
@@ -22,10 +23,10 @@ pub(super) struct Grid {
     params: Box<[Line]>,
     /// Stack bytes per thread.
     pub(super) stack_size: u32,
-    /// Blocks not ended yet, those not started included.
+    /// Blocks that have not ended, including those that have not started.
     remaining: AtomicU64,
     faulted: AtomicBool,
-    /// Whether the watchdog has spoken.
+    /// Whether the watchdog has reported this grid.
     pub(super) reported: AtomicBool,
     end: Mutex<End>,
 }
@@ -74,17 +75,17 @@ impl Grid {
         &self.image().code.functions[self.launch.function]
     }
 
-    /// All blocks, ended or not.
+    /// The number of blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.launch.grid.iter().map(|n| u64::from(*n)).product()
     }
 
-    /// Threads of a block.
+    /// The number of threads in a block.
     pub(super) fn threads(&self) -> u32 {
         self.launch.block.iter().product()
     }
 
-    /// Where the parameters lie. The tail of the last line is not the kernel's.
+    /// The address range of the parameters. The buffer is longer: its size is rounded up to a line.
     pub(super) fn params(&self) -> Range {
         let range = Range::of(&self.params);
         Range { base: range.base, end: range.base + self.launch.params.len() as u64 }
@@ -116,18 +117,18 @@ impl Grid {
             .any(|(variable, base)| variable.constant && address >= *base && address - base < variable.size)
     }
 
-    /// Whether some block has faulted, so that the others need not go on.
+    /// Whether a block has faulted; the others then stop.
     pub(super) fn faulted(&self) -> bool {
         self.faulted.load(Ordering::Relaxed)
     }
 
-    /// Records a fault; the first one counts.
+    /// Records a fault. Only the first one is kept.
     pub(super) fn fault(&self, fault: Fault) {
         self.end.lock().fault.get_or_insert(fault);
         self.faulted.store(true, Ordering::Relaxed);
     }
 
-    /// `count` blocks have ended, or will never start. The last ones call the owner.
+    /// Counts `count` blocks as ended, or as never starting. After the last block, calls the callback.
     pub(super) fn ended(&self, count: u64) {
         if count != 0 && self.remaining.fetch_sub(count, Ordering::AcqRel) == count {
             let mut end = self.end.lock();
@@ -139,7 +140,7 @@ impl Grid {
         }
     }
 
-    /// A fault with its names.
+    /// Adds the names to a fault.
     pub(super) fn describe(
         &self,
         trouble: Trouble,
@@ -159,7 +160,7 @@ impl Grid {
         }
     }
 
-    /// The function's name and source line of an instruction given as (function, index).
+    /// The function name and source line of an instruction, given as (function, index).
     pub(super) fn source(&self, (function, pc): (u32, u32)) -> (String, u32) {
         let function = &self.image().code.functions[function as usize];
         let line = function.lines.get(pc as usize).copied().unwrap_or(0);
@@ -173,10 +174,10 @@ impl fmt::Debug for Grid {
     }
 }
 
-/// For calls whose depth the code does not bound.
+/// Stack bytes reserved for recursion and indirect calls, whose depth the code does not bound.
 const OPEN_STACK: u32 = 16 << 10;
 
-/// Bytes of stack a thread of the kernel needs.
+/// The stack bytes that a thread of the kernel needs.
 fn stack_size(module: &Module, kernel: usize) -> u32 {
     let mut path = vec![false; module.functions.len()];
     deepest(module, kernel, &mut path).next_multiple_of(16)
@@ -201,22 +202,48 @@ fn deepest(module: &Module, index: usize, path: &mut [bool]) -> u32 {
     function.frame_size.saturating_add(below).min(512 << 10)
 }
 
-/// A grid in the order of its device's launches: how many of its blocks have started.
+/// The position of a block in its grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) index: [u32; 3],
+    pub(super) linear: u64,
+    /// Threads per block in x, y, z.
+    block: [u32; 3],
+}
+
+impl Place {
+    /// The position of block number `linear`.
+    pub(super) fn new(launch: &Launch, linear: u64) -> Self {
+        let [x, y, _] = launch.grid.map(u64::from);
+        let index = [linear % x, linear / x % y, linear / (x * y)].map(|v| v as u32);
+        Place { index, linear, block: launch.block }
+    }
+
+    /// The index of a thread.
+    pub(super) fn thread(&self, warp: usize, lane: usize) -> [u32; 3] {
+        let linear = (warp * LANES + lane) as u32;
+        let [x, y, _] = self.block;
+        [linear % x, linear / x % y, linear / (x * y)]
+    }
+}
+
+/// A grid in its device's launch queue.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) grid: Arc<Grid>,
+    /// The next block to start.
     pub(super) next: u64,
-    /// Share of the device that one block takes, out of [`WHOLE`].
+    /// The share of the device that one block takes, out of [`WHOLE`].
     pub(super) cost: u64,
 }
 
-/// A whole device.
+/// The capacity of a device, in the units of [`Pending::cost`].
 pub(super) const WHOLE: u64 = 1 << 40;
 
 impl Pending {
     pub(super) fn new(grid: Arc<Grid>) -> Self {
         let shared = u32::try_from(grid.shared_size()).unwrap_or(u32::MAX);
-        // A launch that can never fit is the driver's to refuse; one block at a time is safe.
+        // The driver refuses a block that can never fit. If one gets here it runs alone.
         let fits = grid.launch().limits.max_blocks(grid.threads(), shared, 0).max(1);
         Pending { grid, next: 0, cost: WHOLE / fits }
     }

@@ -1,9 +1,9 @@
 //! Loads and stores of a warp: addresses, checks, and the accesses themselves.
 //!
-//! Every access of device code is a Rust atomic of the element's size (relaxed, with fences around
-//! it for stronger semantics), because other threads of this process, other processes and the host
-//! may access the same bytes at the same time. A 16-byte vector is two 8-byte or four 4-byte
-//! single-copy-atomic elements, as the PTX memory model has it.
+//! Every access of device code is a relaxed Rust atomic of the element's size, with fences around it for stronger
+//! semantics, because other threads of this process, other processes and the host may access the same bytes at the same
+//! time. A 16-byte vector consists of two 8-byte or four 4-byte single-copy-atomic elements, as in the PTX memory
+//! model.
 
 #![allow(trivial_numeric_casts, reason = "one body for all widths")]
 
@@ -14,7 +14,7 @@ use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::code::{Semantics, Space};
 use crate::mem::{Bell, Doorbell, View};
 
-/// A range of real addresses.
+/// A range of host addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Range {
     pub(super) base: u64,
@@ -22,7 +22,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// The range of a buffer that device code may access through its address.
+    /// The range of a buffer. Device code may then access the buffer through its address.
     pub(super) fn of<T>(buffer: &[T]) -> Range {
         let base = buffer.as_ptr().expose_provenance() as u64;
         Range { base, end: base + size_of_val(buffer) as u64 }
@@ -34,7 +34,7 @@ impl Range {
     }
 }
 
-/// Local memory of a warp: one stack per lane, one after the other.
+/// Local memory of a warp: the stacks of its lanes, one after another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stacks {
     pub(super) base: u64,
@@ -49,18 +49,18 @@ impl Stacks {
     }
 }
 
-/// What a block may access during one quantum.
+/// The memory that a block may access during one quantum.
 #[derive(Debug)]
 pub(super) struct Access<'a> {
     view: &'a View<'a>,
-    /// Spans found lately; they hold while the view lives.
+    /// Recently found spans; they stay valid while the view lives.
     cache: [Cached; CACHE],
     next: usize,
     /// The block's shared memory.
     pub(super) shared: Range,
-    /// The launch's parameters, read-only.
+    /// The launch's parameters, which are read-only.
     pub(super) params: Range,
-    /// Doorbells of memory stored to and not rung yet.
+    /// Doorbells to ring, because their memory was stored to.
     rung: [*const Doorbell; CACHE],
     to_ring: usize,
 }
@@ -74,11 +74,11 @@ struct Cached {
     bell: *const Doorbell,
 }
 
-/// An access checked for all lanes.
+/// An access to check for all lanes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) space: Space,
-    /// Bytes per lane; a power of two up to 16.
+    /// Bytes per lane: a power of two, at most 16.
     pub(super) size: u64,
     pub(super) write: bool,
     pub(super) stacks: Stacks,
@@ -94,7 +94,7 @@ impl<'a> Access<'a> {
     /// Checks that the lanes of `mask` may access `size` bytes at their addresses.
     ///
     /// # Errors
-    /// The first lane that may not.
+    /// A fault that names the first lane that may not.
     #[inline]
     pub(super) fn check(&mut self, at: &Lanes<u64>, mask: u32, ask: Request) -> Result<(), Trouble> {
         let (mut least, mut most, mut low) = (u64::MAX, 0, 0);
@@ -115,7 +115,7 @@ impl<'a> Access<'a> {
             let lane = lanes(mask).find(|l| at[*l] & (ask.size - 1) != 0).unwrap_or(0);
             return Err(Trouble::at(FaultKind::MisalignedAddress, lane, at[lane]));
         }
-        // Aligned, hence no overflow short of the very top, which `saturating` keeps out of range.
+        // The address is aligned, so the sum can overflow only at the very top; saturated, it is outside every range.
         let end = most.saturating_add(ask.size);
         match ask.space {
             Space::Shared if self.shared.holds(least, end) => return Ok(()),
@@ -191,11 +191,11 @@ impl<'a> Access<'a> {
         self.to_ring += 1;
     }
 
-    /// Rings the doorbells of all memory stored to since the last time.
+    /// Rings the doorbells of all memory stored to since the last call.
     pub(super) fn ring(&mut self) {
         for bell in &self.rung[..self.to_ring] {
-            // SAFETY: a span's bell is valid while the view lives, which `self` borrows; null for
-            // memory that has none.
+            // SAFETY: `self` borrows the view, and a span's doorbell is valid while the view lives. An unused cache
+            // entry has a null pointer.
             if let Some(bell) = unsafe { bell.as_ref() } {
                 bell.ring();
             }
@@ -203,7 +203,7 @@ impl<'a> Access<'a> {
         self.to_ring = 0;
     }
 
-    /// The doorbell of the memory at `address`, and its sequence now.
+    /// The doorbell of the memory at `address`, and its current sequence.
     pub(super) fn sequence(&self, address: u64) -> Option<(Bell, u32)> {
         let bell = self.view.keep(address)?;
         let sequence = bell.sequence();
@@ -211,7 +211,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// What must come before a store or atomic of these semantics.
+/// The fence before a store or atomic with these semantics.
 #[inline(always)]
 pub(super) fn before(sem: Semantics) {
     match sem {
@@ -221,7 +221,7 @@ pub(super) fn before(sem: Semantics) {
     }
 }
 
-/// What must come after a load or atomic of these semantics.
+/// The fence after a load or atomic with these semantics.
 #[inline(always)]
 pub(super) fn after(sem: Semantics) {
     match sem {
@@ -231,7 +231,7 @@ pub(super) fn after(sem: Semantics) {
     }
 }
 
-/// Loads `SIZE` bytes at each address.
+/// Loads `size` bytes at the address of each lane.
 ///
 /// # Safety
 /// The lanes of `mask` passed [`Access::check`] for this size under a view that still lives.
@@ -262,11 +262,10 @@ pub(super) unsafe fn load(at: &Lanes<u64>, mask: u32, size: u32) -> Lanes<u64> {
     }
 }
 
-/// Stores the low `SIZE` bytes of each value at each address.
+/// Stores the low `size` bytes of each lane's value at its address.
 ///
 /// # Safety
-/// The lanes of `mask` passed [`Access::check`] for writing this size under a view that still
-/// lives.
+/// The lanes of `mask` passed [`Access::check`] for writing this size under a view that still lives.
 #[inline(always)]
 pub(super) unsafe fn store(at: &Lanes<u64>, values: &Lanes<u64>, mask: u32, size: u32) {
     macro_rules! each {
@@ -292,17 +291,17 @@ pub(super) unsafe fn store(at: &Lanes<u64>, values: &Lanes<u64>, mask: u32, size
     }
 }
 
-/// The atomic at a real address.
+/// The atomic at a host address.
 ///
 /// # Safety
-/// `address` is aligned for `A` and mapped, with the rights to what is done with it, for `'a`.
+/// For `'a`, `address` is mapped, aligned for `A`, and the caller has the right to its accesses.
 #[inline(always)]
 pub(super) unsafe fn word<'a, A>(address: u64) -> &'a A {
-    // SAFETY: the caller vouches for the address; concurrent access is atomic on all sides.
+    // SAFETY: the caller vouches for the address, and all concurrent accesses to it are atomic.
     unsafe { &*std::ptr::with_exposed_provenance::<A>(address as usize) }
 }
 
-/// `fence` of these semantics.
+/// The `fence` instruction with these semantics.
 #[inline]
 pub(super) fn fence_of(sem: Semantics) {
     match sem {
@@ -318,10 +317,10 @@ pub(super) fn fence_of(sem: Semantics) {
 /// Copies bytes between stacks.
 ///
 /// # Safety
-/// Both ranges are mapped, writable, and nobody else accesses them meanwhile.
+/// Both ranges are mapped and writable, and nothing else accesses them during the call.
 pub(super) unsafe fn copy(from: u64, to: u64, size: u64) {
     let source = std::ptr::with_exposed_provenance::<u8>(from as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract above.
     unsafe { std::ptr::copy(source, target, size as usize) };
 }

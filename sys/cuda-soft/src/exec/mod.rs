@@ -1,17 +1,16 @@
-//! The execution engine: runs kernels and stream work of all devices on at most as many threads as
-//! the machine has cores.
+//! The execution engine: runs kernels and stream work of all devices on at most as many threads as the machine has
+//! cores.
 //!
-//! - A **warp** is 32 lanes over a structure-of-arrays register file, with a program counter per
-//!   lane. Lanes at the same place run together, the one furthest behind first, and no group of
-//!   lanes keeps the warp for ever, so that a lane may wait for another of its own warp.
-//! - A **block** is a state machine: it runs for a quantum, and stops where all its warps wait.
-//! - A **grid**'s blocks start as far as [`Residency`] allows, as on hardware.
-//! - A warp that loops over loads that return what they returned before **waits**: it is looked at
-//!   again when other work has run, and when nothing else is left to run, the thread sleeps on
-//!   the doorbells of the memory that was read.
+//! - A **warp** has 32 lanes over a structure-of-arrays register file, with a program counter per lane. Lanes at the
+//!   same instruction run together, those furthest behind first. No group of lanes keeps the warp for ever, so a lane
+//!   may wait for another lane of its own warp.
+//! - A **block** is a state machine. It runs for one quantum, and stops earlier if all its warps wait.
+//! - The blocks of a **grid** start as far as [`Residency`] allows, as on hardware.
+//! - A warp **waits** if it loops over loads that return unchanged values. The engine runs other work before it tries
+//!   the warp again; if there is no other work, the thread sleeps on the doorbells of the memory that the warp reads.
 //!
-//! Semantics are those of PTX ISA 9; the memory model maps to that of Rust's atomics of at least
-//! the same strength on the real addresses (`memory`).
+//! Instructions behave as PTX ISA 9 says. Memory accesses are Rust atomics on host addresses, with an ordering at least
+//! as strong as the one that the PTX memory model asks for (`memory`).
 
 #![allow(clippy::needless_range_loop, reason = "a lane indexes several arrays at once")]
 
@@ -24,11 +23,13 @@ mod engine;
 mod fault;
 mod grid;
 mod memory;
+mod rare;
 mod regs;
 mod residency;
 mod spin;
 mod step;
 mod transfer;
+mod turn;
 mod warp;
 mod watchdog;
 
@@ -46,12 +47,12 @@ pub use fault::{Fault, FaultKind};
 pub use residency::Residency;
 pub use watchdog::{Stall, Watchdog};
 
-/// A loaded module: code and where its variables lie.
+/// A loaded module: its code and the addresses of its variables.
 #[derive(Debug)]
 pub struct Image {
     /// The code; [`Module::check`] must have passed.
     pub code: Arc<Module>,
-    /// The real address of each of [`Module::globals`].
+    /// The address of each of [`Module::globals`].
     pub globals: Vec<u64>,
 }
 
@@ -60,7 +61,7 @@ pub struct Image {
 pub struct Launch {
     /// The module.
     pub image: Arc<Image>,
-    /// Which of its functions, a kernel.
+    /// The index of the kernel among its functions.
     pub function: usize,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
@@ -68,40 +69,40 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// The parameter buffer, laid out as [`Function::params`](crate::code::Function::params) says.
+    /// The parameter buffer, with the layout of [`Function::params`](crate::code::Function::params).
     pub params: Vec<u8>,
-    /// The address of a cooperative launch's zeroed workspace (at least 16 bytes), else 0; see
+    /// The address of a cooperative launch's zeroed workspace (at least 16 bytes), or 0; see
     /// [`Special::EnvReg`](crate::code::op::Special::EnvReg).
     pub workspace: u64,
     /// The ordinal of the device.
     pub device: usize,
-    /// What the device can hold.
+    /// The limits of the device.
     pub limits: Residency,
-    /// The memory.
+    /// The address space.
     pub space: Arc<Space>,
 }
 
-/// What a [task](Engine::task) says after each step.
+/// The result of one step of a [task](Engine::task).
 #[derive(Debug)]
 pub enum Step {
-    /// It has ended.
+    /// The task has ended.
     Done,
-    /// It got somewhere and goes on.
+    /// The task made progress and continues.
     Again,
-    /// It waits for memory to change; `watched` is an address it looked at, as device `device` of
-    /// `space` sees it.
+    /// The task waits for memory to change.
     Waiting {
-        /// Whose doorbell to sleep on; without one the task is polled every millisecond at most.
+        /// An address that the task polled; the engine sleeps on its doorbell. Without one the engine polls the task
+        /// about every millisecond.
         watched: Option<Watch>,
     },
 }
 
-/// An address and the space in which to find its doorbell.
+/// An address whose doorbell to sleep on.
 #[derive(Clone)]
 pub struct Watch {
-    /// The memory.
+    /// The address space.
     pub space: Arc<Space>,
-    /// The device that looks.
+    /// The device that polls the address.
     pub device: usize,
     /// The address.
     pub addr: u64,

@@ -10,7 +10,7 @@ pub(super) const ALL: u32 = u32::MAX;
 /// One value per lane.
 pub(super) type Lanes<T> = [T; LANES];
 
-/// Registers of all calls in flight; a window of them is the running function's.
+/// Registers of all active calls. The current window holds those of the running function.
 #[derive(Debug, Default)]
 pub(super) struct Regs {
     w32: Vec<Row<u32>>,
@@ -21,7 +21,7 @@ pub(super) struct Regs {
     window: Window,
 }
 
-/// Where a call's registers begin.
+/// The first register of a call, per kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     w32: u32,
@@ -30,7 +30,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window of a function called by `caller`, which has this window.
+    /// The window of a function that `caller` calls; `self` is the window of `caller`.
     pub(super) fn after(self, caller: &Function) -> Window {
         Window {
             w32: self.w32 + u32::from(caller.regs32),
@@ -45,7 +45,7 @@ impl Window {
 struct Row<T>(Lanes<T>);
 
 impl Regs {
-    /// Makes `window` current and makes sure that `function`'s registers exist in it.
+    /// Makes `window` current and allocates the registers of `function` in it.
     pub(super) fn enter(&mut self, window: Window, function: &Function) {
         self.window = window;
         let end = window.after(function);
@@ -55,7 +55,7 @@ impl Regs {
         self.preds.resize(grow(self.preds.len(), end.preds), 0);
     }
 
-    /// The low 32 bits of a source in every lane.
+    /// Reads the low 32 bits of a source in every lane.
     #[inline(never)]
     pub(super) fn get32(&self, src: Src) -> Lanes<u32> {
         match src {
@@ -65,7 +65,7 @@ impl Regs {
         }
     }
 
-    /// A source in every lane, zero-extended from a 32-bit slot.
+    /// Reads a source in every lane; a 32-bit slot is zero-extended.
     #[inline(never)]
     pub(super) fn get64(&self, src: Src) -> Lanes<u64> {
         match src {
@@ -75,7 +75,7 @@ impl Regs {
         }
     }
 
-    /// A source in one lane.
+    /// Reads a source in one lane.
     #[inline]
     pub(super) fn lane(&self, src: Src, lane: usize) -> u64 {
         match src {
@@ -85,7 +85,7 @@ impl Regs {
         }
     }
 
-    /// Writes the lanes of `mask`, zero-extended into a 64-bit slot.
+    /// Writes the lanes of `mask`; a 64-bit slot gets zero-extended values.
     #[inline(never)]
     pub(super) fn put32(&mut self, d: Reg, values: &Lanes<u32>, mask: u32) {
         match d {
@@ -100,7 +100,7 @@ impl Regs {
         }
     }
 
-    /// Writes the lanes of `mask`, truncated into a 32-bit slot.
+    /// Writes the lanes of `mask`; a 32-bit slot gets truncated values.
     #[inline(never)]
     pub(super) fn put64(&mut self, d: Reg, values: &Lanes<u64>, mask: u32) {
         match d {
@@ -115,13 +115,13 @@ impl Regs {
         }
     }
 
-    /// A predicate as a bit per lane.
+    /// Reads a predicate, one bit per lane.
     #[inline(always)]
     pub(super) fn pred(&self, p: Pred) -> u32 {
         self.preds[self.window.preds as usize + usize::from(p.0)]
     }
 
-    /// A predicate source as a bit per lane.
+    /// Reads a predicate source, one bit per lane.
     #[inline(always)]
     pub(super) fn pred_src(&self, src: PredSrc) -> u32 {
         match src {
@@ -136,7 +136,7 @@ impl Regs {
         }
     }
 
-    /// Writes the lanes of `mask`.
+    /// Writes the lanes of `mask` of a predicate.
     #[inline(always)]
     pub(super) fn put_pred(&mut self, p: Pred, bits: u32, mask: u32) {
         let row = &mut self.preds[self.window.preds as usize + usize::from(p.0)];
@@ -157,7 +157,7 @@ fn select<T: Copy>(row: &mut Lanes<T>, values: &Lanes<T>, mask: u32) {
     }
 }
 
-/// The lanes of a mask, lowest first.
+/// Iterates over the lanes of a mask, lowest first.
 #[inline(always)]
 pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask;
@@ -170,7 +170,7 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A bit per lane for which `f` holds.
+/// The mask of the lanes for which `f` is true.
 #[inline(always)]
 pub(super) fn bits(f: impl Fn(usize) -> bool) -> u32 {
     (0..LANES).fold(0, |acc, lane| acc | u32::from(f(lane)) << lane)

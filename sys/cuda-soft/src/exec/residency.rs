@@ -1,7 +1,7 @@
-//! How many blocks a device holds at once.
+//! How many blocks a device can hold at once.
 
-/// What one device can hold. Blocks beyond it wait until others end, so a grid-wide barrier in a
-/// grid that does not fit never completes, as on hardware.
+/// The capacity of one device. Blocks beyond it start only when others end, so a grid-wide barrier in a grid that does
+/// not fit never completes, as on hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Multiprocessors.
@@ -12,15 +12,15 @@ pub struct Residency {
     pub blocks_per_sm: u32,
     /// Bytes of shared memory per multiprocessor.
     pub shared_per_sm: u32,
-    /// 32-bit registers per multiprocessor; 0 leaves registers out of account.
+    /// 32-bit registers per multiprocessor; 0 if registers do not limit residency.
     pub registers_per_sm: u32,
 }
 
 impl Residency {
-    /// The most blocks of `threads` threads, `shared` bytes of shared memory (static and dynamic)
-    /// and `registers` registers per thread that one multiprocessor holds.
+    /// The maximum number of blocks on one multiprocessor, where each block has `threads` threads, `shared` bytes of
+    /// shared memory (static and dynamic) and `registers` registers per thread.
     ///
-    /// This is what `cuOccupancyMaxActiveBlocksPerMultiprocessor` answers.
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` returns this number.
     #[must_use]
     pub fn blocks_on_sm(&self, threads: u32, shared: u32, registers: u32) -> u32 {
         let warps = threads.div_ceil(32).max(1);
@@ -33,7 +33,7 @@ impl Residency {
         self.blocks_per_sm.min(by_threads).min(by_shared).min(by_registers)
     }
 
-    /// The most such blocks that the device holds: the limit of a cooperative launch.
+    /// The maximum number of such blocks on the device: the limit of a cooperative launch.
     #[must_use]
     pub fn max_blocks(&self, threads: u32, shared: u32, registers: u32) -> u64 {
         u64::from(self.blocks_on_sm(threads, shared, registers)) * u64::from(self.sms)

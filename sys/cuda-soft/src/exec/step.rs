@@ -1,64 +1,30 @@
-//! A warp's turn: groups of lanes run until they part, join, wait or have had their share.
+//! The turn of a warp: groups of lanes run until they diverge, join, wait or have used up their share.
 
 use super::alu;
-use super::barrier::Barriers;
-use super::block::Place;
-use super::collective::Met;
 use super::fault::{FaultKind, Trouble};
-use super::grid::Grid;
-use super::memory::{self, Access, Range};
+use super::memory::{self, Range};
+use super::rare::Harmless;
 use super::regs::lanes;
 use super::spin::Loop;
+use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
 use crate::code::op::{Call, CallTarget, FrameCopy, Service};
 use crate::code::{self, Inst, Op};
 
-/// Instructions per turn.
+/// Instructions in one turn.
 const TURN: u32 = 4096;
-/// Instructions after which lanes that stand elsewhere get their chance.
+/// Instructions after which lanes at other instructions get a chance.
 const FAIR: u32 = 512;
-
-/// What surrounds a warp during its turn.
-#[derive(Debug)]
-pub(super) struct Context<'a, 'v> {
-    pub(super) grid: &'a Grid,
-    pub(super) place: &'a Place,
-    pub(super) barriers: &'a mut Barriers,
-    pub(super) access: &'a mut Access<'v>,
-}
-
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Something moved; the warp may or may not be able to go on.
-    Progress,
-    /// All lanes wait, as they did after the last turn.
-    Waiting,
-    /// All lanes have exited.
-    Exited,
-}
 
 /// Why a group stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// Its lanes, or others, may have to be put together differently.
+    /// Lanes diverged, joined or blocked, so the groups must be formed anew.
     Regroup,
-    /// Others wait for their chance.
+    /// The group ran for [`FAIR`] instructions while other lanes were ready.
     Unfair,
     /// The turn is over.
     Over,
-}
-
-/// What an instruction does to the group's way.
-pub(super) enum Flow {
-    /// On to the next instruction.
-    Next,
-    /// The lanes of the mask go on to the next instruction, the other active ones stay.
-    Some(u32),
-    /// Every lane's counter has been set.
-    Placed,
-    /// On to the next instruction, in a later turn.
-    Rest,
 }
 
 impl Warp {
@@ -133,10 +99,13 @@ impl Warp {
                 continue;
             }
             if let Op::Bra { target } = *op {
-                let waits = match target <= pc {
+                let mut waits = match target <= pc {
                     true => self.spin.backward(pc, active),
                     false => Loop::Working,
                 };
+                if waits != Loop::Working && self.hurries(cx, frame, (pc, target), active) {
+                    waits = Loop::Working;
+                }
                 if active != mask || waits != Loop::Working {
                     self.place(mask & !active, pc + 1);
                     self.place(active, target);
@@ -145,7 +114,7 @@ impl Warp {
                     }
                     return Ok(Stop::Regroup);
                 }
-                // Forwards, the join ahead stays the nearest, and a jump beyond it stops there.
+                // After a forward branch the known join is still the nearest one: the loop stops at or beyond it.
                 let back = target <= pc;
                 pc = target;
                 if back && others != 0 {
@@ -157,6 +126,7 @@ impl Warp {
                 pc += 1;
                 continue;
             }
+            self.notice(cx, frame, pc, active);
             let here = Group { mask: active, pc, frame: number };
             let flow = match self.execute(cx, here, frame, op) {
                 Ok(flow) => flow,
@@ -185,7 +155,7 @@ impl Warp {
         }
     }
 
-    /// Executes what is neither arithmetic nor a branch.
+    /// Executes an instruction that is neither arithmetic nor a branch.
     fn execute(
         &mut self,
         cx: &mut Context<'_, '_>,
@@ -221,12 +191,7 @@ impl Warp {
             | Op::Shfl { .. }
             | Op::Match { .. }
             | Op::Redux { .. }
-            | Op::Elect { .. } => {
-                return Ok(match self.collective(mask, op) {
-                    Met::Now(lanes) => Flow::Some(lanes),
-                    Met::Later => Flow::Some(0),
-                });
-            }
+            | Op::Elect { .. } => return Ok(Flow::Some(self.collective(mask, op))),
             Op::ActiveMask { d } => self.regs.put32(*d, &[mask; 32], mask),
             Op::Brx { index, targets } => {
                 for lane in lanes(mask) {
@@ -249,7 +214,7 @@ impl Warp {
             Op::Trap => return Err(Trouble::of(FaultKind::Trap, mask)),
             Op::Nanosleep { .. } => return Ok(Flow::Rest),
             Op::Nop => {}
-            // Arithmetic and branches went their own way.
+            // `run` has already executed arithmetic and branches.
             _ => return Err(Trouble::of(FaultKind::IllegalInstruction, mask)),
         }
         Ok(Flow::Next)
@@ -293,7 +258,7 @@ impl Warp {
             CallTarget::Service(Service::AssertFail) => {
                 return Err(Trouble::of(FaultKind::Assert, mask));
             }
-            // Output that silently went nowhere would be worse than a fault with a line.
+            // Printing is not implemented. A fault that names the line is better than silently lost output.
             CallTarget::Service(Service::Printf) => {
                 return Err(Trouble::of(FaultKind::IllegalInstruction, mask));
             }
@@ -301,7 +266,7 @@ impl Warp {
         Ok(Flow::Placed)
     }
 
-    /// Copies between the frames of two calls of the same lanes.
+    /// Copies between the frames of caller and callee, per lane.
     fn copy(&mut self, mask: u32, from: Frame, to: Frame, copies: &[FrameCopy]) -> Result<(), Trouble> {
         let stacks = self.stacks();
         for copy in copies {
@@ -315,15 +280,14 @@ impl Warp {
                 if !stack.holds(source.base, source.end) || !stack.holds(target.base, target.end) {
                     return Err(Trouble::of(FaultKind::StackOverflow, 1 << lane));
                 }
-                // SAFETY: both ranges are in this lane's stack, which only this thread accesses
-                // while it runs the warp.
+                // SAFETY: both ranges lie in this lane's stack, which only the thread that runs the warp accesses.
                 unsafe { memory::copy(source.base, target.base, u64::from(copy.size)) };
             }
         }
         Ok(())
     }
 
-    /// `ret`: back to the caller, or out of the kernel.
+    /// `ret`: returns to the caller, or exits the kernel.
     fn leave(&mut self, cx: &mut Context<'_, '_>, mask: u32) {
         let mut gone = 0;
         for lane in lanes(mask) {
@@ -334,8 +298,8 @@ impl Warp {
             };
             let caller = &cx.grid.image().code.functions[outer.function as usize];
             if let Op::Call(call) = &caller.code[back.pc as usize].op {
-                // Frames were checked when the module was loaded and when the call was made; a
-                // result longer than an indirect callee's frame reads what lies behind it.
+                // The frames were checked when the module was loaded and when the call was made. If the result is
+                // longer than an indirect callee's frame, the copy reads bytes behind the frame, still in the stack.
                 let _ = self.copy(1 << lane, inner, outer, &call.returns);
             }
         }

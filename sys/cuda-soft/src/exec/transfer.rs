@@ -1,4 +1,4 @@
-//! Instructions that access memory, and those that convert addresses.
+//! Instructions that access memory, convert addresses or read special registers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,15 +7,21 @@ use super::atomic;
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Request};
 use super::regs::{LANES, Lanes, bits, lanes};
-use super::step::Context;
+use super::turn::Context;
 use super::warp::{Frame, Warp};
 use crate::code::op::{AtomOp, Mem, Special};
 use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 
 impl Warp {
-    /// The real address of each lane.
+    /// Computes the host address of each lane.
     #[inline(always)]
-    fn addresses(&self, cx: &Context<'_, '_>, frame: Frame, addr: Addr, space: Space) -> Lanes<u64> {
+    pub(super) fn addresses(
+        &self,
+        cx: &Context<'_, '_>,
+        frame: Frame,
+        addr: Addr,
+        space: Space,
+    ) -> Lanes<u64> {
         let window = matches!(space, Space::Shared | Space::Local);
         let mut at = match addr.base {
             Base::Reg(reg) => {
@@ -40,7 +46,7 @@ impl Warp {
             }
         };
         match space {
-            // In a kernel; in other functions lowering addresses the frame.
+            // Only in kernels: in other functions, lowering addresses parameters through the frame.
             Space::Param => at = at.map(|v| v.wrapping_add(cx.access.params.base)),
             Space::Shared => at = at.map(|v| v.wrapping_add(cx.access.shared.base)),
             Space::Local => {
@@ -54,7 +60,7 @@ impl Warp {
         at
     }
 
-    fn request(&self, mem: &Mem, write: bool) -> Request {
+    pub(super) fn request(&self, mem: &Mem, write: bool) -> Request {
         let size = u64::from(mem.ty.size()) * u64::from(mem.count);
         Request { space: mem.space, size, write, stacks: self.stacks() }
     }
@@ -190,7 +196,7 @@ impl Warp {
                 let keep = (wanted[lane].saturating_sub(offset).min(4) * 8) as u32;
                 values[lane] &= (1 << keep) - 1;
             }
-            // SAFETY: as above, for writing.
+            // SAFETY: as above; `to` was checked for writing.
             unsafe { memory::store(&to, &values, mask, 4) };
             to = to.map(|v| v.wrapping_add(4));
             from = from.map(|v| v.wrapping_add(4));
@@ -215,12 +221,12 @@ impl Warp {
         self.regs.put64(d, &v, mask);
     }
 
-    /// What a generic address is more than one in `space`.
+    /// The difference between a generic address and the same address in `space`.
     fn window(&self, cx: &Context<'_, '_>, space: Space, lane: usize) -> u64 {
         match space {
             Space::Shared => cx.access.shared.base,
             Space::Local => self.stacks().of_lane(lane).base,
-            // Of a kernel: in other functions lowering takes parameters for local memory.
+            // Only in kernels: in other functions, lowering turns parameters into local memory.
             Space::Param => cx.access.params.base,
             Space::Generic | Space::Global | Space::Const => 0,
         }
@@ -299,7 +305,7 @@ impl Warp {
     }
 }
 
-/// Nanoseconds, as if the clock ran at 1 GHz.
+/// The clock of the device, which runs at 1 GHz.
 fn clock() -> u64 {
     use std::sync::OnceLock;
     use std::time::Instant;

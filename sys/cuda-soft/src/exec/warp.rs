@@ -1,7 +1,8 @@
-//! A warp: 32 lanes, where each of them is, and which of them run next.
+//! A warp: its 32 lanes, their positions in the code, and the choice of the lanes that run next.
 
 use super::fault::{FaultKind, Trouble};
 use super::memory::Stacks;
+use super::rare::Rare;
 use super::regs::{ALL, LANES, Lanes, Regs, Window, lanes};
 use super::spin::Spin;
 use crate::code::{Function, Module};
@@ -9,63 +10,66 @@ use crate::code::{Function, Module};
 /// The state of a warp between turns.
 #[derive(Debug)]
 pub(super) struct Warp {
-    /// Its number in the block.
+    /// The number of the warp in its block.
     pub(super) index: usize,
     pub(super) regs: Regs,
-    /// Where each lane is in its function.
+    /// The program counter of each lane.
     pub(super) pc: Lanes<u32>,
-    /// Which of `frames` each lane is in.
+    /// The index in `frames` of each lane's current frame.
     frame: Lanes<u16>,
-    /// Calls in flight, each (function, windows, depth) once.
+    /// The distinct frames of active calls. Lanes share a frame if function, window, stack offset and depth agree.
     frames: Vec<Frame>,
-    /// Return points per lane; empty until the first call.
+    /// The call stack of each lane; empty until the first call.
     returns: Vec<Vec<Return>>,
     /// Lanes that have not exited.
     pub(super) live: u32,
-    /// Lanes that wait for others of their warp, and for whom.
+    /// Lanes that wait at a collective instruction for other lanes of the warp.
     pub(super) meeting: u32,
+    /// The member mask that each of them waits for.
     pub(super) meeting_for: Lanes<u32>,
-    /// Lanes that have met and have not gone on yet.
+    /// Lanes whose members have all arrived but that have not executed the instruction yet.
     pub(super) met: u32,
-    /// When each lane last ran, for fairness.
+    /// The value of `clock` when each lane last ran, for fairness.
     stamp: Lanes<u32>,
     clock: u32,
     pub(super) spin: Spin,
-    /// Lanes found waiting in a loop in this turn, and what they look at.
+    pub(super) rare: Rare,
+    /// Lanes found waiting in a loop during this turn.
     pub(super) spinning: u32,
+    /// The addresses that they poll.
     pub(super) watches: Vec<u64>,
     stacks: Box<[Line]>,
     pub(super) stack_size: u32,
 }
 
-/// A part of a buffer that device code accesses by address, aligned as CUDA aligns allocations.
+/// A 128-byte piece of a buffer that device code accesses by address, aligned for vector accesses.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Line([std::sync::atomic::AtomicU64; 16]);
 
 impl Line {
-    /// Sets one of its sixteen words.
+    /// Sets one of the sixteen words.
     pub(super) fn set(&self, word: usize, value: u64) {
         self.0[word].store(value, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
-/// A zeroed buffer of at least `bytes`.
+/// Allocates a zeroed buffer of at least `bytes` bytes.
 pub(super) fn lines(bytes: u64) -> Box<[Line]> {
     (0..bytes.div_ceil(128)).map(|_| Line::default()).collect()
 }
 
-/// A call in flight, as far as lanes can share it.
+/// An active call, as far as lanes can share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) function: u32,
     pub(super) window: Window,
-    /// Offset of the frame in the lane's stack.
+    /// The offset of the frame in the lane's stack.
     pub(super) stack: u32,
     pub(super) depth: u16,
 }
 
-/// Where a lane goes on after a call.
+/// Where a lane continues after a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Return {
     /// The call instruction.
@@ -73,7 +77,7 @@ pub(super) struct Return {
     frame: u16,
 }
 
-/// Lanes at one place.
+/// Lanes at the same instruction of the same frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) mask: u32,
@@ -82,7 +86,7 @@ pub(super) struct Group {
 }
 
 impl Warp {
-    /// A warp whose lanes `live` stand at the beginning of `function`.
+    /// Creates a warp whose lanes `live` are at the beginning of `function`.
     pub(super) fn new(index: usize, live: u32, function: u32, code: &Function, stack_size: u32) -> Self {
         let frame = Frame { function, window: Window::default(), stack: 0, depth: 0 };
         let mut regs = Regs::default();
@@ -101,6 +105,7 @@ impl Warp {
             stamp: [0; LANES],
             clock: 0,
             spin: Spin::default(),
+            rare: Rare::default(),
             spinning: 0,
             watches: Vec::new(),
             stacks: lines(u64::from(stack_size) * LANES as u64),
@@ -108,26 +113,26 @@ impl Warp {
         }
     }
 
-    /// The lanes' stacks.
+    /// The stacks of the lanes.
     pub(super) fn stacks(&self) -> Stacks {
         let base = self.stacks.as_ptr().expose_provenance() as u64;
         Stacks { base, stride: u64::from(self.stack_size) }
     }
 
-    /// The frame with this number.
+    /// The frame with this index.
     #[inline]
     pub(super) fn frame(&self, number: u16) -> Frame {
         self.frames[usize::from(number)]
     }
 
-    /// The frame a lane is in.
+    /// The current frame of a lane.
     pub(super) fn frame_of(&self, lane: usize) -> Frame {
         self.frame(self.frame[lane])
     }
 
-    /// The lanes to run next among `ready`: the deepest call first, in it the least program
-    /// counter, so that lanes that are ahead wait where paths join. With `oldest`, the lanes that
-    /// have not run for longest, whatever they are at.
+    /// Chooses the lanes of `ready` that run next: those in the deepest call and, within it, at the lowest program
+    /// counter, so that lanes ahead wait where paths join. With `oldest`, chooses the lanes that have not run for the
+    /// longest time.
     pub(super) fn choose(&mut self, ready: u32, oldest: bool) -> Option<Group> {
         let first = if oldest {
             lanes(ready).min_by_key(|l| self.stamp[*l])?
@@ -148,7 +153,7 @@ impl Warp {
         Some(Group { mask, pc, frame })
     }
 
-    /// The nearest place at or after `pc` where a lane of `others` stands in the same frame.
+    /// The lowest program counter, at or after `pc`, of the lanes of `others` in the same frame.
     pub(super) fn next_join(&self, others: u32, frame: u16, pc: u32) -> u32 {
         lanes(others)
             .filter(|l| self.frame[*l] == frame && self.pc[*l] >= pc)
@@ -157,7 +162,7 @@ impl Warp {
             .unwrap_or(u32::MAX)
     }
 
-    /// Moves the lanes of `mask` to `pc` in their frame.
+    /// Sets the program counter of the lanes of `mask`.
     pub(super) fn place(&mut self, mask: u32, pc: u32) {
         if mask == ALL {
             self.pc = [pc; LANES];
@@ -168,10 +173,10 @@ impl Warp {
         }
     }
 
-    /// Moves the lanes of the group into `callee`, to return after the call at `group.pc`.
+    /// Moves the lanes of `mask` into `callee`. They return to the instruction after the call at `group.pc`.
     ///
     /// # Errors
-    /// The stack has no room for the frame.
+    /// A stack overflow if the stack has no room for the frame.
     pub(super) fn call(
         &mut self,
         module: &Module,
@@ -199,13 +204,13 @@ impl Warp {
         for lane in lanes(mask) {
             self.returns[lane].push(Return { pc: group.pc, frame: group.frame });
             self.pc[lane] = 0;
-            // Distinct frames are fewer than call sites times depth, far below 2^16.
+            // There are fewer distinct frames than call sites times depth, far below 2^16.
             self.frame[lane] = number as u16;
         }
         Ok(frame)
     }
 
-    /// Takes a lane back to its caller and says to which call it returns; `None` in the kernel.
+    /// Returns a lane to its caller. The result is the call and the caller's frame, or `None` in the kernel itself.
     pub(super) fn ret(&mut self, lane: usize) -> Option<(Return, Frame)> {
         let back = self.returns.get_mut(lane)?.pop()?;
         self.frame[lane] = back.frame;
@@ -213,7 +218,7 @@ impl Warp {
         Some((back, self.frame(back.frame)))
     }
 
-    /// Lets lanes go on whose meeting is complete: every live lane of the mask has come.
+    /// Releases lanes at a collective instruction once every live lane of their member mask has arrived.
     pub(super) fn meet(&mut self) {
         for lane in lanes(self.meeting) {
             let all = self.meeting_for[lane] & self.live;

@@ -1,21 +1,21 @@
-//! Who waits for what, said aloud when nothing moves.
+//! Reports blocks that make no progress, with the thread and the address it waits for.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When to speak up about a grid that makes no progress, and when to end it.
+/// When to report a grid that makes no progress, and when to kill it.
 #[derive(Clone)]
 pub struct Watchdog {
-    /// No progress for this long is reported, once per stall.
+    /// A grid without progress for this long is reported, once per grid.
     pub report_after: Duration,
-    /// No progress for this long is a [`FaultKind::Timeout`](super::FaultKind::Timeout).
+    /// A grid without progress for this long fails with [`FaultKind::Timeout`](super::FaultKind::Timeout).
     pub fault_after: Option<Duration>,
-    /// Receives the report.
+    /// Called with the report.
     pub report: Arc<dyn Fn(&Stall) + Send + Sync>,
 }
 
-/// A block that waits.
+/// A report about a block that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
     /// The kernel's name.
@@ -24,11 +24,11 @@ pub struct Stall {
     pub block: [u32; 3],
     /// The first waiting thread's index in its block.
     pub thread: [u32; 3],
-    /// The function it is in.
+    /// The function that the thread is in.
     pub function: String,
-    /// The source line where it waits, 0 where there is none.
+    /// The source line where the thread waits, 0 if unknown.
     pub line: u32,
-    /// The address it reads again and again; `None` at a barrier.
+    /// The address that the thread polls; `None` at a barrier.
     pub address: Option<u64>,
     /// How long the block has made no progress.
     pub waited: Duration,

@@ -1,47 +1,15 @@
-//! Sizes, alignments and initial bytes of variables (PTX ISA 5.4.4).
+//! Initial bytes of variables (PTX ISA 5.4.4).
 
-use super::link::{Program, Symbol, element, unresolved};
+use super::link::{Program, Symbol, unresolved};
+use super::types::{alignment, element, immediate, size};
 use crate::code::{self, Relocation, Ty};
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{Constant, Init, Linkage, Name, Position, Space, Variable};
+use crate::ptx::ast::{Init, Linkage, Name, Space, Variable};
 
-/// Largest variable; keeps sums of sizes far from overflow.
-const LIMIT: u64 = 1 << 40;
-
-/// Most bytes of initial data in one variable.
+/// Maximum bytes of initial data in one variable.
 const INIT_LIMIT: u64 = 1 << 28;
 
-/// Bytes of `variable`.
-pub(super) fn size(variable: &Variable) -> Result<u64, Diagnostic> {
-    let at = variable.name.at;
-    let Some(ty) = element(variable)? else {
-        return Err(at.error(format!("Predicate '{}' has no place in memory", variable.name.text)));
-    };
-    let mut bytes = u64::from(ty.size() * variable.vector);
-    for (nth, dimension) in variable.dimensions.iter().enumerate() {
-        let length = match (dimension, &variable.init) {
-            (Some(length), _) => *length,
-            (None, Some(Init::List(items, _))) if nth == 0 => items.len() as u64,
-            (None, _) if nth == 0 && variable.linkage == Linkage::Extern => 0,
-            (None, _) => {
-                return Err(at.error(format!("Array '{}' has no size", variable.name.text)));
-            }
-        };
-        bytes = bytes
-            .checked_mul(length)
-            .filter(|b| *b <= LIMIT)
-            .ok_or_else(|| at.error(format!("Variable '{}' is too large", variable.name.text)))?;
-    }
-    Ok(bytes)
-}
-
-/// Alignment of `variable`: what is written, at least that of its elements.
-pub(super) fn alignment(variable: &Variable) -> Result<u32, Diagnostic> {
-    let natural = element(variable)?.map_or(1, Ty::size) * variable.vector;
-    Ok(variable.align.max(natural))
-}
-
-/// All `.global` and `.const` variables.
+/// Builds all `.global` and `.const` variables.
 pub(super) fn globals(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Vec<code::Global> {
     let mut all = Vec::with_capacity(program.globals.len());
     for (unit, variable) in &program.globals {
@@ -90,12 +58,12 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
 struct Image<'p, 'a> {
     program: &'p Program<'a>,
     unit: usize,
-    /// See [`code::Global::init`]: a few values far apart in a large array take no more memory than they need.
+    /// The initial bytes, as in [`code::Global::init`]. Pieces keep a few values far apart in a large array small.
     pieces: Vec<(u64, Vec<u8>)>,
     relocations: Vec<Relocation>,
 }
 
-/// Zeros between two values of one piece.
+/// Maximum number of zeros between two values of one piece.
 const MAX_GAP: u64 = 32;
 
 impl Image<'_, '_> {
@@ -107,7 +75,7 @@ impl Image<'_, '_> {
                     return Err(at.error(format!("{} initial values for {outer} elements", items.len())));
                 }
                 let elements = if *outer == u64::MAX { items.len() as u64 } else { *outer };
-                // Not zero: a variable without bytes is refused.
+                // `elements` is not zero: `global` refuses variables without bytes.
                 let stride = size / elements;
                 let mut place = offset;
                 for item in items {
@@ -130,7 +98,7 @@ impl Image<'_, '_> {
         }
     }
 
-    /// Offsets only grow, as [`fill`](Self::fill) goes through the elements in order.
+    /// Appends bytes. Offsets only grow, because [`fill`](Self::fill) visits the elements in order.
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         if let Some((start, piece)) = self.pieces.last_mut()
             && let Some(gap) = offset.checked_sub(*start + piece.len() as u64)
@@ -160,22 +128,5 @@ impl Image<'_, '_> {
         };
         self.relocations.push(Relocation { offset, size, symbol, addend });
         Ok(())
-    }
-}
-
-/// The bits of `value` as an operand or element of type `ty` (PTX ISA 4.5: constants are converted at use).
-pub(super) fn immediate(value: Constant, ty: Ty, at: Position) -> Result<u64, Diagnostic> {
-    let mismatch = || at.error(format!("Constant does not agree with type .{}", super::modifiers::word(ty)));
-    let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
-    match (value, ty) {
-        (Constant::F64(v), Ty::F64) => Ok(v.to_bits()),
-        #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is the meaning")]
-        (Constant::F64(v), Ty::F32) => Ok(u64::from((v as f32).to_bits())),
-        (Constant::F64(v), Ty::B64) => Ok(v.to_bits()),
-        (Constant::F32(bits), Ty::F32 | Ty::B32) => Ok(u64::from(bits)),
-        (Constant::F32(bits), Ty::F64) => Ok(f64::from(f32::from_bits(bits)).to_bits()),
-        (Constant::Signed(v), ty) if !ty.float() => Ok(v.cast_unsigned() & mask),
-        (Constant::Unsigned(v), ty) if !ty.float() => Ok(v & mask),
-        _ => Err(mismatch()),
     }
 }

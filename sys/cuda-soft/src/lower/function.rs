@@ -1,16 +1,17 @@
-//! One function: frame, scopes, labels, and the instructions as they are made.
+//! Lowers one function: its parameters, declarations, labels and instructions.
 
+use super::builder::{Builder, frame_access};
 use super::isa;
-use super::link::{Defined, Program, element};
-use super::scope::{Entity, Scopes, Slots, TOO_MANY};
+use super::link::{Defined, Program};
+use super::modifiers::Modifiers;
+use super::scope::{Entity, TOO_MANY};
 use super::shared::Layout;
-use super::{data, modifiers::Modifiers};
-use crate::code::op::Mem;
-use crate::code::{self, Addr, Base, Guard, Inst, Op, Param, Pred, Reg, Scope, Semantics, Src, Ty};
+use super::types;
+use crate::code::{self, Guard, Op, Param, Pred, Reg, Ty};
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{self, Hint, Instruction, Linkage, Name, Position, Space, Statement, Variable};
+use crate::ptx::ast::{Hint, Instruction, Linkage, Name, Space, Statement, Variable};
 
-/// Lowers function `index` of the program; on errors the result is not to be used.
+/// Lowers function `index` of the program. If it adds errors, the result is meaningless.
 pub(super) fn lower(
     program: &Program<'_>,
     layout: &Layout,
@@ -26,7 +27,7 @@ pub(super) fn lower(
     }
     builder.statements(defined.ast.body.as_deref().unwrap_or_default(), errors);
     builder.set_place(defined.ast.end);
-    if let Err(error) = builder.give_back() {
+    if let Err(error) = builder.store_returns() {
         errors.push(error);
     }
     builder.scopes.leave(&mut builder.slots);
@@ -39,91 +40,7 @@ pub(super) fn lower(
     })
 }
 
-/// The state of lowering one function.
-#[derive(Debug)]
-pub(super) struct Builder<'p, 'a> {
-    pub(super) program: &'p Program<'a>,
-    pub(super) layout: &'p Layout,
-    pub(super) defined: &'p Defined<'a>,
-    pub(super) slots: Slots,
-    pub(super) scopes: Scopes,
-    /// Opcode of the instruction at hand, for messages.
-    pub(super) opcode: &'a str,
-    code: Vec<Inst>,
-    lines: Vec<u32>,
-    /// Where each label stands, once it is known. Until the end branches hold label numbers.
-    labels: Vec<Option<u32>>,
-    /// Bytes of the frame in use, and the most there ever were.
-    frame: (u32, u32),
-    guard: Guard,
-    line: u32,
-    /// Slots of the instruction at hand alone.
-    temporaries: Vec<Reg>,
-    /// `.reg` returned values and where they go at `ret`.
-    register_returns: Vec<(Reg, Ty, u32)>,
-}
-
-/// Largest frame; the thread's stack is smaller.
-const FRAME_LIMIT: u32 = 1 << 20;
-
-impl<'p, 'a> Builder<'p, 'a> {
-    fn new(program: &'p Program<'a>, layout: &'p Layout, defined: &'p Defined<'a>) -> Self {
-        Self {
-            program,
-            layout,
-            defined,
-            slots: Slots::default(),
-            scopes: Scopes::default(),
-            opcode: "",
-            code: Vec::new(),
-            lines: Vec::new(),
-            labels: Vec::new(),
-            frame: (0, 0),
-            guard: Guard::ALWAYS,
-            line: 0,
-            temporaries: Vec::new(),
-            register_returns: Vec::new(),
-        }
-    }
-
-    /// Adds an instruction under the guard of the one at hand.
-    pub(super) fn emit(&mut self, op: Op) {
-        self.code.push(Inst { guard: self.guard, op });
-        self.lines.push(self.line);
-    }
-
-    /// A register that lives until the end of the instruction at hand.
-    pub(super) fn temporary(&mut self, ty: Ty, at: Position) -> Result<Reg, Diagnostic> {
-        let reg = self.slots.temporary(ty).ok_or_else(|| at.error(TOO_MANY))?;
-        self.temporaries.push(reg);
-        Ok(reg)
-    }
-
-    /// Frame bytes until the end of the scope.
-    pub(super) fn frame_space(&mut self, size: u64, align: u32, at: Position) -> Result<u32, Diagnostic> {
-        let start = self.frame.0.next_multiple_of(align.max(1));
-        let end = u32::try_from(size).ok().and_then(|size| start.checked_add(size));
-        let end =
-            end.filter(|end| *end <= FRAME_LIMIT).ok_or_else(|| at.error("Stack frame is too large"))?;
-        self.frame = (end, self.frame.1.max(end));
-        Ok(start)
-    }
-
-    /// Says so unless the module's target and version have `what` (PTX ISA, "Target ISA Notes").
-    pub(super) fn needs(&self, what: &str, sm: u32, ptx: (u32, u32), at: Position) -> Result<(), Diagnostic> {
-        let module = self.defined.module;
-        if module.version < ptx {
-            let (major, minor) = ptx;
-            return Err(
-                at.error(format!("Feature '{what}' requires PTX ISA .version {major}.{minor} or later"))
-            );
-        }
-        if module.sm < sm {
-            return Err(at.error(format!("Feature '{what}' requires .target sm_{sm} or higher")));
-        }
-        Ok(())
-    }
-
+impl<'a> Builder<'_, 'a> {
     fn parameters(&mut self) -> Result<(), Diagnostic> {
         let (ast, signature) = (self.defined.ast, &self.defined.signature);
         if !ast.is_entry {
@@ -159,14 +76,6 @@ impl<'p, 'a> Builder<'p, 'a> {
         self.declare(name, entity)
     }
 
-    fn declare(&mut self, name: &Name, entity: Entity) -> Result<(), Diagnostic> {
-        if self.scopes.declare(&name.text, entity) {
-            Ok(())
-        } else {
-            Err(name.at.error(format!("Duplicate definition of variable '{}'", name.text)))
-        }
-    }
-
     fn statements(&mut self, all: &'a [Statement], errors: &mut Vec<Diagnostic>) {
         self.labels_of(all, errors);
         for statement in all {
@@ -191,7 +100,7 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// Labels are visible in their whole scope, before their place too.
+    /// Declares the labels of a scope before its statements, because a branch may precede its label.
     fn labels_of(&mut self, all: &[Statement], errors: &mut Vec<Diagnostic>) {
         for statement in all {
             if let Statement::Label(name) = statement {
@@ -212,24 +121,6 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    /// The number of a label that is visible here.
-    pub(super) fn label(&mut self, name: &str, at: Position) -> Result<u32, Diagnostic> {
-        match self.scopes.find(name, &mut self.slots) {
-            Ok(Some(Entity::Label(number))) => Ok(number),
-            Ok(Some(_)) => Err(at.error(format!("'{name}' is not a label"))),
-            _ => Err(at.error(format!("Unknown symbol '{name}'"))),
-        }
-    }
-
-    /// The labels, by number, of a `.branchtargets` list that is visible here.
-    pub(super) fn targets(&mut self, name: &str, at: Position) -> Result<Vec<u32>, Diagnostic> {
-        match self.scopes.find(name, &mut self.slots) {
-            Ok(Some(Entity::Targets(numbers))) => Ok(numbers),
-            Ok(Some(_)) => Err(at.error(format!("'{name}' is not a list of branch targets"))),
-            _ => Err(at.error(format!("Unknown symbol '{name}'"))),
-        }
-    }
-
     fn place_label(&mut self, name: &Name) {
         if let Ok(Some(Entity::Label(number))) = self.scopes.find(&name.text, &mut self.slots) {
             self.labels[number as usize] = Some(u32::try_from(self.code.len()).unwrap_or(u32::MAX));
@@ -241,8 +132,8 @@ impl<'p, 'a> Builder<'p, 'a> {
         let entity = match variable.space {
             Space::Reg => return self.registers(variable),
             Space::Local | Space::Param => {
-                let offset = self.frame_space(data::size(variable)?, data::alignment(variable)?, at)?;
-                let size = u32::try_from(data::size(variable)?).unwrap_or(u32::MAX);
+                let offset = self.frame_space(types::size(variable)?, types::alignment(variable)?, at)?;
+                let size = u32::try_from(types::size(variable)?).unwrap_or(u32::MAX);
                 Entity::Frame { offset, size, local: variable.space == Space::Local }
             }
             Space::Shared if variable.linkage == Linkage::Internal => {
@@ -262,7 +153,7 @@ impl<'p, 'a> Builder<'p, 'a> {
     }
 
     fn registers(&mut self, variable: &Variable) -> Result<(), Diagnostic> {
-        let (name, ty) = (&variable.name, element(variable)?);
+        let (name, ty) = (&variable.name, types::element(variable)?);
         if let Some(count) = variable.count {
             if variable.vector > 1 {
                 return Err(name.at.error("Vector registers cannot be declared in numbered families"));
@@ -321,20 +212,6 @@ impl<'p, 'a> Builder<'p, 'a> {
         }
     }
 
-    fn set_place(&mut self, at: Position) {
-        self.line = at.line;
-    }
-
-    /// Before `ret`: puts `.reg` returned values where the caller finds them.
-    pub(super) fn give_back(&mut self) -> Result<(), Diagnostic> {
-        for (reg, ty, offset) in self.register_returns.clone() {
-            let mut src = [Src::Imm(0); 4];
-            src[0] = reg.into();
-            self.emit(Op::St { mem: frame_access(ty, offset), src });
-        }
-        Ok(())
-    }
-
     fn finish(mut self, shared: (u32, u32)) -> Result<code::Function, Diagnostic> {
         let labels = std::mem::take(&mut self.labels);
         let place = |number: &mut u32| {
@@ -373,20 +250,8 @@ impl<'p, 'a> Builder<'p, 'a> {
     }
 }
 
-/// A weak access to a scalar in the frame.
-pub(super) fn frame_access(ty: Ty, offset: u32) -> Mem {
-    Mem {
-        sem: Semantics::Weak,
-        scope: Scope::Cta,
-        space: code::Space::Param,
-        ty,
-        count: 1,
-        addr: Addr { base: Base::Frame, offset: i64::from(offset) },
-    }
-}
-
 fn scalar(variable: &Variable) -> Result<Ty, Diagnostic> {
-    match element(variable)? {
+    match types::element(variable)? {
         Some(ty) if variable.vector == 1 => Ok(ty),
         _ => Err(variable.name.at.error(format!("'{}' cannot be passed in a register", variable.name.text))),
     }
@@ -406,18 +271,4 @@ fn product(hint: &Hint) -> Result<u32, Diagnostic> {
     x.checked_mul(y)
         .and_then(|xy| xy.checked_mul(z))
         .ok_or_else(|| hint.name.at.error(format!("Value of '.{}' is too large", hint.name.text)))
-}
-
-/// The operands of an instruction that takes exactly `N`.
-pub(super) fn exactly<'i, const N: usize>(
-    b: &Builder<'_, '_>,
-    instruction: &'i Instruction,
-) -> Result<&'i [ast::Operand; N], Diagnostic> {
-    instruction.operands[..].try_into().map_err(|_| {
-        let found = instruction.operands.len();
-        instruction.opcode.at.error(format!(
-            "Arguments mismatch for instruction '{}': {N} operands wanted, {found} found",
-            b.opcode
-        ))
-    })
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::data;
+use super::types;
+use crate::code::Param;
 use crate::code::op::Service;
-use crate::code::{Param, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Function, Item, Linkage, Module, Position, Space, Variable};
 
-/// What the modules define, and what each name means in each of them.
+/// The definitions of all modules, and the meaning of each name in each module.
 #[derive(Debug)]
 pub(super) struct Program<'a> {
     /// Defined functions, in order of appearance.
@@ -22,27 +22,27 @@ pub(super) struct Program<'a> {
 /// A function with a body.
 #[derive(Debug)]
 pub(super) struct Defined<'a> {
-    /// Index of its module.
+    /// The index of its module.
     pub(super) unit: usize,
     pub(super) module: &'a Module,
     pub(super) ast: &'a Function,
     pub(super) signature: Signature,
 }
 
-/// What a name at module scope means.
+/// The meaning of a name at module scope.
 #[derive(Clone, Debug)]
 pub(super) enum Symbol<'a> {
     /// An index into [`Program::globals`].
     Global(u32),
-    /// A static shared variable and the module that defines it.
+    /// A static shared variable, with the index of the module that defines it.
     Shared(usize, &'a Variable),
     /// `.extern .shared x[]`: the dynamic part of shared memory.
     DynamicShared(&'a Variable),
     /// An index into [`Program::functions`].
     Function(u32),
-    /// A function the device itself provides.
+    /// A function of the device's run-time library.
     Service(Service, Signature),
-    /// Declared, but no module defines it: an error where it is used, and only there.
+    /// Declared, but no module defines it. Only a use of it is an error.
     Unresolved,
 }
 
@@ -51,24 +51,24 @@ pub(super) fn unresolved(name: &str, at: Position) -> Diagnostic {
     at.error(format!("Unresolved extern '{name}'"))
 }
 
-/// Layout of what passes between a caller and a function; offsets are in the callee's frame, for kernels in
-/// the launch's parameter buffer.
+/// The layout of a function's parameters and returned values. Offsets are in the callee's frame, for kernels in the
+/// launch's parameter buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Signature {
     pub(super) returns: Vec<Param>,
     pub(super) params: Vec<Param>,
-    /// Bytes that both take together.
+    /// Total size in bytes.
     pub(super) size: u32,
 }
 
 impl<'a> Program<'a> {
-    /// What `name` means at the scope of module `unit`.
+    /// The meaning of `name` at the scope of module `unit`.
     pub(super) fn symbol(&self, unit: usize, name: &str) -> Option<&Symbol<'a>> {
         self.scopes[unit].get(name)
     }
 }
 
-/// Functions that nvcc's output calls and that no module defines.
+/// Functions that nvcc's output calls without any module defining them.
 fn service(name: &str) -> Option<Service> {
     match name {
         "vprintf" => Some(Service::Printf),
@@ -103,9 +103,9 @@ pub(super) fn link(modules: &[Module]) -> Result<Program<'_>, Diagnostic> {
 
 struct Linker<'a> {
     program: Program<'a>,
-    /// Definitions other modules may use.
+    /// Definitions that other modules may use.
     exported: HashMap<&'a str, (Linkage, Symbol<'a>)>,
-    /// Declarations without a definition in their own module so far.
+    /// Declarations that have no definition in their own module so far.
     imports: Vec<(usize, Import<'a>)>,
     errors: Vec<Diagnostic>,
 }
@@ -157,7 +157,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    /// Whether a weak or tentative definition gives way to one that is already there.
+    /// Whether a weak or tentative definition is dropped in favour of an existing one.
     fn yields(&self, linkage: Linkage, name: &str) -> bool {
         matches!(linkage, Linkage::Weak | Linkage::Common) && self.exported.contains_key(name)
     }
@@ -175,7 +175,7 @@ impl<'a> Linker<'a> {
             None => {
                 self.exported.insert(text, (linkage, symbol));
             }
-            // Kernels of one module and functions of another may be weak: the strong one counts.
+            // A strong definition replaces a weak or tentative one.
             Some((Linkage::Weak | Linkage::Common, _)) => {
                 self.exported.insert(text, (linkage, symbol));
             }
@@ -224,7 +224,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    /// A declaration has to say what the definition says.
+    /// Returns an error unless a declaration matches its definition.
     fn agree(&self, import: Import<'a>, symbol: &Symbol<'a>) -> Result<(), Diagnostic> {
         let (name, agrees) = match (import, symbol) {
             (Import::Function(function), Symbol::Function(index)) => {
@@ -256,10 +256,10 @@ impl<'a> Linker<'a> {
 fn same_variable(declared: &Variable, defined: &Variable) -> bool {
     declared.space == defined.space
         && (declared.dimensions.first() == Some(&None)
-            || data::size(declared).ok() == data::size(defined).ok())
+            || types::size(declared).ok() == types::size(defined).ok())
 }
 
-/// Lays out returned values and parameters one after another, each aligned.
+/// Lays out returned values, then parameters, each at its alignment.
 fn signature(function: &Function) -> Result<Signature, Diagnostic> {
     let mut size = 0;
     let returns = function.returns.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
@@ -267,14 +267,14 @@ fn signature(function: &Function) -> Result<Signature, Diagnostic> {
     Ok(Signature { returns, params, size })
 }
 
-/// Most bytes a kernel's parameters take (PTX ISA 5.1.6.1, from sm_70 and ISA 8.1).
+/// Maximum bytes of parameters (PTX ISA 5.1.6.1, for sm_70 and later and ISA 8.1 and later).
 const PARAMETER_LIMIT: u32 = 32764;
 
 fn place(variable: &Variable, end: &mut u32) -> Result<Param, Diagnostic> {
     let at = variable.name.at;
-    let bytes = data::size(variable)?;
+    let bytes = types::size(variable)?;
     let size = u32::try_from(bytes).unwrap_or(u32::MAX);
-    let align = data::alignment(variable)?;
+    let align = types::alignment(variable)?;
     let offset = end.next_multiple_of(align);
     match offset.checked_add(size) {
         Some(next) if next <= PARAMETER_LIMIT => *end = next,
@@ -285,14 +285,4 @@ fn place(variable: &Variable, end: &mut u32) -> Result<Param, Diagnostic> {
 
 fn index(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
-}
-
-/// The element type of a declared variable; `None` for predicates.
-pub(super) fn element(variable: &Variable) -> Result<Option<Ty>, Diagnostic> {
-    if variable.ty.text == "pred" {
-        return Ok(None);
-    }
-    super::modifiers::ty(&variable.ty.text).map(Some).ok_or_else(|| {
-        variable.ty.at.error(format!("Type '.{}' is not supported on this device", variable.ty.text))
-    })
 }

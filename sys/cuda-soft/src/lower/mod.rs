@@ -1,14 +1,17 @@
-//! From syntax trees to [`code::Module`]: names resolved, types checked, addresses laid out.
+//! Compiles syntax trees to a [`code::Module`]: resolves names, checks types, lays out addresses.
 //!
-//! | file | what it decides |
+//! | file | job |
 //! |---|---|
-//! | `link` | which name means which symbol, across the modules that are linked |
-//! | `data` | the initial bytes of variables |
-//! | `shared` | where shared variables lie in a block's shared memory |
-//! | `function`, `scope` | registers, frames, scopes and labels of one function |
-//! | `modifiers`, `operand`, `special` | the words after an opcode, operands and their types |
-//! | `isa` | one function per instruction |
+//! | `link` | resolves names at module scope across the linked modules |
+//! | `types` | computes sizes and alignments, converts constants |
+//! | `data` | builds the initial bytes of variables |
+//! | `shared` | places shared variables in a block's shared memory |
+//! | `builder`, `scope` | allocate registers, frame bytes and labels of one function |
+//! | `function` | lowers the statements of one function |
+//! | `modifiers`, `operand`, `special` | check modifiers, operands and their types |
+//! | `isa` | lowers each instruction, one function per opcode |
 
+mod builder;
 mod data;
 mod function;
 mod isa;
@@ -18,18 +21,18 @@ mod operand;
 mod scope;
 mod shared;
 mod special;
+mod types;
 
 use crate::code;
 use crate::ptx::{Diagnostic, ast};
 
-/// Compiles the modules that one load, or one link, brings together.
+/// Compiles the modules of one load or one link into one module.
 ///
-/// Symbols declared `.extern` are resolved among all of them.
+/// `.extern` symbols are resolved among all of them.
 ///
 /// # Errors
-/// Unknown modifiers, operands of wrong types, unresolved or doubly defined symbols, features that the
-/// module's `.target` and `.version` lack, and PTX that this device does not run. Several errors are
-/// collected, one per instruction.
+/// Unknown modifiers, operands of wrong types, unresolved or doubly defined symbols, features that the module's
+/// `.target` or `.version` does not have, and PTX that this device cannot run. Reports up to one error per instruction.
 pub fn compile(modules: &[ast::Module]) -> Result<code::Module, Diagnostic> {
     let program = link::link(modules)?;
     let mut errors = Vec::new();

@@ -1,12 +1,12 @@
-//! The words after an opcode, and what they name.
+//! The modifiers after an opcode, and their meanings.
 
 use crate::code::op::{BoolOp, Cmp, Fp};
 use crate::code::{Round, Scope, Space, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Name, Position};
 
-/// The modifiers of one instruction. Each is taken by what understands it; what is left at the end is an
-/// error. Order matters among types only, as in ptxas.
+/// The modifiers of one instruction. Lowering takes each modifier that it knows; one that is left at the end is an
+/// error. Order matters only among types, as in ptxas.
 #[derive(Debug)]
 pub(super) struct Modifiers<'a> {
     opcode: &'a Name,
@@ -20,17 +20,17 @@ impl<'a> Modifiers<'a> {
         Self { opcode: &instruction.opcode, words, taken: vec![false; words.len()] }
     }
 
-    /// Where the instruction stands.
+    /// The position of the instruction.
     pub(super) fn at(&self) -> Position {
         self.opcode.at
     }
 
-    /// Takes `.word` if it is there.
+    /// Takes `.word` if present.
     pub(super) fn take(&mut self, word: &str) -> bool {
         self.pick(|w| (w == word).then_some(())).is_some()
     }
 
-    /// Takes the first word that `choose` understands.
+    /// Takes the first modifier that `choose` accepts.
     pub(super) fn pick<T>(&mut self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
         for (word, taken) in self.words.iter().zip(&mut self.taken) {
             if *taken {
@@ -44,12 +44,12 @@ impl<'a> Modifiers<'a> {
         None
     }
 
-    /// Takes the first word of `table` that is there.
+    /// Takes the first modifier that is in `table`.
     pub(super) fn one_of<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
         self.pick(|word| table.iter().find(|(name, _)| *name == word).map(|(_, value)| *value))
     }
 
-    /// As [`Self::one_of`], and an error if none is there.
+    /// Like [`Self::one_of`], but returns an error if none is present.
     pub(super) fn required<T: Copy>(&mut self, what: &str, table: &[(&str, T)]) -> Result<T, Diagnostic> {
         self.one_of(table).ok_or_else(|| {
             self.at().error(format!("{what} modifier required for instruction '{}'", self.opcode.text))
@@ -69,7 +69,7 @@ impl<'a> Modifiers<'a> {
         }
     }
 
-    /// Takes `.ftz`, `.sat` and a rounding direction as far as `ty` has them in ordinary arithmetic.
+    /// Takes `.ftz`, `.sat` and a rounding direction, where ordinary arithmetic on `ty` has them.
     pub(super) fn arithmetic(&mut self, ty: Ty) -> Fp {
         let mut fp = Fp::default();
         match ty {
@@ -96,7 +96,8 @@ impl<'a> Modifiers<'a> {
         self.one_of(&ROUNDS).unwrap_or_default()
     }
 
-    /// An error if a word is no modifier of any instruction; the other errors only follow from that one.
+    /// Returns an error if a word is not a modifier of any instruction. Checked first, because other errors would only
+    /// be consequences.
     pub(super) fn all_known(&self) -> Result<(), Diagnostic> {
         match self.words.iter().find(|word| !known(&word.text)) {
             Some(Name { text, at }) => Err(at.error(format!("Unknown modifier '.{text}'"))),
@@ -104,7 +105,7 @@ impl<'a> Modifiers<'a> {
         }
     }
 
-    /// Says so if a word is left.
+    /// Returns an error if a modifier is left.
     pub(super) fn finish(self) -> Result<(), Diagnostic> {
         let Some(left) = self.taken.iter().position(|taken| !taken) else {
             return Ok(());
@@ -142,7 +143,7 @@ pub(super) const SPACES: [(&str, Space); 8] = [
 pub(super) const BOOLEANS: [(&str, BoolOp); 3] =
     [("and", BoolOp::And), ("or", BoolOp::Or), ("xor", BoolOp::Xor)];
 
-/// Comparisons. `lo`, `ls`, `hi`, `hs` are the unsigned names of the same four.
+/// Comparisons. `lo`, `ls`, `hi`, `hs` are the unsigned names of `lt`, `le`, `gt`, `ge`.
 pub(super) const COMPARISONS: [(&str, Cmp); 18] = [
     ("eq", Cmp::Eq),
     ("ne", Cmp::Ne),
@@ -195,7 +196,7 @@ pub(super) fn word(ty: Ty) -> &'static str {
     TYPES.iter().find(|(_, found)| *found == ty).map_or("?", |(name, _)| name)
 }
 
-/// Whether `.word` is a modifier of any instruction at all.
+/// Whether `.word` is a modifier of any instruction.
 fn known(word: &str) -> bool {
     const OTHERS: &str = "ftz sat rn rz rm rp rna rni rzi rmi rpi approx full nan NaN xorsign abs relu lo hi wide cc \
         uni to sync aligned arrive red popc ballot all any idx up down bfly clamp wrap l r l1 L1 L2 \

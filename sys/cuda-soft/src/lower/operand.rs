@@ -1,23 +1,23 @@
-//! Operands of instructions: names to slots, constants to bits, and whether their types agree (PTX ISA 9.2
-//! and 9.4, "Operand Size Exceeding Instruction-Type Size").
+//! Operands of instructions: resolves names to slots and constants to bits, and checks their types (PTX ISA 9.2 and
+//! 9.4, "Operand Size Exceeding Instruction-Type Size").
 
-use super::data;
-use super::function::Builder;
+use super::builder::Builder;
 use super::link::{Symbol, unresolved};
 use super::modifiers::word;
 use super::scope::Entity;
 use super::special::{Reading, special};
+use super::types;
 use crate::code::op::{Binary, Fp, Special};
 use crate::code::{Addr, Base, Op, Pred, PredSrc, Reg, Space, Src, Ty};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Operand, OperandKind, Position};
 
-/// How a register's declared type has to agree with the instruction's.
+/// How the size of a register must match the instruction's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The same size.
     Exact,
-    /// At least the size: `ld`, `st`, `cvt`.
+    /// At least that size: `ld`, `st`, `cvt`.
     Wide,
 }
 
@@ -32,7 +32,7 @@ fn agrees(ty: Ty, register: Ty, fit: Fit) -> bool {
 }
 
 impl Builder<'_, '_> {
-    /// The error for an operand that does not belong there.
+    /// The error for an operand of the wrong kind.
     pub(super) fn mismatch(&self, at: Position, detail: &str) -> Diagnostic {
         at.error(format!("Arguments mismatch for instruction '{}': {detail}", self.opcode))
     }
@@ -45,7 +45,7 @@ impl Builder<'_, '_> {
         at.error(format!("Unknown symbol '{name}'"))
     }
 
-    /// The register that an operand names, with its declared type; `None` if it names something else.
+    /// The register that an operand names, with its declared type; `None` if the operand is something else.
     pub(super) fn register(&mut self, operand: &Operand) -> Result<Option<(Reg, Ty)>, Diagnostic> {
         let OperandKind::Name { name, component, offset: 0 } = &operand.kind else {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// A destination register of type `ty`.
+    /// Lowers a destination register of type `ty`.
     pub(super) fn dst(&mut self, operand: &Operand, ty: Ty, fit: Fit) -> Result<Reg, Diagnostic> {
         match self.register(operand)? {
             Some((reg, declared)) => self.agree(operand, reg, declared, ty, fit),
@@ -72,7 +72,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// A destination that may be `_`.
+    /// Lowers a destination that may be `_`.
     pub(super) fn dst_or_sink(
         &mut self,
         operand: &Operand,
@@ -102,10 +102,10 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    /// A source of type `ty`: a register or a constant.
+    /// Lowers a source of type `ty`: a register or a constant.
     pub(super) fn src(&mut self, operand: &Operand, ty: Ty, fit: Fit) -> Result<Src, Diagnostic> {
         if let OperandKind::Constant(value) = operand.kind {
-            return data::immediate(value, ty, operand.at).map(Src::Imm);
+            return types::immediate(value, ty, operand.at).map(Src::Imm);
         }
         if let Some((reg, declared)) = self.register(operand)? {
             return self.agree(operand, reg, declared, ty, fit).map(Src::Reg);
@@ -120,12 +120,12 @@ impl Builder<'_, '_> {
         Err(self.mismatch(operand.at, &format!("a register or constant of type .{} is wanted", word(ty))))
     }
 
-    /// As [`Self::src`] with registers of the same size.
+    /// Like [`Self::src`], with registers of the same size as `ty`.
     pub(super) fn value(&mut self, operand: &Operand, ty: Ty) -> Result<Src, Diagnostic> {
         self.src(operand, ty, Fit::Exact)
     }
 
-    /// A destination predicate.
+    /// Lowers a destination predicate.
     pub(super) fn pred(&mut self, operand: &Operand) -> Result<Pred, Diagnostic> {
         match self.pred_src(operand)? {
             PredSrc::Reg { pred, negate: false } => Ok(pred),
@@ -133,18 +133,18 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// A destination predicate that may be `_`.
+    /// Lowers a destination predicate that may be `_`.
     pub(super) fn pred_or_sink(&mut self, operand: &Operand) -> Result<Option<Pred>, Diagnostic> {
         if operand.kind == OperandKind::Sink { Ok(None) } else { self.pred(operand).map(Some) }
     }
 
-    /// A source predicate: `p`, `!p` or a constant.
+    /// Lowers a source predicate: `p`, `!p` or a constant.
     pub(super) fn pred_src(&mut self, operand: &Operand) -> Result<PredSrc, Diagnostic> {
         let (name, negate) = match &operand.kind {
             OperandKind::Name { name, component: None, offset: 0 } => (name, false),
             OperandKind::Not(name) => (name, true),
             OperandKind::Constant(value) => {
-                return data::immediate(*value, Ty::U64, operand.at).map(|bits| PredSrc::Imm(bits != 0));
+                return types::immediate(*value, Ty::U64, operand.at).map(|bits| PredSrc::Imm(bits != 0));
             }
             _ => return Err(self.mismatch(operand.at, "a predicate is wanted")),
         };
@@ -155,7 +155,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The parts of a vector operand, or the operand itself.
+    /// The elements of a vector operand, or the operand itself.
     pub(super) fn parts<'o>(&self, operand: &'o Operand) -> &'o [Operand] {
         match &operand.kind {
             OperandKind::Vector(all) => all,
@@ -163,7 +163,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Reads a special register, into `d` or else a temporary; `None` if the operand is none.
+    /// Reads a special register into `d`, or into a temporary. `None` if the operand is not a special register.
     pub(super) fn special(
         &mut self,
         operand: &Operand,
@@ -185,7 +185,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Where a memory operand points. `space` generic takes the space of a variable that is named.
+    /// Lowers a memory operand. If `space` is generic and the operand names a variable, the space is that of the
+    /// variable.
     pub(super) fn address(&mut self, operand: &Operand, space: Space) -> Result<(Space, Addr), Diagnostic> {
         let at = operand.at;
         let OperandKind::Address { base, offset } = &operand.kind else {
@@ -225,7 +226,7 @@ impl Builder<'_, '_> {
         Ok((found, addr))
     }
 
-    /// Parameters of a `.func` lie in its frame, so their addresses are local ones.
+    /// The space of an address: parameters of a `.func` are in its frame, so their addresses are local.
     pub(super) fn window(&self, space: Space) -> Space {
         if space == Space::Param && !self.defined.ast.is_entry { Space::Local } else { space }
     }
@@ -255,8 +256,8 @@ impl Builder<'_, '_> {
         Ok((Space::Shared, Addr { base: Base::Reg(d), offset }))
     }
 
-    /// The address of a named variable or function as a value of `ty` (4 or 8 bytes), with its space;
-    /// `None` if the operand names no such thing. The value is made in `into`, or else in a temporary.
+    /// The address of a named variable or function as a value of type `ty` (4 or 8 bytes), with its space. `None` if
+    /// the operand names neither. The value is computed in `into`, or in a temporary.
     pub(super) fn address_of(
         &mut self,
         operand: &Operand,

@@ -1,10 +1,10 @@
-//! Names inside a function: scopes, and the register slots behind them.
+//! Names inside a function: scopes, and the allocation of register slots.
 
 use std::collections::HashMap;
 
 use crate::code::{Pred, Reg, Ty};
 
-/// What a name inside a function means.
+/// The meaning of a name inside a function.
 #[derive(Clone, Debug)]
 pub(super) enum Entity {
     /// A register and its declared type.
@@ -13,22 +13,22 @@ pub(super) enum Entity {
     Predicate(Pred),
     /// `.reg .v2` or `.v4`: its components.
     Vector(Vec<Reg>, Ty),
-    /// A variable in the frame: `.local`, or a `.param` of a call or of this function.
+    /// A variable in the frame: `.local`, or a `.param` of this function or of a call it makes.
     Frame {
         /// Byte offset in the frame.
         offset: u32,
         /// Bytes.
         size: u32,
-        /// `.local` or `.param`.
+        /// Whether it is `.local`, not `.param`.
         local: bool,
     },
-    /// A parameter of the kernel: byte offset in its parameter buffer.
+    /// A parameter of the kernel, by byte offset in the parameter buffer.
     KernelParam(u32),
-    /// A shared variable of this function: byte offset in the block's shared memory.
+    /// A shared variable of this function, by byte offset in the block's shared memory.
     Shared(u32),
     /// `.extern .shared x[]` declared in the function.
     DynamicShared,
-    /// A place in the code, by number.
+    /// A label, by number.
     Label(u32),
     /// `.branchtargets`: labels by number.
     Targets(Vec<u32>),
@@ -36,8 +36,8 @@ pub(super) enum Entity {
 
 /// The register slots of a function.
 ///
-/// A slot is given back when the scope that declared its register ends, and only scopes entered after that get
-/// it: a register of a scope that is still open may be live around a loop that runs through the ended one.
+/// When a scope ends, its slots become free, but only for scopes entered later. A register of a scope that is still
+/// open must not get one: it may be live around a loop that runs through the ended scope again.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     narrow: Pool,
@@ -47,22 +47,22 @@ pub(super) struct Slots {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// Slots that exist.
+    /// Number of slots allocated so far.
     used: u16,
-    /// Per open scope, outermost first.
+    /// The open scopes, outermost first.
     scopes: Vec<Free>,
-    /// Slots that only ever hold a value within one instruction.
+    /// Free slots for temporaries, which hold a value only within one instruction.
     temporaries: Vec<u16>,
 }
 
-/// Free slots, as one scope sees them.
+/// The slots of one scope.
 #[derive(Debug, Default)]
 struct Free {
-    /// What its own registers may take.
+    /// Free slots for its own registers.
     own: Vec<u16>,
-    /// What scopes inside it have given back, for the next one.
+    /// Slots freed by inner scopes, for the next inner scope.
     recycled: Vec<u16>,
-    /// Slots of its registers.
+    /// Slots in use by its own registers.
     held: Vec<u16>,
 }
 
@@ -86,7 +86,7 @@ impl Pool {
         Some(slot)
     }
 
-    /// A slot for a register of the open scope at `depth`.
+    /// Allocates a slot for a register of the open scope at `depth`.
     fn take(&mut self, depth: usize) -> Option<u16> {
         let reused = self.scopes.get_mut(depth).and_then(|scope| scope.own.pop());
         let slot = reused.or_else(|| self.fresh())?;
@@ -102,7 +102,7 @@ impl Slots {
         [&mut self.narrow, &mut self.wide, &mut self.predicates]
     }
 
-    /// A slot for a register of the innermost scope; `None` when the function uses too many.
+    /// Allocates a slot for a register of the innermost scope; `None` if the function uses too many.
     pub(super) fn register(&mut self, ty: Ty) -> Option<Reg> {
         let depth = self.narrow.scopes.len().saturating_sub(1);
         self.register_at(ty, depth)
@@ -121,14 +121,14 @@ impl Slots {
         }
     }
 
-    /// A slot for the rest of one instruction, to be given back with [`Self::release`].
+    /// Allocates a slot for a temporary, which [`Self::release`] frees.
     pub(super) fn temporary(&mut self, ty: Ty) -> Option<Reg> {
         let pool = if ty.size() == 8 { &mut self.wide } else { &mut self.narrow };
         let slot = pool.temporaries.pop().or_else(|| pool.fresh())?;
         Some(if ty.size() == 8 { Reg::W64(slot) } else { Reg::W32(slot) })
     }
 
-    /// Ends the life of a temporary.
+    /// Frees a temporary.
     pub(super) fn release(&mut self, reg: Reg) {
         match reg {
             Reg::W32(slot) => self.narrow.temporaries.push(slot),
@@ -136,7 +136,7 @@ impl Slots {
         }
     }
 
-    /// How many slots of 32 bits, of 64 bits and of predicates there are.
+    /// The numbers of 32-bit slots, 64-bit slots and predicates.
     pub(super) fn totals(&self) -> (u16, u16, u16) {
         (self.narrow.used, self.wide.used, self.predicates.used)
     }
@@ -151,9 +151,9 @@ pub(super) struct Scopes {
 #[derive(Debug, Default)]
 struct Scope {
     names: HashMap<String, Entity>,
-    /// `%r<5>`: stem, count and type (`None` for predicates). Members get a slot at first use.
+    /// Families such as `%r<5>`: stem, count and type (`None` for predicates). A member gets its slot at first use.
     families: Vec<(String, u32, Option<Ty>)>,
-    /// Frame bytes in use when the scope began.
+    /// Frame bytes in use at the beginning of the scope.
     frame: u32,
 }
 
@@ -163,13 +163,13 @@ impl Scopes {
         self.stack.push(Scope { frame, ..Scope::default() });
     }
 
-    /// Ends the innermost scope and gives back its slots; returns the frame bytes in use before it.
+    /// Ends the innermost scope and frees its slots. Returns the frame bytes in use before it.
     pub(super) fn leave(&mut self, slots: &mut Slots) -> u32 {
         slots.pools().into_iter().for_each(Pool::leave);
         self.stack.pop().map_or(0, |scope| scope.frame)
     }
 
-    /// Declares `name` in the innermost scope; false if it is declared there already.
+    /// Declares `name` in the innermost scope. Returns false if it is already declared there.
     pub(super) fn declare(&mut self, name: &str, entity: Entity) -> bool {
         let Some(scope) = self.stack.last_mut() else {
             return false;
@@ -180,7 +180,7 @@ impl Scopes {
         scope.names.insert(name.to_owned(), entity).is_none()
     }
 
-    /// Declares `stem0` to `stem(count - 1)`; false if `stem` is a family there already.
+    /// Declares `stem0` to `stem(count - 1)`. Returns false if the scope already has a family `stem`.
     pub(super) fn declare_family(&mut self, stem: &str, count: u32, ty: Option<Ty>) -> bool {
         let Some(scope) = self.stack.last_mut() else {
             return false;
@@ -192,7 +192,7 @@ impl Scopes {
         true
     }
 
-    /// What `name` means here. A member of a family gets its slot now; the error says there are no more.
+    /// Looks `name` up. A member of a family gets its slot now; the error says that there are none left.
     pub(super) fn find(&mut self, name: &str, slots: &mut Slots) -> Result<Option<Entity>, &'static str> {
         for (depth, scope) in self.stack.iter_mut().enumerate().rev() {
             if let Some(entity) = scope.names.get(name) {
@@ -212,14 +212,14 @@ impl Scopes {
     }
 }
 
-/// Said when a function's registers do not fit the 16-bit slot numbers.
+/// The error if the registers of a function do not fit the 16-bit slot numbers.
 pub(super) const TOO_MANY: &str = "Function uses too many registers";
 
 impl Scope {
-    /// The type of the family that `name` is a member of.
+    /// The type of the family that has `name` as a member.
     fn family(&self, name: &str) -> Option<Option<Ty>> {
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        // The stem may itself end in digits (`%x1_<3>` does not, `%x1<3>` does): try every split.
+        // The stem may itself end in digits, as in `%x1<3>`: try every split.
         (stem.len()..name.len()).find_map(|split| {
             let (stem, digits) = name.split_at(split);
             if digits.len() > 1 && digits.starts_with('0') {
@@ -268,7 +268,7 @@ mod tests {
         scopes.declare_family("%i", 9, Some(Ty::B32));
         let inner = register(&mut scopes, &mut slots, "%i0");
         scopes.leave(&mut slots);
-        // In a loop `%o0` may be live while the inner scope runs again.
+        // `%o0` may be live around a loop in which the inner scope runs again.
         assert_ne!(register(&mut scopes, &mut slots, "%o0"), inner);
         let temporary = slots.temporary(Ty::B32).expect("room");
         slots.release(temporary);

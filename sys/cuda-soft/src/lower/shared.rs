@@ -1,36 +1,36 @@
-//! Where shared variables lie.
+//! The layout of shared variables.
 //!
-//! A shared variable has one address, whichever kernel reaches it. Two variables that no kernel needs together
-//! may overlap, so that a kernel asks for what it uses and not for what its neighbours use.
+//! A shared variable has the same address in every kernel. Two variables that no kernel uses together may overlap, so
+//! that a kernel needs shared memory only for the variables it uses.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::data;
 use super::link::{Program, Symbol};
+use super::types;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Linkage, Operand, OperandKind, Position, Space, Statement, Variable};
 
-/// The result: an offset per variable, totals per function.
+/// The offset of each variable, and the totals of each function.
 #[derive(Debug)]
 pub(super) struct Layout {
     offsets: HashMap<Key, u32>,
-    /// Per function: bytes of static shared memory it and its callees need.
+    /// Per function: bytes of static shared memory that it and its callees need.
     pub(super) sizes: Vec<u32>,
-    /// Per function: alignment of the dynamic part.
+    /// Per function: alignment of the dynamic shared memory.
     pub(super) dynamic_align: Vec<u32>,
 }
 
-/// A variable, by its module and the place of its name.
+/// Identifies a variable: its module and the position of its name.
 type Key = (usize, Position);
 
 impl Layout {
-    /// Where `variable` of module `unit` lies.
+    /// The offset of `variable` of module `unit`.
     pub(super) fn offset(&self, unit: usize, variable: &Variable) -> u32 {
         self.offsets.get(&(unit, variable.name.at)).copied().unwrap_or(0)
     }
 }
 
-/// What one function mentions.
+/// The symbols that one function mentions.
 #[derive(Default)]
 struct Uses<'a> {
     variables: HashMap<Key, &'a Variable>,
@@ -43,7 +43,7 @@ pub(super) fn layout(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Lay
     let direct: Vec<Uses<'_>> = (0..program.functions.len()).map(|index| uses(program, index)).collect();
     let reach: Vec<BTreeSet<usize>> = (0..direct.len()).map(|root| reachable(&direct, root)).collect();
 
-    // Each variable with the kernels that need it, in order of appearance.
+    // Each variable with the functions that reach it, in order of appearance.
     let mut needed: HashMap<Key, (&Variable, BTreeSet<usize>)> = HashMap::new();
     for (root, reached) in reach.iter().enumerate() {
         for (key, variable) in reached.iter().flat_map(|f| &direct[*f].variables) {
@@ -62,8 +62,8 @@ pub(super) fn layout(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Lay
             .collect(),
     };
     for (key, (variable, kernels)) in order {
-        let placed = data::size(variable).and_then(|size| {
-            let align = data::alignment(variable)?;
+        let placed = types::size(variable).and_then(|size| {
+            let align = types::alignment(variable)?;
             let start = kernels.iter().map(|k| layout.sizes[*k]).max().unwrap_or(0).next_multiple_of(align);
             let end =
                 u32::try_from(size).ok().and_then(|size| start.checked_add(size)).filter(|end| *end <= LIMIT);
@@ -82,7 +82,7 @@ pub(super) fn layout(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Lay
     layout
 }
 
-/// No device has more; the launch checks its own, smaller limit.
+/// A limit above that of any device; the launch checks the device's own.
 const LIMIT: u32 = 1 << 20;
 
 fn reachable(direct: &[Uses<'_>], root: usize) -> BTreeSet<usize> {
@@ -140,11 +140,11 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn dynamic(&mut self, variable: &Variable) {
-        let align = data::alignment(variable).unwrap_or(1);
+        let align = types::alignment(variable).unwrap_or(1);
         self.uses.dynamic_align = self.uses.dynamic_align.max(align);
     }
 
-    /// A register of the same name hides the symbol; counting it as a use only wastes memory.
+    /// Records a name. A register of the same name may hide the symbol; the extra use then only wastes memory.
     fn name(&mut self, name: &str) {
         match self.program.symbol(self.unit, name) {
             Some(Symbol::Shared(unit, variable)) => {

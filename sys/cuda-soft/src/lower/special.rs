@@ -3,12 +3,12 @@
 use crate::code::Ty;
 use crate::code::op::Special;
 
-/// What reading a special register means.
+/// The result of reading a special register.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reading {
-    /// A register of the engine.
+    /// The engine provides the value.
     Special(Special),
-    /// Always the same value: this device has no clusters.
+    /// The value is constant, because this device has no clusters.
     Constant(u64),
 }
 

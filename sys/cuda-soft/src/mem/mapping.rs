@@ -1,30 +1,31 @@
-//! Ranges of addresses: mapped pages of an object, or reserved for them.
+//! Address ranges of this process: reserved, or backed by pages of a memory object.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A range of this process's addresses, given back when dropped.
+/// A range of this process's addresses. Dropping it unmaps the range.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// A mapping inside a reservation becomes inaccessible again instead of free, and at once when it is unmapped:
-    /// the next mapping may already lie there when this is dropped.
+    /// Whether the range lies inside a reservation. If so, unmapping makes it inaccessible but keeps it reserved.
     reserved: bool,
+    /// Whether [`unmap`](Self::unmap) has run. The drop must not run it again: by then the reservation may hold another
+    /// mapping at this place.
     gone: AtomicBool,
 }
 
 impl Mapping {
-    /// Inaccessible addresses, `align` a power of two, at `hint` if that range happens to be free.
+    /// Reserves inaccessible addresses, at `hint` if that range is free. `align` is a power of two.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of `mmap`.
     pub(crate) fn reserve(len: usize, align: usize, hint: Option<u64>) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         if let Some(hint) = hint.filter(|h| *h != 0 && *h % align as u64 == 0) {
-            // SAFETY: NOREPLACE never touches an existing mapping.
+            // SAFETY: MAP_FIXED_NOREPLACE never replaces an existing mapping.
             let p = unsafe {
                 let flags = flags | libc::MAP_FIXED_NOREPLACE;
                 libc::mmap(hint as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0)
@@ -33,11 +34,12 @@ impl Mapping {
                 let got = Self { base: nonnull(p)?, len, reserved: false, gone: AtomicBool::new(false) };
                 if got.address() == hint {
                     return Ok(got);
-                } // a kernel before 4.17 took the address for a hint: `got` unmaps itself
+                }
+                // A kernel before 4.17 treats the address as a hint only. Dropping `got` unmaps the wrong range.
             }
         }
         let total = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a new anonymous mapping wherever the kernel likes.
+        // SAFETY: creates a new anonymous mapping at an address of the kernel's choice.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), total, libc::PROT_NONE, flags, -1, 0) };
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -54,7 +56,7 @@ impl Mapping {
         })
     }
 
-    /// Gives the addresses back, once.
+    /// Unmaps the range. Later calls do nothing.
     pub(super) fn unmap(&self) {
         if self.gone.swap(true, Ordering::Relaxed) {
             return;
@@ -62,10 +64,10 @@ impl Mapping {
         let p = self.base.as_ptr().cast();
         if self.reserved {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            // SAFETY: the pages are ours until the reservation is freed, which needs them unmapped first.
+            // SAFETY: the reservation owns these pages and cannot be freed before they are unmapped.
             unsafe { libc::mmap(p, self.len, libc::PROT_NONE, flags, -1, 0) };
         } else {
-            // SAFETY: the range is ours and nothing refers to it any more.
+            // SAFETY: this mapping owns the range, and the caller has ended all access to it.
             unsafe { libc::munmap(p, self.len) };
         }
     }
@@ -78,10 +80,10 @@ impl Mapping {
         self.base.as_ptr() as u64
     }
 
-    /// Shared pages of a file: at `fixed`, which must be free addresses of a reservation, or anywhere.
+    /// Maps shared pages of a file, at `fixed` (unmapped addresses of a reservation) or anywhere.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of `mmap`.
     pub(super) fn of(
         fd: &OwnedFd,
         offset: usize,
@@ -94,7 +96,7 @@ impl Mapping {
             None => (std::ptr::null_mut(), libc::MAP_SHARED),
         };
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping, or one over pages of a reservation that the caller owns and that are unmapped.
+        // SAFETY: creates a new mapping, or replaces unmapped pages of a reservation that the caller owns.
         let p = unsafe { libc::mmap(addr, len, prot, flags, fd.as_raw_fd(), offset) };
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -109,15 +111,15 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: a mapping is a range of addresses; it has no thread affinity, and reaching the bytes through it is the
-// business of whoever does so.
+// SAFETY: a mapping is a range of addresses without thread affinity. It gives no access to the bytes; whoever accesses
+// them must prove that access sound.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; the methods only read plain fields.
+// SAFETY: as above; all methods take fields by value or change only the atomic.
 unsafe impl Sync for Mapping {}
 
 fn trim(start: usize, len: usize) {
     if len != 0 {
-        // SAFETY: a part of the mapping just made that its owner does not keep.
+        // SAFETY: `reserve` has just created this range and does not keep it.
         unsafe { libc::munmap(start as *mut libc::c_void, len) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the device: objects that processes share, where they are mapped, and who may touch them.
+//! Device memory: objects that processes share, their mappings, and access rights.
 
 pub(crate) mod allocation;
 mod bell;
@@ -11,5 +11,5 @@ pub use bell::{Doorbell, sleep_any};
 pub use object::Bell;
 pub use space::{Rights, Space, Span, View};
 
-/// The most devices a machine may have (rights are bit masks).
+/// The maximum number of devices: rights are 64-bit masks.
 pub const MAX_DEVICES: usize = 64;

@@ -1,8 +1,8 @@
 //! Memory objects: sealed memfds with a control page at their end, and their mappings.
 //!
-//! The file is `size` bytes of memory followed by one control page, which identifies the object to whoever
-//! imports the descriptor and holds the doorbell all processes share. The file is sealed against changing its
-//! size, so that no other process can make an access here fault.
+//! The file holds `size` bytes of memory followed by one control page. The control page identifies the object to a
+//! process that imports the descriptor, and holds the doorbell that all processes share. Seals keep the file's size
+//! fixed, so that no other process can make accesses here fault by truncating it.
 
 use std::fs::File;
 use std::io;
@@ -13,26 +13,25 @@ use std::sync::Arc;
 use super::Doorbell;
 use super::mapping::Mapping;
 
-/// Bytes of the control page, a multiple of every page size in use.
+/// Size of the control page: a multiple of every page size in use.
 const CONTROL: usize = 64 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"aqsoft01");
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// What an object is used for; decides which calls accept it.
+/// The call that created an object, which decides the calls that accept it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `cuMemAlloc`, module globals: shared by legacy IPC.
+    /// `cuMemAlloc` and module variables. Legacy IPC shares it.
     Plain,
-    /// `cuMemCreate`: shared by file descriptor.
+    /// `cuMemCreate`. A file descriptor shares it.
     Physical,
     /// `cuMemHostAlloc`.
     Host,
 }
 
-/// The facts an object carries for those who import it.
+/// Properties stored in the control page, for processes that import the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// What it is used for.
     pub(crate) kind: Kind,
     /// Ordinal of the device that owns it (0 for host memory).
     pub(crate) device: usize,
@@ -40,7 +39,7 @@ pub(crate) struct Facts {
     pub(crate) handle_types: u32,
 }
 
-/// A shared memory object. Its memory lives while any process maps it or holds a descriptor of it.
+/// A shared memory object. Its memory lives until no process maps it or holds a descriptor.
 #[derive(Debug)]
 pub(crate) struct Object {
     fd: OwnedFd,
@@ -49,16 +48,17 @@ pub(crate) struct Object {
     control: Mapping,
 }
 
-/// What stands behind a range of the space: the object, or memory of the user that was registered.
+/// The memory behind a range of the address space.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// Mapped from an object; the mapping goes before the object.
+    /// Pages of an object. The mapping is declared first so that it is dropped before the object.
     Object { mapping: Mapping, object: Arc<Object> },
-    /// The user's own memory; other processes that share it do not share this doorbell.
+    /// Memory that the user registered. Other processes that share it do not share this doorbell.
     Borrowed { bell: Arc<Doorbell> },
 }
 
-/// A doorbell that may be used without a view: it keeps itself mapped, but not the memory it speaks of.
+/// An owning reference to a doorbell, usable without a view. It keeps the doorbell mapped, but not the memory beside
+/// it.
 #[derive(Clone, Debug)]
 pub struct Bell(Keeper);
 
@@ -89,7 +89,7 @@ struct Control {
     device: u32,
     handle_types: u32,
     _reserved: [u32; 5],
-    /// On a cache line of its own.
+    /// Starts a cache line of its own.
     bell: Doorbell,
 }
 
@@ -99,12 +99,12 @@ impl Object {
     /// Creates an object of `size` bytes (a multiple of the page size), zeroed.
     ///
     /// # Errors
-    /// The system's, in particular when descriptors or address space run out.
+    /// The system call's error, for instance when descriptors or address space run out.
     pub(crate) fn create(size: usize, facts: Facts) -> io::Result<Arc<Self>> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a NUL-terminated literal.
         let fd = check(unsafe { libc::memfd_create(c"aqueduct-soft".as_ptr(), flags) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: `memfd_create` has just returned this descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let total = size.checked_add(CONTROL).ok_or(io::ErrorKind::InvalidInput)?;
         let file = File::from(fd);
@@ -128,15 +128,15 @@ impl Object {
             _reserved: [0; 5],
             bell: Doorbell::new(),
         };
-        // SAFETY: a fresh page of ours, large and aligned enough, that nobody else knows yet.
+        // SAFETY: the new page is large and aligned enough, and no other code or process knows it yet.
         unsafe { control.base().cast::<Control>().write(contents) };
         Ok(Arc::new(Self { fd, size, facts, control }))
     }
 
-    /// Takes over a descriptor that came from another process.
+    /// Opens an object from a descriptor that another process sent.
     ///
     /// # Errors
-    /// `InvalidData` when it is not an object of this driver, or could shrink under us.
+    /// `InvalidData` if the file is not an object of this driver, or is not sealed against a change of size.
     pub(crate) fn open(fd: OwnedFd) -> io::Result<Arc<Self>> {
         // SAFETY: fcntl on a descriptor we own.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -148,8 +148,8 @@ impl Object {
         let fd = OwnedFd::from(file);
         let size = total.checked_sub(CONTROL).filter(|s| *s > 0).ok_or(io::ErrorKind::InvalidData)?;
         let control = Mapping::of(&fd, size, CONTROL, None)?;
-        // SAFETY: the page is mapped for as long as `control` lives and every bit pattern is a `Control`; the
-        // fields read here are written once, before the descriptor left its creator.
+        // SAFETY: `control` keeps the page mapped, and every bit pattern is a valid `Control`. The creator wrote the
+        // fields read here before it shared the descriptor, and nobody writes them again.
         let facts = unsafe {
             let c = control.base().cast::<Control>().as_ptr();
             let kind = match (*c).kind {
@@ -166,16 +166,16 @@ impl Object {
         Ok(Arc::new(Self { fd, size, facts, control }))
     }
 
-    /// Maps the first `len` bytes, at `fixed` inside a reservation of ours or anywhere.
+    /// Maps the first `len` bytes, at `fixed` inside a reservation or anywhere.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of `mmap`.
     pub(crate) fn map(self: &Arc<Self>, len: usize, fixed: Option<NonNull<u8>>) -> io::Result<Backing> {
         let mapping = Mapping::of(&self.fd, 0, len.min(self.size), fixed)?;
         Ok(Backing::Object { mapping, object: Arc::clone(self) })
     }
 
-    /// Bytes of memory, without the control page.
+    /// Size of the memory in bytes, without the control page.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -184,9 +184,9 @@ impl Object {
         self.facts
     }
 
-    /// 128 random bits that every process sees alike.
+    /// A random 128-bit id, the same in every process.
     pub(crate) fn identity(&self) -> [u64; 2] {
-        // SAFETY: as in `bell`; written once by the creator.
+        // SAFETY: as in `bell`; only the creator writes it, before it shares the descriptor.
         unsafe { (*self.control.base().cast::<Control>().as_ptr()).identity }
     }
 
@@ -196,19 +196,19 @@ impl Object {
     }
 
     fn bell(&self) -> *const Doorbell {
-        // SAFETY: within the control page, which stays mapped while `self` lives; made without a reference to the
-        // rest of the page, which other processes may write.
+        // SAFETY: the field lies in the control page, which stays mapped while `self` lives. No reference to the page
+        // is created, because other processes may write it.
         unsafe { &raw const (*self.control.base().cast::<Control>().as_ptr()).bell }
     }
 }
 
 impl Backing {
-    /// Memory of the user's: nothing to unmap.
+    /// Describes memory that the user owns and unmaps.
     pub(crate) fn borrowed() -> Self {
         Self::Borrowed { bell: Arc::default() }
     }
 
-    /// The doorbell of the memory; valid while this lives.
+    /// The memory's doorbell, valid while `self` lives.
     pub(crate) fn bell(&self) -> *const Doorbell {
         match self {
             Self::Object { object, .. } => object.bell(),
@@ -216,7 +216,7 @@ impl Backing {
         }
     }
 
-    /// The doorbell, to keep.
+    /// An owning reference to the memory's doorbell.
     pub(crate) fn keep_bell(&self) -> Bell {
         Bell(match self {
             Self::Object { object, .. } => Keeper::Object(Arc::clone(object)),
@@ -224,7 +224,7 @@ impl Backing {
         })
     }
 
-    /// Makes the addresses inaccessible now, whoever still holds this. Nothing may access them any more.
+    /// Makes the addresses inaccessible now, even if other owners of `self` remain. The caller has ended all access.
     pub(crate) fn unmap(&self) {
         if let Self::Object { mapping, .. } = self {
             mapping.unmap();
@@ -239,7 +239,7 @@ impl Backing {
         }
     }
 
-    /// The first address, if mapped by us.
+    /// The first address, if this driver mapped the memory.
     pub(crate) fn base(&self) -> Option<u64> {
         match self {
             Self::Object { mapping, .. } => Some(mapping.address()),
@@ -254,7 +254,7 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 
 fn random() -> io::Result<[u64; 2]> {
     let mut words = [0u64; 2];
-    // SAFETY: writes at most 16 bytes into the array.
+    // SAFETY: the array has room for the 16 bytes.
     let n = unsafe { libc::getrandom(words.as_mut_ptr().cast(), 16, 0) };
     if n == 16 { Ok(words) } else { Err(io::Error::last_os_error()) }
 }

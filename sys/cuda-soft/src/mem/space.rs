@@ -1,7 +1,8 @@
-//! The address space of the software machine: which ranges exist and which device may do what there.
+//! The address space of the software machine: the mapped ranges and the rights of each device to them.
 //!
-//! Addresses are real host addresses. Whoever executes device code or a copy enters the space for a short time,
-//! finds the spans it needs, and touches only those: a wild address is a fault value, never a signal.
+//! Addresses are real host addresses. A thread that executes device code or a copy enters the space for a short time,
+//! looks up the spans it needs, and accesses only those. A wild address therefore becomes a fault value, never a
+//! signal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,24 +12,24 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use super::object::Backing;
 use super::{Bell, Doorbell, MAX_DEVICES};
 
-/// Who may access a mapping.
+/// The devices that may access a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Memory of one device: the owner, and devices whose context enabled peer access to it.
+    /// Memory of one device: the owner, and the devices whose context enabled peer access to the owner.
     Owned(usize),
-    /// Memory of another process's device, opened by a context of this one: both devices, and the owner's peers.
+    /// Memory that a context opened from another process: the opening device, the owner, and the owner's peers.
     Lent {
-        /// The device it belongs to.
+        /// The device that owns the memory.
         owner: usize,
         /// The device whose context opened it.
         to: usize,
     },
-    /// Host memory: every device.
+    /// Host memory: all devices.
     Host {
         /// Whether devices may write it.
         writable: bool,
     },
-    /// Virtual memory management: the devices of the two masks.
+    /// Memory from virtual memory management: the devices in the two masks.
     Granted {
         /// Devices that may read.
         read: u64,
@@ -37,13 +38,13 @@ pub enum Rights {
     },
 }
 
-/// All mappings of the process.
+/// All mappings of this process.
 #[derive(Debug, Default)]
 pub struct Space {
     map: RwLock<Map>,
 }
 
-/// The space as one device sees it, for as long as this lives; meanwhile nothing is unmapped.
+/// The space as one device sees it. While a view lives, nothing is unmapped.
 #[derive(Debug)]
 pub struct View<'a> {
     map: RwLockReadGuard<'a, Map>,
@@ -59,7 +60,7 @@ pub struct Span {
     pub end: u64,
     /// Whether the device may write it.
     pub writable: bool,
-    /// Rung after stores to the span; valid while the [`View`] lives.
+    /// The doorbell to ring after stores to the span; valid while the [`View`] lives.
     pub bell: *const Doorbell,
 }
 
@@ -70,13 +71,13 @@ impl Space {
         Self { map: RwLock::new(Map { entries: BTreeMap::new(), peers: [0; MAX_DEVICES], generation: 0 }) }
     }
 
-    /// Enters as `device`. Hold the view for one quantum of work only: mapping and unmapping wait for it, and
-    /// entering twice on one thread can deadlock.
+    /// Enters the space as `device`. Hold the view for one quantum of work only, because mapping and unmapping wait for
+    /// it. Entering twice on one thread can deadlock.
     pub fn enter(&self, device: usize) -> View<'_> {
         View { map: self.map.read(), device }
     }
 
-    /// Adds a mapping; the caller has made sure that its range is its own.
+    /// Adds a mapping. The caller owns the range, and no other mapping overlaps it.
     pub(crate) fn insert(&self, base: u64, len: u64, rights: Rights, backing: Arc<Backing>) {
         let mut map = self.map.write();
         map.generation += 1;
@@ -84,7 +85,7 @@ impl Space {
         debug_assert!(before.is_none(), "two mappings at {base:#x}");
     }
 
-    /// Removes the mapping at `base` once no view is alive; the memory goes when the result is dropped.
+    /// Waits until no view is alive, then removes the mapping at `base`. Dropping the result frees the memory.
     pub(crate) fn remove(&self, base: u64) -> Option<Arc<Backing>> {
         let mut map = self.map.write();
         map.generation += 1;
@@ -105,7 +106,7 @@ impl Space {
         }
     }
 
-    /// Lets `device` access memory owned by `peer`, or no longer.
+    /// Allows or forbids `device` to access the memory that `peer` owns.
     pub(crate) fn set_peer(&self, device: usize, peer: usize, enabled: bool) {
         let mut map = self.map.write();
         map.generation += 1;
@@ -124,13 +125,13 @@ impl View<'_> {
         self.device
     }
 
-    /// Changes whenever a mapping or a right changes: spans found under one value hold under an equal one.
+    /// A number that changes with every mapping and right: a span stays valid while it is the same.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.map.generation
     }
 
-    /// The span around `addr`, or `None` where the device may not read it (not write it, if `write`).
+    /// The span around `addr`, or `None` if the device may not read it (or write it, if `write`).
     #[must_use]
     pub fn find(&self, addr: u64, write: bool) -> Option<Span> {
         let (base, entry) = self.map.at(addr)?;
@@ -138,14 +139,14 @@ impl View<'_> {
         (if write { writable } else { read }).then(|| entry.span(base, writable))
     }
 
-    /// The doorbell at `addr`, to sleep on after the view has gone.
+    /// The doorbell of the memory at `addr`, to sleep on after the view is dropped.
     #[must_use]
     pub fn keep(&self, addr: u64) -> Option<Bell> {
         self.map.at(addr).map(|(_, entry)| entry.backing.keep_bell())
     }
 
-    /// As [`find`](Self::find) for a copy engine, which also reaches the plain memory of every other device
-    /// (through the host where peers cannot).
+    /// Like [`find`](Self::find), for a copy engine: it also reaches plain memory of devices without peer access,
+    /// as hardware does by staging through the host.
     #[must_use]
     pub(crate) fn find_for_copy(&self, addr: u64, write: bool) -> Option<Span> {
         let (base, entry) = self.map.at(addr)?;
@@ -172,7 +173,7 @@ impl Entry {
 #[derive(Debug)]
 struct Map {
     entries: BTreeMap<u64, Entry>,
-    /// Bit p of `peers[d]`: device d may access what device p owns.
+    /// Bit p of `peers[d]` is set if device d may access the memory of device p.
     peers: [u64; MAX_DEVICES],
     generation: u64,
 }
@@ -189,7 +190,7 @@ impl Map {
         (addr < entry.end).then_some((*base, entry))
     }
 
-    /// (readable, writable) by `device`.
+    /// Returns (readable, writable) for `device`.
     fn rights(&self, device: usize, rights: Rights) -> (bool, bool) {
         match rights {
             Rights::Owned(owner) => {

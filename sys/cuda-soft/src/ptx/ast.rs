@@ -1,15 +1,15 @@
 //! The syntax tree of a PTX module.
 //!
-//! Names stand as written; nothing is resolved. Every node that can be wrong later carries its place.
+//! Names are as written; nothing is resolved. Every node that a later step may reject carries its position.
 
 pub use super::diagnostic::Position;
 
-/// An identifier and its place.
+/// An identifier and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// As written, `%` included.
+    /// The text as written, including `%`.
     pub text: String,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
 }
 
@@ -26,7 +26,7 @@ pub struct Module {
     pub items: Vec<Item>,
 }
 
-/// What stands at module scope.
+/// An item at module scope.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     /// A variable in `.global`, `.const` or `.shared` space.
@@ -35,18 +35,18 @@ pub enum Item {
     Function(Function),
 }
 
-/// Who sees a symbol (PTX ISA 11.6, "Linking Directives").
+/// The visibility of a symbol (PTX ISA 11.6, "Linking Directives").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linkage {
-    /// This module only.
+    /// Visible in this module only.
     Internal,
-    /// `.visible`: defined here for all.
+    /// `.visible`: defined here, visible in all modules.
     Visible,
-    /// `.weak`: as visible, and gives way to a `.visible` definition.
+    /// `.weak`: visible in all modules; a `.visible` definition replaces it.
     Weak,
-    /// `.extern`: defined elsewhere.
+    /// `.extern`: defined in another module.
     Extern,
-    /// `.common`: tentative; one definition is kept.
+    /// `.common`: a tentative definition; the linker keeps one.
     Common,
 }
 
@@ -97,7 +97,7 @@ pub enum Init {
     Value(Constant, Position),
     /// The address of another variable or function plus an offset; `generic` wraps it in `generic()`.
     Address {
-        /// Whose address.
+        /// The variable or function.
         symbol: Name,
         /// Bytes added.
         offset: i64,
@@ -128,17 +128,17 @@ pub struct Function {
     pub name: Name,
     /// Linkage.
     pub linkage: Linkage,
-    /// A kernel, or a function that is called.
+    /// Whether it is a kernel (`.entry`) or a device function (`.func`).
     pub is_entry: bool,
-    /// What a function returns; at most one is usual.
+    /// Returned values; usually at most one.
     pub returns: Vec<Variable>,
     /// Parameters, in order.
     pub params: Vec<Variable>,
-    /// `.maxntid`, `.reqntid` and their like.
+    /// `.maxntid`, `.reqntid` and similar directives.
     pub hints: Vec<Hint>,
     /// `None` for a declaration.
     pub body: Option<Vec<Statement>>,
-    /// Place of the closing brace.
+    /// Position of the closing brace.
     pub end: Position,
 }
 
@@ -147,11 +147,11 @@ pub struct Function {
 pub struct Hint {
     /// The directive without its dot.
     pub name: Name,
-    /// Its numbers.
+    /// The values.
     pub values: Vec<u64>,
 }
 
-/// What stands in a function's body.
+/// A statement in a function's body.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
     /// `name:`.
@@ -176,9 +176,9 @@ pub enum Statement {
 pub struct Instruction {
     /// `@p` or `@!p`.
     pub guard: Option<Guard>,
-    /// The first word.
+    /// The opcode.
     pub opcode: Name,
-    /// The words after it, without dots, in order.
+    /// The modifiers after it, without dots, in order.
     pub modifiers: Vec<Name>,
     /// Operands, in order.
     pub operands: Vec<Operand>,
@@ -193,19 +193,19 @@ pub struct Guard {
     pub negated: bool,
 }
 
-/// An operand and its place.
+/// An operand and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand {
-    /// Where it begins.
+    /// Its first character.
     pub at: Position,
-    /// What it is.
+    /// Its content.
     pub kind: OperandKind,
 }
 
-/// What an operand is.
+/// The kinds of operands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperandKind {
-    /// `_`: the result is not wanted.
+    /// `_`: discards a result.
     Sink,
     /// A register, variable, label, function or special register, and a byte offset to its address (`table+8`).
     Name {

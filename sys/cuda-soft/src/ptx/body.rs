@@ -9,7 +9,7 @@ use super::lex::{Kind, Token};
 use super::opcodes;
 use super::operand;
 
-/// Reads `{ ... }`. Statements that do not parse are reported in `errors` and left out.
+/// Parses `{ ... }`. Statements with syntax errors go to `errors` and are left out of the tree.
 pub(super) fn body(
     c: &mut Cursor<'_>,
     errors: &mut Vec<Diagnostic>,
@@ -62,7 +62,7 @@ fn statement(c: &mut Cursor<'_>, all: &mut Vec<Statement>) -> Result<(), Diagnos
     Ok(())
 }
 
-/// What may follow `name:` and makes it a list instead of a place.
+/// Parses the list that may follow `name:`. Without one, `name` is an ordinary label.
 fn label_list(c: &mut Cursor<'_>) -> Result<Option<Vec<Name>>, Diagnostic> {
     if c.eat_dot("branchtargets") {
         let targets = c.separated(|c| c.name("a label"))?;

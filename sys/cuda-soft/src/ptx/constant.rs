@@ -5,7 +5,7 @@ use super::cursor::Cursor;
 use super::diagnostic::{Diagnostic, Position};
 use super::lex::{Kind, Token};
 
-/// Reads and evaluates a constant expression.
+/// Parses and evaluates a constant expression.
 pub(super) fn expression(c: &mut Cursor<'_>) -> Result<Constant, Diagnostic> {
     let condition = binary(c, 0)?;
     if !c.eat("?") {
@@ -18,19 +18,19 @@ pub(super) fn expression(c: &mut Cursor<'_>) -> Result<Constant, Diagnostic> {
     Ok(if bits(condition, at)? != 0 { then } else { otherwise })
 }
 
-/// Reads an integer constant expression as a signed 64-bit number.
+/// Parses an integer constant expression; the value is a signed 64-bit number.
 pub(super) fn integer(c: &mut Cursor<'_>) -> Result<i64, Diagnostic> {
     let at = c.at();
     Ok(bits(expression(c)?, at)?.cast_signed())
 }
 
-/// Reads an integer term: what may follow `+` in an address.
+/// Parses an integer term, as it follows `+` in an address.
 pub(super) fn term(c: &mut Cursor<'_>) -> Result<i64, Diagnostic> {
     let at = c.at();
     Ok(bits(binary(c, LEVELS.len() - 1)?, at)?.cast_signed())
 }
 
-/// Reads an integer constant expression that is not negative.
+/// Parses an integer constant expression whose value is not negative.
 pub(super) fn natural(c: &mut Cursor<'_>) -> Result<u64, Diagnostic> {
     let at = c.at();
     match expression(c)? {
@@ -97,7 +97,7 @@ fn unary(c: &mut Cursor<'_>) -> Result<Constant, Diagnostic> {
         }
         (Kind::Mark, "(") => {
             c.take();
-            // A cast changes only which signedness the operators after it see.
+            // A cast only changes the signedness that the following operators see.
             let cast = match c.peek() {
                 Token { kind: Kind::Dot, text: "s64" | "u64", .. } => Some(c.take().text),
                 _ => None,

@@ -1,11 +1,11 @@
-//! A position in the token stream, and the small steps every part of the grammar is made of.
+//! The position in the token stream, and the basic steps of the parser.
 
 use super::ast::Name;
 use super::diagnostic::{Diagnostic, Position};
 use super::lex::{Kind, Token};
 
-/// Braces, parentheses and list nestings deeper than this are refused: nobody writes them, and the reader
-/// recurses once per level.
+/// Maximum nesting of braces, parentheses and lists. The parser recurses once per level, so the limit keeps hostile
+/// text from overflowing the stack.
 pub(super) const DEPTH: u32 = 100;
 
 /// Reads tokens from left to right.
@@ -17,7 +17,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// `tokens` ends with [`Kind::End`].
+    /// Starts at the first token. `tokens` ends with [`Kind::End`].
     pub(super) fn new(tokens: Vec<Token<'a>>) -> Self {
         Self { tokens, next: 0, depth: 0 }
     }
@@ -26,7 +26,7 @@ impl<'a> Cursor<'a> {
         self.peek_at(0)
     }
 
-    /// The token `ahead` of the next one; the end repeats.
+    /// The token `ahead` places after the next one. The end token repeats.
     pub(super) fn peek_at(&self, ahead: usize) -> Token<'a> {
         self.tokens[(self.next + ahead).min(self.tokens.len() - 1)]
     }
@@ -56,13 +56,13 @@ impl<'a> Cursor<'a> {
         seen
     }
 
-    /// Takes this punctuation or says what stands there instead.
+    /// Takes this punctuation. If another token is next, the error names it.
     pub(super) fn expect(&mut self, mark: &str) -> Result<Position, Diagnostic> {
         let at = self.at();
         if self.eat(mark) { Ok(at) } else { Err(self.unexpected(&format!("'{mark}'"))) }
     }
 
-    /// Takes `.word` if exactly this one is next.
+    /// Takes `.word` if it is next.
     pub(super) fn eat_dot(&mut self, word: &str) -> bool {
         let token = self.peek();
         let seen = token.kind == Kind::Dot && token.text == word;
@@ -88,7 +88,7 @@ impl<'a> Cursor<'a> {
         Ok(Name { text: token.text.to_owned(), at: token.at })
     }
 
-    /// An error that names the next token and what would have been right.
+    /// An error that names the next token and the expected one.
     pub(super) fn unexpected(&self, wanted: &str) -> Diagnostic {
         let token = self.peek();
         let found = match token.kind {
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
         token.at.error(format!("Parsing error near {found}: expected {wanted}"))
     }
 
-    /// Runs `inner` one nesting level down.
+    /// Runs `inner` one nesting level deeper.
     pub(super) fn nested<T>(
         &mut self,
         inner: impl FnOnce(&mut Self) -> Result<T, Diagnostic>,
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
         result
     }
 
-    /// `item {, item}`.
+    /// Parses `item {, item}`.
     pub(super) fn separated<T>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<T, Diagnostic>,
@@ -126,8 +126,8 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
-    /// After an error: goes behind the next `;`, or before the `}` that closes the enclosing scope. False where
-    /// it is not clear which braces belong together, so that reading on would only invent errors.
+    /// After an error, skips to the position behind the next `;`, or before the `}` that closes the enclosing scope.
+    /// Returns false if the braces do not match; parsing on would then only produce follow-up errors.
     pub(super) fn recover(&mut self) -> bool {
         let mut open = 0u32;
         loop {

@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::diagnostic::Diagnostic;
 use super::lex::{Kind, Token};
 
-/// The state space that `.word` names, if it names one in which variables are declared.
+/// The state space that `.word` names, if variables can be declared in it.
 pub(super) fn space(word: &str) -> Option<Space> {
     Some(match word {
         "reg" => Space::Reg,
@@ -19,7 +19,7 @@ pub(super) fn space(word: &str) -> Option<Space> {
     })
 }
 
-/// The declarations from the state space to the `;`, one per declared name.
+/// Parses declarations from the state space to the `;`. Returns one variable per name.
 pub(super) fn variables(c: &mut Cursor<'_>, linkage: Linkage) -> Result<Vec<Variable>, Diagnostic> {
     let head = head(c, linkage)?;
     let all = c.separated(|c| declarator(c, &head))?;
@@ -27,7 +27,7 @@ pub(super) fn variables(c: &mut Cursor<'_>, linkage: Linkage) -> Result<Vec<Vari
     Ok(all)
 }
 
-/// One parameter or returned value of a function.
+/// Parses one parameter or returned value of a function.
 pub(super) fn parameter(c: &mut Cursor<'_>) -> Result<Variable, Diagnostic> {
     let head = head(c, Linkage::Internal)?;
     let Token { at, .. } = c.peek();
@@ -41,7 +41,7 @@ pub(super) fn parameter(c: &mut Cursor<'_>) -> Result<Variable, Diagnostic> {
     Ok(variable)
 }
 
-/// Everything before the name.
+/// Parses everything before the name.
 fn head(c: &mut Cursor<'_>, linkage: Linkage) -> Result<Variable, Diagnostic> {
     let word = c.dot("a state space")?;
     let space = space(&word.text).ok_or_else(|| {
@@ -86,7 +86,7 @@ fn alignment(c: &mut Cursor<'_>) -> Result<u32, Diagnostic> {
     }
 }
 
-/// `.ptr{.space}{.align N}` says what a kernel's pointer points to; nothing here depends on it.
+/// Skips `.ptr{.space}{.align N}`, which describes the target of a pointer parameter; this device does not use it.
 fn pointer(c: &mut Cursor<'_>) -> Result<(), Diagnostic> {
     c.take();
     for word in ["const", "global", "shared", "local"] {
@@ -100,7 +100,7 @@ fn pointer(c: &mut Cursor<'_>) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// `name`, `name<5>`, `name[3][]`, each perhaps with an initial value.
+/// Parses `name`, `name<5>` or `name[3][]`, with an optional initial value.
 fn declarator(c: &mut Cursor<'_>, head: &Variable) -> Result<Variable, Diagnostic> {
     let mut variable = Variable { name: c.name("a name")?, ..head.clone() };
     let at = c.at();

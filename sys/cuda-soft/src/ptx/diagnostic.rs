@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-/// Where something stands in the text; both count from 1, columns in bytes.
+/// A position in the text. Lines and columns count from 1; columns count bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
-    /// Line, from 1; 0 where the text as a whole is meant.
+    /// Line, from 1; 0 if an error concerns the whole text.
     pub line: u32,
     /// Byte within the line, from 1.
     pub column: u32,
 }
 
 impl Position {
-    /// An error at this place.
+    /// Creates an error at this position.
     pub(crate) fn error(self, message: impl Into<String>) -> Diagnostic {
         Diagnostic { line: self.line, column: self.column, message: message.into(), further: Vec::new() }
     }
 }
 
-/// Why a module was refused, in the form of a line of the JIT log.
+/// The reason why a module was refused. `Display` prints it as a line of the JIT log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Line, from 1.
@@ -31,11 +31,11 @@ pub struct Diagnostic {
     pub further: Vec<Diagnostic>,
 }
 
-/// How many errors one compilation reports; more are of no use to anybody.
+/// Maximum number of errors that one compilation reports.
 const LIMIT: usize = 20;
 
 impl Diagnostic {
-    /// Makes one diagnostic of many, the earliest first; `None` when there are none.
+    /// Joins many diagnostics into one, the earliest first; `None` if there are none.
     pub(crate) fn join(mut all: Vec<Diagnostic>) -> Option<Diagnostic> {
         if all.is_empty() {
             return None;

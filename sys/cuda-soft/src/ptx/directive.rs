@@ -1,4 +1,4 @@
-//! Directives that carry no meaning for execution: debugging, tuning, pragmas.
+//! Directives that do not affect execution: debugging, tuning, pragmas.
 
 use super::ast::Hint;
 use super::constant;
@@ -6,8 +6,7 @@ use super::cursor::{Cursor, DEPTH};
 use super::diagnostic::Diagnostic;
 use super::lex::{Kind, Token};
 
-/// Directives allowed between a function's head and its body (PTX ISA 11.4, 11.7, 11.8), with the
-/// number of values each takes.
+/// Directives between a function's head and its body (PTX ISA 11.4, 11.7, 11.8), each with its number of values.
 const HINTS: [(&str, std::ops::RangeInclusive<usize>); 10] = [
     ("maxntid", 1..=3),
     ("reqntid", 1..=3),
@@ -21,7 +20,7 @@ const HINTS: [(&str, std::ops::RangeInclusive<usize>); 10] = [
     ("blocksareclusters", 0..=0),
 ];
 
-/// Reads the hints before a body or `;`.
+/// Parses the hints before a body or `;`.
 pub(super) fn hints(c: &mut Cursor<'_>) -> Result<Vec<Hint>, Diagnostic> {
     let mut all = Vec::new();
     while c.peek().kind == Kind::Dot {
@@ -41,7 +40,7 @@ pub(super) fn hints(c: &mut Cursor<'_>) -> Result<Vec<Hint>, Diagnostic> {
     Ok(all)
 }
 
-/// Reads one directive that may stand nearly anywhere and changes nothing; false if none is next.
+/// Skips one directive that has no effect and is allowed nearly everywhere. Returns false if none is next.
 pub(super) fn neutral(c: &mut Cursor<'_>) -> Result<bool, Diagnostic> {
     let Token { kind: Kind::Dot, text, .. } = c.peek() else {
         return Ok(false);

@@ -1,8 +1,8 @@
-//! Text to tokens (PTX ISA 4, "Syntax").
+//! Splits text into tokens (PTX ISA 4, "Syntax").
 
 use super::diagnostic::{Diagnostic, Position};
 
-/// What a token is. Its text is kept beside it.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Identifier: `add`, `%r1`, `$L__BB0_2`, `_`.
@@ -17,11 +17,11 @@ pub(super) enum Kind {
     Text,
     /// Punctuation, one or two characters.
     Mark,
-    /// After the last token.
+    /// The end of the text.
     End,
 }
 
-/// One token and its place.
+/// One token and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind,
@@ -93,7 +93,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Words after a dot may hold `::` (`.shared::cta`, `.L2::128B`).
+    /// Words after a dot may contain `::` (`.shared::cta`, `.L2::128B`).
     fn dot_word(&mut self) {
         loop {
             self.take_while(is_word);

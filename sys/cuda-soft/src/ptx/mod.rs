@@ -1,9 +1,9 @@
-//! The PTX reader: text to syntax tree.
+//! The PTX parser: text to syntax tree.
 //!
-//! Strict by design: whatever the language definition (PTX ISA 9.0) does not say, or this device does not
-//! run, is an error with line and column, never something skipped. The tree holds the shape of the whole
-//! language (linkage, functions, parameters, every state space, initialisers, scopes, call sequences); which
-//! opcode takes which modifiers and operand types is the business of [`crate::lower`].
+//! The parser is strict. Anything that the language definition (PTX ISA 9.0) does not allow, or that this device cannot
+//! run, is an error with line and column and is never skipped. The tree represents the whole language: linkage,
+//! functions, parameters, all state spaces, initialisers, scopes, call sequences. [`crate::lower`] checks the modifiers
+//! and operand types of each opcode.
 
 pub mod ast;
 mod body;
@@ -19,11 +19,11 @@ mod operand;
 
 pub use diagnostic::{Diagnostic, Position};
 
-/// Reads one PTX module.
+/// Parses one PTX module.
 ///
 /// # Errors
-/// The first offence, with every further one that could be found without guessing in
-/// [`Diagnostic::further`]. No input makes this panic or recurse without bound.
+/// The first syntax error. [`Diagnostic::further`] has those after it, as long as the parser could resume without
+/// guessing. No input causes a panic or unbounded recursion.
 pub fn parse(text: &str) -> Result<ast::Module, Diagnostic> {
     let tokens = lex::tokens(text)?;
     module::module(cursor::Cursor::new(tokens))

@@ -8,14 +8,14 @@ use super::diagnostic::Diagnostic;
 use super::directive;
 use super::lex::{Kind, Token};
 
-/// The newest PTX ISA this reader knows.
+/// The newest PTX ISA that this parser knows.
 const NEWEST: (u32, u32) = (9, 0);
 
 /// Architectures with a published PTX target.
 const ARCHITECTURES: [u32; 20] =
     [50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 120, 121];
 
-/// Reads a whole module.
+/// Parses a whole module.
 pub(super) fn module(mut c: Cursor<'_>) -> Result<Module, Diagnostic> {
     let mut errors = Vec::new();
     let result = items(&mut c, &mut errors);
@@ -118,7 +118,7 @@ fn function(
     errors: &mut Vec<Diagnostic>,
 ) -> Result<Function, Diagnostic> {
     let is_entry = c.take().text == "entry";
-    // `.func .attribute(...)` would stand here; no attribute is supported.
+    // `.func .attribute(...)` would be parsed here; no attribute is supported.
     let returns = if !is_entry && c.sees("(") { parameters(c)? } else { Vec::new() };
     let name: Name = c.name("a function name")?;
     let params = if c.sees("(") { parameters(c)? } else { Vec::new() };

@@ -1,14 +1,14 @@
 //! The instructions of PTX ISA 9.0 by name (chapter 9.7).
 //!
-//! A name not in this list is no PTX; one that is, but that no lowering takes, is PTX this device does not
-//! run. The two are different errors.
+//! A name that is not in this list is not PTX. A name that is in the list but has no lowering is PTX that this device
+//! cannot run. The two give different errors.
 
 /// Whether `name` is an instruction.
 pub(super) fn known(name: &str) -> bool {
     OPCODES.binary_search(&name).is_ok()
 }
 
-/// Sorted.
+/// Sorted for binary search.
 const OPCODES: [&str; 135] = [
     "abs",
     "activemask",

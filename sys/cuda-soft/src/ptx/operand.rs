@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::diagnostic::Diagnostic;
 use super::lex::{Kind, Token};
 
-/// The operands of one instruction up to its `;`, which is left.
+/// Parses the operands of one instruction, up to but not including its `;`.
 pub(super) fn operands(c: &mut Cursor<'_>, opcode: &str) -> Result<Vec<Operand>, Diagnostic> {
     if c.sees(";") {
         return Ok(Vec::new());
@@ -15,7 +15,7 @@ pub(super) fn operands(c: &mut Cursor<'_>, opcode: &str) -> Result<Vec<Operand>,
     c.separated(|c| if in_call && c.sees("(") { list(c) } else { operand(c) })
 }
 
-/// `(a, b)` or `()` of a call sequence.
+/// Parses `(a, b)` or `()` in a call.
 fn list(c: &mut Cursor<'_>) -> Result<Operand, Diagnostic> {
     let at = c.expect("(")?;
     let all = if c.sees(")") { Vec::new() } else { c.separated(operand)? };
@@ -57,7 +57,7 @@ fn single(c: &mut Cursor<'_>) -> Result<Operand, Diagnostic> {
     Ok(Operand { at, kind })
 }
 
-/// `.x` and its like after a name; colour names are the same components.
+/// Parses `.x`, `.y`, `.z` or `.w` after a name; `.r`, `.g`, `.b` and `.a` name the same components.
 fn component(c: &mut Cursor<'_>) -> Option<char> {
     let Token { kind: Kind::Dot, text, .. } = c.peek() else {
         return None;
@@ -73,7 +73,7 @@ fn component(c: &mut Cursor<'_>) -> Option<char> {
     Some(component)
 }
 
-/// `+4-2` after a name.
+/// Parses an offset such as `+4-2` after a name.
 fn offset(c: &mut Cursor<'_>) -> Result<i64, Diagnostic> {
     let mut sum = 0i64;
     loop {

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 use cuda_driver_sys::{CUresult, CUstreamCaptureMode as Mode};
 use parking_lot::Mutex;
 
-use super::graph::NodeWork;
+use super::graph::{Graph, GraphExec, NodeWork};
 use super::work::Work;
 use super::{Event, EventState, Stream};
 use crate::machine::Result;
@@ -16,6 +17,10 @@ use crate::machine::Result;
 /// One capture sequence: from the stream where it began to all that joined it through events.
 #[derive(Debug)]
 pub(crate) struct Capture {
+    /// A number that no other capture of this process has.
+    pub(crate) id: u64,
+    /// The handle of the graph that it makes.
+    pub(crate) graph: u64,
     origin: u64,
     mode: Mode,
     thread: ThreadId,
@@ -27,6 +32,8 @@ struct State {
     valid: bool,
     over: bool,
     nodes: Vec<NodeWork>,
+    /// The graph, until the capture is over: events outlive it and must not keep what the graph holds.
+    into: Option<Arc<Graph>>,
     /// Per stream: itself, and the nodes its next one comes after.
     streams: HashMap<u64, (Arc<Stream>, Vec<usize>)>,
 }
@@ -35,6 +42,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     active: Mutex<Vec<Arc<Capture>>>,
+    begun: AtomicU64,
 }
 
 thread_local! {
@@ -47,12 +55,12 @@ pub(crate) fn exchange_thread_mode(mode: Mode) -> Mode {
 }
 
 impl Captures {
-    /// Begins a capture.
+    /// Begins a capture into the empty graph `into`, whose handle is `graph`.
     ///
     /// # Errors
     /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` on the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` on a stream that
     /// captures already.
-    pub(crate) fn begin(&self, stream: &Arc<Stream>, mode: Mode) -> Result {
+    pub(crate) fn begin(&self, stream: &Arc<Stream>, mode: Mode, graph: u64, into: Arc<Graph>) -> Result {
         if stream.is_legacy() {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
@@ -61,22 +69,31 @@ impl Captures {
         }
         let streams = HashMap::from([(stream.handle, (Arc::clone(stream), Vec::new()))]);
         let capture = Arc::new(Capture {
+            id: 1 + self.begun.fetch_add(1, Ordering::Relaxed),
+            graph,
             origin: stream.handle,
             mode,
             thread: std::thread::current().id(),
-            state: Mutex::new(State { valid: true, over: false, nodes: Vec::new(), streams }),
+            state: Mutex::new(State {
+                valid: true,
+                over: false,
+                nodes: Vec::new(),
+                into: Some(into),
+                streams,
+            }),
         });
         stream.set_capture(Some(Arc::clone(&capture)));
         self.active.lock().push(capture);
         Ok(())
     }
 
-    /// Ends the capture that began on `stream`: its nodes.
+    /// Ends the capture that began on `stream`: the handle of its graph, and its nodes or why there are none
+    /// (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED` or `_INVALIDATED`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_ILLEGAL_STATE` where nothing is captured, `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` on a stream
-    /// where it did not begin, `_WRONG_THREAD`, `_UNJOINED` and `_INVALIDATED`; the last two end it all the same.
-    pub(crate) fn end(&self, stream: &Stream) -> Result<Vec<NodeWork>> {
+    /// The capture goes on after `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` on a stream where it did not begin and after
+    /// `_WRONG_THREAD`; `CUDA_ERROR_ILLEGAL_STATE` where nothing is captured.
+    pub(crate) fn end(&self, stream: &Stream) -> Result<(u64, Result<Vec<NodeWork>>)> {
         let capture = stream.capture().ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
         if capture.origin != stream.handle {
             capture.invalidate();
@@ -89,15 +106,17 @@ impl Captures {
         self.active.lock().retain(|c| !Arc::ptr_eq(c, &capture));
         let mut state = capture.state.lock();
         state.over = true;
+        state.into = None;
         let joined = state.all_joined(capture.origin);
         for (stream, _) in std::mem::take(&mut state.streams).into_values() {
             stream.set_capture(None);
         }
-        match (state.valid, joined) {
+        let outcome = match (state.valid, joined) {
             (false, _) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
             (true, false) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED),
             (true, true) => Ok(std::mem::take(&mut state.nodes)),
-        }
+        };
+        Ok((capture.graph, outcome))
     }
 
     /// To be asked by calls that a capture forbids because they may synchronise implicitly.
@@ -157,14 +176,16 @@ impl Capture {
     }
 
     /// Adds all nodes of a graph after the stream's last ones.
-    pub(crate) fn add_graph(&self, stream: &Stream, work: &[NodeWork]) -> Result {
+    pub(crate) fn add_graph(&self, stream: &Stream, graph: &GraphExec) -> Result {
         self.add(stream, Work::Marker)?;
         let mut state = self.valid_state()?;
         let base = state.nodes.len();
-        for node in work {
+        for node in &graph.work {
             let after = node.after.iter().map(|i| i + base).chain([base - 1]).collect();
             state.nodes.push(NodeWork { after, ..node.clone() });
         }
+        let into = state.into.iter();
+        into.for_each(|into| graph.objects.iter().for_each(|object| into.hold(Arc::clone(object))));
         let all = (base - 1..state.nodes.len()).collect();
         if let Some((_, heads)) = state.streams.get_mut(&stream.handle) {
             *heads = all;

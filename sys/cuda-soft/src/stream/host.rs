@@ -68,6 +68,13 @@ thread_local! {
     static IN_CALLBACK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
+/// Runs `f` as a host function runs: driver calls in it are not permitted.
+pub(super) fn as_callback(f: impl FnOnce()) {
+    let outer = IN_CALLBACK.replace(true);
+    f();
+    IN_CALLBACK.set(outer);
+}
+
 fn run(call: HostCall, status: CUresult) {
     match call {
         // SAFETY: the user passed function and argument for exactly this call and keeps both valid until then.

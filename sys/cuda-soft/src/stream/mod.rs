@@ -6,6 +6,7 @@ pub(crate) mod graph;
 pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod op;
+pub(crate) mod user_object;
 pub(crate) mod work;
 
 use std::sync::Arc;

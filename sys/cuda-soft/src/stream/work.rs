@@ -7,6 +7,7 @@ use cuda_driver_sys::CUresult;
 use super::host::HostCall;
 use super::memory::{MemoryOp, MemoryTask};
 use super::op::Op;
+use super::user_object::UserObject;
 use super::{Event, EventState};
 use crate::exec::{FaultKind, Launch, Step};
 use crate::machine::machine;
@@ -29,6 +30,8 @@ pub(crate) enum Work {
     Memory(Vec<MemoryOp>),
     /// A function of the user's.
     Host(HostCall),
+    /// Lets go of what a launched graph holds.
+    Release(Vec<Arc<UserObject>>),
 }
 
 /// Begins the work of `op`; true if it is already over, else somebody calls [`Op::end`] later.
@@ -46,6 +49,10 @@ pub(super) fn start(op: &Arc<Op>, work: Work) -> bool {
     }
     match work {
         Work::Marker | Work::Host(_) => true,
+        Work::Release(objects) => {
+            drop(objects);
+            true
+        }
         Work::Record(event) => {
             event.set(EventState::Recorded(Arc::clone(op)));
             true

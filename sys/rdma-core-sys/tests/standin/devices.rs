@@ -1,11 +1,11 @@
-//! The devices and their ports.
+//! The devices of the provider and their ports.
 
 use std::ffi::c_char;
 use std::sync::OnceLock;
 
 use rdma_core_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_device, ibv_gid, ibv_gid_entry, ibv_gid_type,
-    ibv_mtu, ibv_node_type, ibv_port_attr, ibv_port_state, ibv_transport_type,
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_context, ibv_device, ibv_gid, ibv_gid_entry,
+    ibv_gid_type, ibv_mtu, ibv_node_type, ibv_port_attr, ibv_port_state, ibv_transport_type,
 };
 
 pub(super) struct Port {
@@ -18,7 +18,7 @@ pub(super) struct Device {
     pub(super) ports: Vec<Port>,
 }
 
-// SAFETY: devices are never written after they were made; the pointers in them are null.
+// SAFETY: devices are immutable, and the pointers in them are null.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -43,6 +43,12 @@ pub(super) fn devices() -> &'static [Device] {
 
 pub(super) fn find(raw: *mut ibv_device) -> &'static Device {
     devices().iter().find(|device| std::ptr::eq(&raw const device.raw, raw)).expect("a device of this table")
+}
+
+/// The ports of the device that `context` belongs to.
+pub(super) fn ports(context: *mut ibv_context) -> &'static [Port] {
+    // SAFETY: the context is live.
+    &find(unsafe { (*context).device }).ports
 }
 
 fn device(name: &str, transport_type: ibv_transport_type, ports: Vec<Port>) -> Device {

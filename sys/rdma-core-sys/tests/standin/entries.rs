@@ -1,4 +1,4 @@
-//! The table, and its functions that are about devices, events and memory.
+//! The table, and its functions for devices, events and memory.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -7,11 +7,12 @@ use std::ptr::null_mut;
 
 use rdma_core_sys::*;
 
-use super::machine::{Events, Region, close, machine, pipe, take_wake};
+use super::devices::ports;
+use super::machine::{Events, Region, close, fail, machine, pipe, take_wake};
 use super::queues::*;
 use super::{devices, refused};
 
-/// The stand-in's table.
+/// The table of the provider.
 pub fn table() -> VerbsTable {
     VerbsTable {
         ibv_get_device_list: get_device_list,
@@ -46,12 +47,6 @@ pub fn table() -> VerbsTable {
     }
 }
 
-pub(super) fn fail<T>(errno: i32) -> *mut T {
-    // SAFETY: the location of this thread's errno is always valid.
-    unsafe { *libc::__errno_location() = errno };
-    null_mut()
-}
-
 unsafe extern "C" fn fork_init() -> c_int {
     0
 }
@@ -63,14 +58,14 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device 
     let all = devices::devices();
     let mut list: Vec<*mut ibv_device> = all.iter().map(|d| (&raw const d.raw).cast_mut()).collect();
     list.push(null_mut());
-    // SAFETY: the caller gives a live output.
+    // SAFETY: the caller passes a valid output pointer.
     unsafe { *count = all.len() as c_int };
     Box::leak(list.into_boxed_slice()).as_mut_ptr()
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     let whole = std::ptr::slice_from_raw_parts_mut(list, devices::devices().len() + 1);
-    // SAFETY: made by `get_device_list` with this length.
+    // SAFETY: `get_device_list` allocated the list with this length.
     drop(unsafe { Box::from_raw(whole) });
 }
 
@@ -98,7 +93,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     whole.context.ops.poll_cq = Some(poll_cq);
     whole.context.ops.req_notify_cq = Some(req_notify_cq);
     let whole = Box::into_raw(whole);
-    // SAFETY: the field of a live box; the pointer is derived from the whole.
+    // SAFETY: the box is live; the pointer is derived from a pointer to the whole struct, as `verbs_get_ctx` requires.
     let context = unsafe { &raw mut (*whole).context };
     let events = Events { waiting: VecDeque::new(), pipe, unacknowledged: 0 };
     machine().events.insert(context.addr(), events);
@@ -113,14 +108,9 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     let events = machine.events.remove(&context.addr()).expect("an opened device");
     machine.violations += usize::from(events.unacknowledged != 0);
     close(events.pipe);
-    // SAFETY: made by `open_device`; nothing uses it any more.
+    // SAFETY: `open_device` allocated it, and nothing uses it any more.
     drop(unsafe { Box::from_raw(verbs_get_ctx(context).expect("an extended context")) });
     0
-}
-
-pub(super) fn ports(context: *mut ibv_context) -> &'static [devices::Port] {
-    // SAFETY: the context is live.
-    &devices::find(unsafe { (*context).device }).ports
 }
 
 unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
@@ -141,7 +131,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_devic
     for (to, from) in attr.fw_ver.iter_mut().zip(b"1.0") {
         *to = c_char::from_ne_bytes([*from]);
     }
-    // SAFETY: the caller gives a live output.
+    // SAFETY: the caller passes a valid output pointer.
     unsafe { *out = attr };
     0
 }
@@ -153,7 +143,7 @@ unsafe extern "C" fn query_port(
     _: usize,
 ) -> c_int {
     match ports(context).get(usize::from(port).wrapping_sub(1)) {
-        // SAFETY: the caller gives a live output.
+        // SAFETY: the caller passes a valid output pointer.
         Some(port) => unsafe { *out = port.attr },
         None => return libc::EINVAL,
     }
@@ -161,7 +151,7 @@ unsafe extern "C" fn query_port(
 }
 
 unsafe extern "C" fn query_pkey(_: *mut ibv_context, _: u8, index: c_int, out: *mut u16) -> c_int {
-    // SAFETY: the caller gives a live output.
+    // SAFETY: the caller passes a valid output pointer.
     unsafe { *out = if index == 0 { 0xffff } else { 0 } };
     0
 }
@@ -177,7 +167,7 @@ unsafe extern "C" fn query_gid_table(
     let entries = ports(context).iter().flat_map(|port| &port.gids).take(most);
     let mut count = 0;
     for entry in entries {
-        // SAFETY: the caller gives room for `most` entries.
+        // SAFETY: the caller passes room for `most` entries.
         unsafe { out.add(count).write(*entry) };
         count += 1;
     }
@@ -193,7 +183,7 @@ unsafe extern "C" fn get_async_event(context: *mut ibv_context, out: *mut ibv_as
     let events = machine.events.get_mut(&context.addr()).expect("an opened device");
     events.unacknowledged += 1;
     let event = events.waiting.pop_front().expect("an event per wake-up");
-    // SAFETY: the caller gives a live output.
+    // SAFETY: the caller passes a valid output pointer.
     unsafe { *out = event };
     0
 }
@@ -227,14 +217,14 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if !machine.is_free(pd.cast()) {
         return libc::EBUSY;
     }
-    // SAFETY: made by `alloc_pd`, freed once.
+    // SAFETY: `alloc_pd` allocated it, and it is freed once.
     let pd = unsafe { Box::from_raw(pd) };
     machine.release(pd.context.cast());
     0
 }
 
 unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
-    // SAFETY: the same contract; without optional flags there is no difference.
+    // SAFETY: the contract is the same; the functions differ only in optional flags.
     unsafe { reg_mr_iova2(pd, addr, length, addr.expose_provenance() as u64, access.cast_unsigned()) }
 }
 
@@ -251,7 +241,7 @@ unsafe extern "C" fn reg_mr_iova2(
     }
 }
 
-/// Registers what the descriptor holds by mapping it: works for memfds, whose owner is this process or another.
+/// Registers the memory of a descriptor by mapping it. This works for memfds of this process and of others.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -264,7 +254,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
         return fail(errno);
     }
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of a descriptor that the caller keeps open during the call.
+    // SAFETY: creates a new mapping; the caller keeps the descriptor open during the call.
     let map = unsafe { libc::mmap(null_mut(), length, rights, libc::MAP_SHARED, fd, offset.cast_signed()) };
     if map == libc::MAP_FAILED {
         return null_mut();
@@ -284,7 +274,7 @@ fn own(
     machine.adopt(pd.cast());
     let registrations = &mut machine.registrations;
     *(if mapped { &mut registrations.by_dmabuf } else { &mut registrations.by_address }) += 1;
-    // The low byte changes, so that a stale key of the same place is wrong.
+    // Each region gets a new index and so a new key: the key of a deregistered region stays invalid.
     let key = ((machine.regions.len() as u32) << 8) | 0x5a;
     machine.regions.push(Some(Region {
         address,
@@ -294,7 +284,7 @@ fn own(
         key,
         mapped,
     }));
-    // SAFETY: the domain is live.
+    // SAFETY: the protection domain is live.
     let context = unsafe { (*pd).context };
     Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: key >> 8, lkey: key, rkey: key }))
 }
@@ -303,12 +293,12 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if let Some(errno) = refused("ibv_dereg_mr") {
         return errno;
     }
-    // SAFETY: made by `own`, freed once.
+    // SAFETY: `own` allocated it, and it is freed once.
     let mr = unsafe { Box::from_raw(mr) };
     let mut machine = machine();
     let region = machine.regions[mr.handle as usize].take().expect("a registered region");
     if region.mapped {
-        // SAFETY: the mapping was made by `reg_dmabuf_mr`.
+        // SAFETY: `reg_dmabuf_mr` created the mapping, and only this region uses it.
         unsafe { libc::munmap(mr.addr, mr.length) };
     }
     machine.release(mr.pd.cast());

@@ -10,15 +10,15 @@ use rdma_core_sys::{
 use super::machine::{Entry, Machine, Receive};
 
 impl Machine {
-    /// Takes one request of queue pair `number`. `Err` is an errno: not accepted.
+    /// Takes one request of queue pair `number`. An `Err` is the errno with which the request is refused.
     ///
     /// # Safety
-    /// `wr` and its list are live, inline data too; regions name live memory that nobody holds exclusive references to.
+    /// `wr`, its list and its inline data are live. Regions name live memory without exclusive references.
     pub(super) unsafe fn request(&mut self, number: u32, wr: &ibv_send_wr) -> Result<(), i32> {
         let swallows = self.swallows;
         let qp = self.qp(number);
         let is_atomic = matches!(wr.opcode, op::IBV_WR_ATOMIC_FETCH_AND_ADD | op::IBV_WR_ATOMIC_CMP_AND_SWP);
-        // SAFETY: atomics use this member of the union; every member is plain data.
+        // SAFETY: atomic operations use this member of the union, and every member is plain data.
         if is_atomic && unsafe { wr.wr.atomic.remote_addr } % 8 != 0 {
             return Err(libc::EINVAL);
         }
@@ -37,7 +37,7 @@ impl Machine {
             let result = match forced {
                 Some(status) => status,
                 None if swallows => wc::IBV_WC_SUCCESS,
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller keeps the contract.
                 None => unsafe { self.execute(number, wr) },
             };
             if result != wc::IBV_WC_SUCCESS || wr.send_flags & flags::IBV_SEND_SIGNALED.0 != 0 {
@@ -50,7 +50,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Moves a queue pair to the error state and flushes what it has.
+    /// Moves a queue pair to the error state and flushes its requests and receives.
     pub(super) fn break_down(&mut self, number: u32) {
         let qp = self.qp(number);
         qp.state = state::IBV_QPS_ERR;
@@ -106,7 +106,7 @@ impl Machine {
                 None => return wc::IBV_WC_LOC_PROT_ERR,
             }
         };
-        // SAFETY: `here` and what `reach` gives below are `length` bytes of live memory.
+        // SAFETY: `here` points to `length` bytes of live memory.
         unsafe { self.move_data(number, peer, wr, here, sge.length) }
     }
 
@@ -120,7 +120,7 @@ impl Machine {
         here: *mut u8,
         length: u32,
     ) -> wc {
-        // SAFETY: every member of these unions is plain data; the opcode says which one is meant.
+        // SAFETY: every member of these unions is plain data; the opcode selects the member.
         let (rdma, atomic, immediate) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
         let size = length as usize;
         match wr.opcode {
@@ -130,8 +130,10 @@ impl Machine {
                     return self.refuse(peer);
                 };
                 if size == 8 && (there as usize).is_multiple_of(8) {
-                    // As NICs do: whoever polls a word sees all of it, and behind it what was written before.
-                    // SAFETY: both are 8 bytes of live memory, `there` is aligned, and who polls it does so atomically.
+                    // Like a NIC, stores an aligned word as a whole and after earlier writes, so that a thread that
+                    // polls the word sees them.
+                    // SAFETY: both are 8 bytes of live memory, `there` is aligned, and other threads access it
+                    // atomically.
                     unsafe {
                         let word = here.cast::<u64>().read_unaligned();
                         AtomicU64::from_ptr(there.cast()).store(word, Ordering::Release);
@@ -161,8 +163,8 @@ impl Machine {
                 let Some(there) = self.remote(peer, atomic.rkey, atomic.remote_addr, 8, needed) else {
                     return self.refuse(peer);
                 };
-                // SAFETY: 8 bytes of live memory at a multiple of 8 (checked when posted); the machine's lock makes it one step
-                // for this provider.
+                // SAFETY: 8 bytes of live memory at a multiple of 8 (checked when posted). The machine's lock makes the
+                // update atomic with respect to other requests.
                 unsafe {
                     let old = there.cast::<u64>().read();
                     let new = match wr.opcode {
@@ -190,7 +192,7 @@ impl Machine {
                 unsafe { std::ptr::copy(here, there, size) };
                 self.received(peer, receive, wc::IBV_WC_SUCCESS, length, None, false);
             }
-            other => panic!("queue pair {number}: the stand-in does not know opcode {}", other.0),
+            other => panic!("queue pair {number}: the provider does not implement opcode {}", other.0),
         }
         wc::IBV_WC_SUCCESS
     }
@@ -220,7 +222,8 @@ impl Machine {
         self.complete(queue, Entry { wc: end, qp: number, frees: 0 });
     }
 
-    /// Memory of the peer, if key, range, the region's rights and the queue pair's allow it. Nothing is always allowed.
+    /// The address of the peer's memory, if key, range and the rights of region and queue pair allow the access. An
+    /// access of length 0 is always allowed.
     fn remote(&mut self, peer: u32, key: u32, address: u64, length: u32, needed: u32) -> Option<*mut u8> {
         if self.qp(peer).access & needed != needed {
             return None;

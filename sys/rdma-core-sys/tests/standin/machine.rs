@@ -1,4 +1,4 @@
-//! What the provider remembers.
+//! The state of the provider.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -9,38 +9,39 @@ use rdma_core_sys::{
     ibv_qp_cap, ibv_qp_state, ibv_wc, ibv_wc_status,
 };
 
-/// 0 and 1 belong to the management of the fabric.
+/// The number of the first queue pair. Numbers 0 and 1 are reserved for fabric management.
 pub(super) const FIRST_QP: u32 = 17;
 
 #[derive(Default)]
 pub(super) struct Machine {
-    /// Regions by the upper 24 bits of their key.
+    /// Regions, indexed by the upper 24 bits of their key.
     pub(super) regions: Vec<Option<Region>>,
-    /// Queue pairs by their number less [`FIRST_QP`], completion queues by their handle. Places are not used again.
+    /// Queue pairs, indexed by their number minus [`FIRST_QP`]. Indices are not reused.
     pub(super) qps: Vec<Option<Qp>>,
+    /// Completion queues, indexed by their handle. Indices are not reused.
     pub(super) cqs: Vec<Option<Cq>>,
     pub(super) channels: HashMap<usize, Channel>,
-    /// Objects alive by their owner's address: what must be gone before the owner.
+    /// Number of live children per object address. A parent cannot be destroyed before its children.
     pub(super) children: HashMap<usize, usize>,
     pub(super) events: HashMap<usize, Events>,
     pub(super) violations: usize,
-    /// Requests are not executed.
+    /// Whether requests succeed without being executed.
     pub(super) swallows: bool,
     pub(super) registrations: Registrations,
 }
 
-// SAFETY: the pointers in it are addresses of objects that the provider owns and that are freed under the lock only.
+// SAFETY: the pointers are addresses of objects that the provider owns and frees only under its lock.
 unsafe impl Send for Machine {}
 
 pub(super) struct Region {
-    /// The first byte's address in requests.
+    /// The address of the first byte, as requests name it.
     pub(super) address: u64,
     pub(super) length: u64,
-    /// Where it is in this process.
+    /// The address of the first byte in this process.
     pub(super) memory: *mut u8,
     pub(super) access: u32,
     pub(super) key: u32,
-    /// Whether `memory` is a mapping of ours.
+    /// Whether the provider mapped `memory` itself.
     pub(super) mapped: bool,
 }
 
@@ -52,15 +53,15 @@ pub(super) struct Qp {
     pub(super) peer: u32,
     pub(super) send_cq: u32,
     pub(super) receive_cq: u32,
-    /// Places in the send queue that are not free.
+    /// Occupied places in the send queue.
     pub(super) used: u32,
-    /// Of these, how many no completion covers yet.
+    /// Those of them that no completion covers yet.
     pub(super) uncovered: u32,
     pub(super) receives: VecDeque<Receive>,
     pub(super) held: bool,
     pub(super) pending: Vec<u64>,
     pub(super) fail_next: Option<ibv_wc_status>,
-    /// What it was moved to INIT, RTR and RTS with.
+    /// The attributes of its moves to INIT, RTR and RTS.
     pub(super) moves: Vec<ibv_qp_attr>,
     pub(super) counts: Counts,
 }
@@ -73,23 +74,23 @@ pub(super) struct Receive {
     pub(super) key: u32,
 }
 
-/// What a queue pair has seen.
+/// Counters of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls that posted requests.
     pub doorbells: u64,
-    /// Requests.
+    /// Posted requests.
     pub requests: u64,
-    /// Completions of requests, seen or not yet.
+    /// Completions of requests, whether polled or not.
     pub completions: u64,
 }
 
-/// Memory regions made so far.
+/// Memory regions registered so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registrations {
-    /// Of addresses.
+    /// By address.
     pub by_address: usize,
-    /// Of descriptors.
+    /// By dma-buf descriptor.
     pub by_dmabuf: usize,
 }
 
@@ -106,7 +107,7 @@ pub(super) struct Cq {
 pub(super) struct Entry {
     pub(super) wc: ibv_wc,
     pub(super) qp: u32,
-    /// Places in its send queue that become free when it is polled.
+    /// Places in the send queue that become free when it is polled.
     pub(super) frees: u32,
 }
 
@@ -140,12 +141,12 @@ impl Machine {
         self.cqs[handle as usize].as_mut().expect("a completion queue of this provider")
     }
 
-    /// Counts a new object of `owner`.
+    /// Counts a new child of `owner`.
     pub(super) fn adopt(&mut self, owner: *const c_void) {
         *self.children.entry(owner.addr()).or_default() += 1;
     }
 
-    /// One object of `owner` is gone.
+    /// Counts a destroyed child of `owner`.
     pub(super) fn release(&mut self, owner: *const c_void) {
         match self.children.get_mut(&owner.addr()) {
             Some(count) if *count > 0 => *count -= 1,
@@ -153,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// Whether `owner` may go; counts it if not.
+    /// Whether `owner` may be destroyed. If it has children, counts a violation.
     pub(super) fn is_free(&mut self, owner: *const c_void) -> bool {
         let free = self.children.get(&owner.addr()).is_none_or(|count| *count == 0);
         if free {
@@ -208,6 +209,13 @@ impl Machine {
     }
 }
 
+/// Sets `errno` and returns null.
+pub(super) fn fail<T>(errno: i32) -> *mut T {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = errno };
+    std::ptr::null_mut()
+}
+
 pub(super) fn pipe() -> [i32; 2] {
     let mut pipe = [-1; 2];
     // SAFETY: `pipe` has room for both descriptors.
@@ -217,19 +225,20 @@ pub(super) fn pipe() -> [i32; 2] {
 
 pub(super) fn close(pipe: [i32; 2]) {
     for fd in pipe {
-        // SAFETY: made by `pipe`, closed once.
+        // SAFETY: `pipe` opened it, and it is closed once.
         unsafe { libc::close(fd) };
     }
 }
 
 fn wake(pipe: [i32; 2]) {
-    // SAFETY: the descriptor is open, one byte is read from a live buffer.
+    // SAFETY: the descriptor is open, and the buffer has one byte.
     assert_eq!(unsafe { libc::write(pipe[1], [0_u8].as_ptr().cast(), 1) }, 1);
 }
 
-/// Takes one wake-up; whether there was one. Blocks if the caller has left the descriptor blocking, as the kernel would.
+/// Takes one wake-up from the pipe. Returns false if there is none, or blocks if the descriptor is blocking, as the
+/// kernel would.
 pub(super) fn take_wake(fd: i32) -> bool {
     let mut byte = 0_u8;
-    // SAFETY: the descriptor is open, one byte is written to a live variable.
+    // SAFETY: the descriptor is open, and `byte` has room for one byte.
     unsafe { libc::read(fd, (&raw mut byte).cast(), 1) == 1 }
 }

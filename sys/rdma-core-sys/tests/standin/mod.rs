@@ -1,13 +1,15 @@
-//! A provider without a NIC: fills a [`VerbsTable`], executes requests at once by copying memory of this process.
+//! A verbs provider without a NIC. It fills a [`VerbsTable`] and executes requests at once, by copying memory within
+//! this process.
 //!
-//! For tests of what is built on verbs and for measuring its cost per request; not part of any library. Queue pairs reach
-//! each other by number across all opened devices. It is as unkind as a NIC: keys, ranges, rights and states are checked,
-//! places in a send queue become free only when a completion that covers them is polled, a full completion queue is lost,
-//! and destroying something in use is refused and counted in [`violations`].
+//! It serves tests of code built on verbs, and measurements of that code's cost per request. It is not part of any
+//! library. Queue pairs address each other by number, across all open devices. The provider is as strict as a NIC: it
+//! checks keys, ranges, rights and states; a place in a send queue becomes free only when a completion that covers it
+//! is polled; a completion queue that overflows fails; and destroying an object in use is refused and counted in
+//! [`violations`].
 //!
-//! | device | what it is |
+//! | device | description |
 //! |---|---|
-//! | `null0` | RoCE; the good GID stands at index 3 |
+//! | `null0` | RoCE; the usable GID is at index 3 |
 //! | `null1` | port 1 down, port 2 InfiniBand with LID 7 |
 //! | `dark0` | no active port |
 //! | `bare0` | RoCE with an empty GID table |
@@ -28,46 +30,47 @@ use machine::machine;
 pub use machine::{Counts, Registrations};
 use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_qp_attr, ibv_wc_status};
 
-/// The table of a host with libibverbs and no NIC.
+/// The table of a host that has libibverbs but no NIC.
 pub fn without_devices() -> VerbsTable {
     unsafe extern "C" fn empty(count: *mut core::ffi::c_int) -> *mut *mut ibv_device {
-        // SAFETY: the caller gives a live output.
+        // SAFETY: the caller passes a valid output pointer.
         unsafe { *count = 0 };
         Box::into_raw(Box::new(std::ptr::null_mut()))
     }
     unsafe extern "C" fn free(list: *mut *mut ibv_device) {
-        // SAFETY: `empty` made it, and its owner gives it back once.
+        // SAFETY: `empty` allocated the list, and the caller frees it once.
         drop(unsafe { Box::from_raw(list) });
     }
     VerbsTable { ibv_get_device_list: empty, ibv_free_device_list: free, ..table() }
 }
 
-/// What queue pair `number` has seen so far.
+/// The counters of queue pair `number`.
 pub fn counts(number: u32) -> Counts {
     machine().find_qp(number).map(|qp| qp.counts).unwrap_or_default()
 }
 
-/// How often something was destroyed while it was in use, or twice.
+/// Number of contract violations: objects destroyed while in use or twice, and acknowledgements of too many events.
 pub fn violations() -> usize {
     machine().violations
 }
 
-/// Memory regions made so far, and by which way.
+/// Number of memory regions registered so far, by kind.
 pub fn registrations() -> Registrations {
     machine().registrations
 }
 
-/// Devices that are open.
+/// Number of open devices.
 pub fn opened() -> usize {
     machine().events.len()
 }
 
-/// From now on requests of queue pair `number` are accepted and not executed, until it is moved to the error state.
+/// From now on, requests of queue pair `number` are accepted but not executed, until it moves to the error state.
 pub fn hold(number: u32) {
     machine().qp(number).held = true;
 }
 
-/// From now on all requests succeed without being executed: no memory is looked at. For measuring what is around them.
+/// From now on, all requests succeed without being executed and without access to memory. Used to measure the cost of
+/// the code around them.
 pub fn swallow(on: bool) {
     machine().swallows = on;
 }
@@ -77,7 +80,8 @@ pub fn fail_next(number: u32, status: ibv_wc_status) {
     machine().qp(number).fail_next = Some(status);
 }
 
-/// Raises an event about queue pair `number`, its NIC, its port 1 or its send completion queue, by the kind of event.
+/// Raises an asynchronous event. Its kind decides whether it concerns queue pair `number`, its send completion queue,
+/// its port 1 or its device.
 pub fn raise(number: u32, kind: ibv_event_type) {
     machine().raise(number, kind);
 }
@@ -91,12 +95,12 @@ pub fn refuse(function: &'static str, errno: i32) {
     REFUSED.with_borrow_mut(|refused| refused.push((function, errno)));
 }
 
-/// Calls that [`refuse`] still waits for on this thread.
+/// Number of [`refuse`] requests of this thread that have not been used yet.
 pub fn not_called() -> usize {
     REFUSED.with_borrow(Vec::len)
 }
 
-/// What queue pair `number` was moved to INIT, RTR and RTS with, so far.
+/// The attributes with which queue pair `number` was moved to INIT, RTR and RTS so far.
 pub fn moves(number: u32) -> Vec<ibv_qp_attr> {
     machine().qp(number).moves.clone()
 }

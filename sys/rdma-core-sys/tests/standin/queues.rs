@@ -1,12 +1,12 @@
-//! The functions of the table that are about completion queues and queue pairs.
+//! The functions of the table for completion queues and queue pairs.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 
 use rdma_core_sys::*;
 
-use super::entries::{fail, ports};
-use super::machine::{Channel, Cq, FIRST_QP, Machine, Qp, Receive, close, machine, pipe, take_wake};
+use super::devices::ports;
+use super::machine::{Channel, Cq, FIRST_QP, Machine, Qp, Receive, close, fail, machine, pipe, take_wake};
 use super::refused;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_chan
         return libc::EBUSY;
     }
     close(machine.channels.remove(&channel.addr()).expect("a channel").pipe);
-    // SAFETY: made by `create_comp_channel`, freed once.
+    // SAFETY: `create_comp_channel` allocated it, and it is freed once.
     let channel = unsafe { Box::from_raw(channel) };
     machine.release(channel.context.cast());
     0
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if !machine.is_free(cq.cast()) {
         return libc::EBUSY;
     }
-    // SAFETY: made by `create_cq`, freed once.
+    // SAFETY: `create_cq` allocated it, and it is freed once.
     let cq = unsafe { Box::from_raw(cq) };
     let queue = machine.cqs[cq.handle as usize].take().expect("a completion queue");
     machine.violations += usize::from(queue.unacknowledged != 0);
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let mut machine = machine();
     let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
     let queue = channel.waiting.pop_front().expect("an event per wake-up");
-    // SAFETY: the caller gives live outputs; the queue is live.
+    // SAFETY: the caller passes valid output pointers, and the queue is live.
     unsafe {
         machine.cq((*queue).handle).unacknowledged += 1;
         *cq = queue;
@@ -91,7 +91,13 @@ pub(super) unsafe extern "C" fn get_cq_event(
 
 pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
     // SAFETY: the queue is live.
-    machine().cq(unsafe { (*cq).handle }).unacknowledged -= count;
+    let handle = unsafe { (*cq).handle };
+    let mut machine = machine();
+    let queue = machine.cq(handle);
+    match queue.unacknowledged.checked_sub(count) {
+        Some(rest) => queue.unacknowledged = rest,
+        None => machine.violations += 1,
+    }
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
@@ -116,7 +122,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut 
         {
             qp.used -= entry.frees;
         }
-        // SAFETY: the caller gives room for `most` entries.
+        // SAFETY: the caller passes room for `most` entries.
         unsafe { out.add(i).write(entry.wc) };
     }
     count as c_int
@@ -128,7 +134,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
     }
     // SAFETY: the caller's attributes are live.
     let init = unsafe { &mut *init };
-    // SAFETY: the domain is live.
+    // SAFETY: the protection domain is live.
     let context = unsafe { (*pd).context };
     let mut machine = machine();
     for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
@@ -230,7 +236,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if let Some(errno) = refused("ibv_destroy_qp") {
         return errno;
     }
-    // SAFETY: made by `create_qp`, freed once.
+    // SAFETY: `create_qp` allocated it, and it is freed once.
     let qp = unsafe { Box::from_raw(qp) };
     let mut machine = machine();
     machine.qps[(qp.qp_num - FIRST_QP) as usize].take().expect("a queue pair");
@@ -259,12 +265,12 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's list is live.
         let request = unsafe { &*wr };
         let result = match ready {
-            // SAFETY: the caller's contract is that of posting.
+            // SAFETY: the caller keeps the contract of ibv_post_send(3).
             true => unsafe { machine.request(number, request) },
             false => Err(libc::EINVAL),
         };
         if let Err(errno) = result {
-            // SAFETY: the caller gives a live output.
+            // SAFETY: the caller passes a valid output pointer.
             unsafe { *bad = wr };
             return errno;
         }
@@ -275,27 +281,35 @@ pub(super) unsafe extern "C" fn post_send(
 
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
+    first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the queue pair and the request are live.
-    let (number, request) = unsafe { ((*qp).qp_num, &*wr) };
-    let sge = match request.num_sge {
-        0 => ibv_sge::default(),
-        // SAFETY: the list has an entry.
-        _ => unsafe { *request.sg_list },
-    };
+    // SAFETY: the queue pair is live.
+    let number = unsafe { (*qp).qp_num };
     let mut machine = machine();
     let record = machine.qp(number);
-    if record.receives.len() == record.cap.max_recv_wr as usize {
-        // SAFETY: the caller gives a live output.
-        unsafe { *bad = wr };
-        return libc::ENOMEM;
+    let mut result = 0;
+    let mut wr = first;
+    while !wr.is_null() {
+        if record.receives.len() == record.cap.max_recv_wr as usize {
+            // SAFETY: the caller passes a valid output pointer.
+            unsafe { *bad = wr };
+            result = libc::ENOMEM;
+            break;
+        }
+        // SAFETY: the caller's list is live.
+        let request = unsafe { &*wr };
+        let sge = match request.num_sge {
+            0 => ibv_sge::default(),
+            // SAFETY: the request has an entry.
+            _ => unsafe { *request.sg_list },
+        };
+        let receive = Receive { id: request.wr_id, address: sge.addr, length: sge.length, key: sge.lkey };
+        record.receives.push_back(receive);
+        wr = request.next;
     }
-    let receive = Receive { id: request.wr_id, address: sge.addr, length: sge.length, key: sge.lkey };
-    record.receives.push_back(receive);
     if record.state == ibv_qp_state::IBV_QPS_ERR {
         machine.break_down(number);
     }
-    0
+    result
 }

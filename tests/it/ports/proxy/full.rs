@@ -1,4 +1,4 @@
-//! A FIFO that is full, with thousands of threads that want to push.
+//! A full FIFO, with thousands of threads that want to push.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn thousands_of_threads_wait_for_room(context: &Context) {
         let job = Job::new(context, ProxyConfig::default().with_fifo_size(size), handler);
         assert_eq!(job.taken(), 0);
         job.push(THREADS / 128, 128, EACH);
-        // Nothing is handled, so all slots are taken, and whoever has not done all its pushes waits for room.
+        // The handler is held, so all slots are taken, and every thread with pushes left waits for room.
         let (size, threads) = (size as u64, u64::from(THREADS));
         let deadline = soon();
         while job.taken() < size + threads - size / u64::from(EACH) {

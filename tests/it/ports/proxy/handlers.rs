@@ -1,4 +1,4 @@
-//! What handlers get and say, and what becomes of one that fails.
+//! Handlers: the triggers they receive, the results they return, and failures.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -14,9 +14,9 @@ use crate::ports::kernels::Report;
 
 on_machines! { "ports::proxy::handlers", crate::ports::alone:
     custom_handlers_get_whole_triggers_in_order;
-    a_handler_that_has_had_enough_ends_it;
-    initialisation_is_on_the_thread_and_may_fail;
-    a_handler_that_fails_or_panics_is_known_to_all;
+    a_handler_can_end_its_proxy;
+    init_runs_on_the_proxy_thread_and_may_fail;
+    every_caller_learns_of_a_handler_that_fails_or_panics;
 }
 
 fn custom_handlers_get_whole_triggers_in_order(context: &Context) {
@@ -34,7 +34,7 @@ fn custom_handlers_get_whole_triggers_in_order(context: &Context) {
     }
     let (sender, receiver) = mpsc::channel();
     let job = Job::new(context, ProxyConfig::default().with_fifo_size(2), Positions(Vec::new(), sender));
-    // All 4 x 63 bits are the handler's; so is a trigger of none of them.
+    // The handler gets all 4 x 63 bits, also of a trigger with no bit set.
     let all = (1 << 63) - 1;
     let pushed = [[all; 4], [0; 4], [1, 2, 3, 4], [0, all, 0, all], [0; 4]];
     for words in pushed {
@@ -57,11 +57,11 @@ fn custom_handlers_get_whole_triggers_in_order(context: &Context) {
     assert!((1..=4096).contains(&counters.bursts), "{counters:?}");
 }
 
-fn a_handler_that_has_had_enough_ends_it(context: &Context) {
+fn a_handler_can_end_its_proxy(context: &Context) {
     let mut seen = 0;
     let job = Job::new(context, ProxyConfig::default().with_fifo_size(4), move |_: &ProxyTrigger| {
         seen += 1;
-        assert!(seen <= 10, "no trigger behind the last one");
+        assert!(seen <= 10, "no trigger is handled after the last one");
         Ok(if seen == 10 { ProxyHandlerResult::Stop } else { ProxyHandlerResult::Continue })
     });
     job.push(2, 64, 1000);
@@ -69,16 +69,16 @@ fn a_handler_that_has_had_enough_ends_it(context: &Context) {
     assert!([LEFT_CLOSED, LEFT_TOLD].contains(&left), "{left}");
     assert_eq!(job.proxy.counters().triggers, 10);
     let error = job.proxy.check().unwrap_err();
-    assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains("stopped"), "{error}");
+    assert!(error.kind() == ErrorKind::Stopped && error.message().contains("stopped"), "{error}");
     job.proxy.stop(soon()).unwrap();
-    // Later pushes are told so at once.
+    // Later pushes are refused at once.
     let report = Report::new(context);
     job.kernels.raw(&job.stream, &job.proxy.fifo(), [1; 4], &report);
     job.stream.synchronize(soon()).unwrap();
     assert_eq!(report.status(), LEFT_CLOSED);
 }
 
-/// Fails, panics or takes note of where it runs, in `init`.
+/// In `init`, fails, panics, or records the thread it runs on.
 struct Init(Option<fn() -> Result<()>>, mpsc::Sender<(std::thread::ThreadId, Option<String>)>);
 
 impl ProxyHandler for Init {
@@ -94,7 +94,7 @@ impl ProxyHandler for Init {
     }
 }
 
-fn initialisation_is_on_the_thread_and_may_fail(context: &Context) {
+fn init_runs_on_the_proxy_thread_and_may_fail(context: &Context) {
     let (sender, receiver) = mpsc::channel();
     let job = Job::new(context, ProxyConfig::default(), Init(None, sender.clone()));
     let (thread, name) = receiver.recv().unwrap();
@@ -112,7 +112,7 @@ fn initialisation_is_on_the_thread_and_may_fail(context: &Context) {
     assert!(error.message().contains("panicked: a broken table"), "{error}");
 }
 
-fn a_handler_that_fails_or_panics_is_known_to_all(context: &Context) {
+fn every_caller_learns_of_a_handler_that_fails_or_panics(context: &Context) {
     for panics in [false, true] {
         let mut seen = 0;
         let job = Job::new(
@@ -120,7 +120,7 @@ fn a_handler_that_fails_or_panics_is_known_to_all(context: &Context) {
             ProxyConfig::default().with_fifo_size(8).with_rank(3),
             move |_: &ProxyTrigger| {
                 seen += 1;
-                assert!(seen <= 100, "nothing is handled behind a failure");
+                assert!(seen <= 100, "no trigger is handled after a failure");
                 if seen < 100 {
                     return Ok(ProxyHandlerResult::Continue);
                 }
@@ -128,7 +128,7 @@ fn a_handler_that_fails_or_panics_is_known_to_all(context: &Context) {
                 Err(Error::new(ErrorKind::System, "save", "disk full"))
             },
         );
-        // Far more than fits: most of them wait for room when it fails.
+        // Far more pushes than slots: most of them wait for room when the handler fails.
         job.push(2, 128, u32::MAX);
         let left = job.left();
         assert!([LEFT_TOLD, LEFT_CLOSED].contains(&left), "{left}");
@@ -140,7 +140,7 @@ fn a_handler_that_fails_or_panics_is_known_to_all(context: &Context) {
         if let Some(report) = job.proxy.abort_report() {
             assert_eq!((report.rank, report.operation), (3, Operation::FIFO));
         } else {
-            assert_eq!(left, LEFT_CLOSED, "who leaves because it was told says for what it waited");
+            assert_eq!(left, LEFT_CLOSED, "a kernel told to leave records what it waited for");
         }
     }
 }

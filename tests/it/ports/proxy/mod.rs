@@ -1,4 +1,4 @@
-//! Proxies with handlers of their own.
+//! Proxies with user-defined handlers.
 
 mod full;
 mod handlers;
@@ -15,7 +15,7 @@ use aqueduct_ptx::oracle::fifo::Arrivals;
 use super::kernels::{Kernels, Report};
 use crate::group::soon;
 
-/// A proxy on which `handle` runs, and what a kernel needs to push to it.
+/// A proxy that runs `handle`, and the stream, kernel and memory to push to it.
 struct Job {
     proxy: Proxy,
     stream: Stream,
@@ -40,13 +40,13 @@ impl Job {
         self.stream.retain_all(self.proxy.keep_alive()).unwrap();
     }
 
-    /// What a thread left with, when all have ended.
+    /// Waits for the kernel and returns its status.
     fn left(&self) -> u32 {
         self.stream.synchronize(soon()).unwrap();
         self.report.status()
     }
 
-    /// Positions that kernels have taken, which later ones may go on to take.
+    /// Number of positions that kernels have taken so far.
     fn taken(&self) -> u64 {
         let (head, [keep, _]) = (self.proxy.fifo().head, self.proxy.keep_alive());
         // SAFETY: the head is 8 bytes of the FIFO's memory, which `keep` keeps.
@@ -56,7 +56,7 @@ impl Job {
         u64::from(words[0])
     }
 
-    /// Waits until so many triggers have been handled.
+    /// Waits until `count` triggers have been handled.
     fn handled(&self, count: u64) {
         let deadline = soon();
         while self.proxy.counters().triggers < count {
@@ -66,7 +66,7 @@ impl Job {
     }
 }
 
-/// A handler that takes note of everything.
+/// A handler that counts every trigger.
 fn noting(
     arrivals: &Arc<Mutex<Arrivals>>,
 ) -> impl FnMut(&ProxyTrigger) -> Result<ProxyHandlerResult> + Send + use<> {

@@ -1,4 +1,4 @@
-//! A proxy that is stopped, or dropped, while kernels push: what was taken is handled, and what is not is refused.
+//! A proxy that is stopped or dropped while kernels push: accepted triggers are handled, later ones refused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,9 @@ use crate::group::soon;
 
 on_machines! { "ports::proxy::stops", crate::ports::alone:
     stopping_under_load_loses_nothing;
-    every_push_that_was_taken_was_handled;
+    every_accepted_push_is_handled;
     stopping_twice_and_at_the_same_time;
-    a_handler_that_does_not_return_makes_stop_late;
+    stop_times_out_if_the_handler_does_not_return;
     dropped_while_a_kernel_pushes;
 }
 
@@ -29,15 +29,15 @@ fn stopping_under_load_loses_nothing(context: &Context) {
         job.handled(500);
         job.proxy.stop(soon()).unwrap();
         assert_eq!(job.left(), LEFT_CLOSED, "a push after the stop says so");
-        // The head counts what was taken, and only that.
+        // The head counts exactly the accepted triggers.
         assert_eq!(job.taken(), job.proxy.counters().triggers, "taken and handled");
         let text = format!("{:?}", arrivals.lock().unwrap());
         assert!(job.proxy.counters().triggers >= 500, "{text}");
     }
 }
 
-/// By what the kernel says: each thread counts its pushes in a cell and waits for each.
-fn every_push_that_was_taken_was_handled(context: &Context) {
+/// Each thread counts its pushes in a cell and waits until each is handled.
+fn every_accepted_push_is_handled(context: &Context) {
     const THREADS: usize = 128;
     let handled: Arc<[AtomicU64; THREADS]> = Arc::new([const { AtomicU64::new(0) }; THREADS]);
     let counts = handled.clone();
@@ -50,11 +50,11 @@ fn every_push_that_was_taken_was_handled(context: &Context) {
     job.stream.retain(cells.clone()).unwrap();
     job.handled(1000);
     job.proxy.stop(soon()).unwrap();
-    assert_eq!(job.left(), LEFT_CLOSED, "who waited for a trigger had it handled");
+    assert_eq!(job.left(), LEFT_CLOSED, "every trigger that a thread waited for was handled");
     for thread in 0..THREADS {
         let mut cell = [0; 4];
         cells.memory().read(4 * thread, &mut cell).unwrap();
-        // The last attempt was refused.
+        // The last push was refused.
         let taken = u64::from(u32::from_ne_bytes(cell)) - 1;
         assert_eq!(handled[thread].load(Ordering::Relaxed), taken, "thread {thread}");
     }
@@ -75,7 +75,11 @@ fn stopping_twice_and_at_the_same_time(context: &Context) {
         for _ in 0..3 {
             scope.spawn(|| {
                 job.proxy.stop(soon()).unwrap();
-                assert_eq!(handled.load(Ordering::Relaxed), COUNT, "whoever stops it waits for its end");
+                assert_eq!(
+                    handled.load(Ordering::Relaxed),
+                    COUNT,
+                    "every caller of stop waits until the proxy has ended"
+                );
             });
         }
     });
@@ -83,7 +87,7 @@ fn stopping_twice_and_at_the_same_time(context: &Context) {
     assert!(job.proxy.check().unwrap_err().message().contains("stopped"));
 }
 
-fn a_handler_that_does_not_return_makes_stop_late(context: &Context) {
+fn stop_times_out_if_the_handler_does_not_return(context: &Context) {
     let release = Arc::new(AtomicBool::new(false));
     let released = release.clone();
     let job = Job::new(context, ProxyConfig::default(), move |_: &ProxyTrigger| {
@@ -101,7 +105,7 @@ fn a_handler_that_does_not_return_makes_stop_late(context: &Context) {
         assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     }
     release.store(true, Ordering::Relaxed);
-    // Late by its own deadline, or in time after all: over, in either case.
+    // The second stop may reach its own deadline or succeed; the proxy has ended in both cases.
     let _ = job.proxy.stop(soon());
     job.proxy.check().unwrap_err();
     assert_eq!(job.proxy.counters().triggers, 1);
@@ -124,7 +128,7 @@ fn dropped_while_a_kernel_pushes(context: &Context) {
     drop(proxy);
     stream.synchronize(soon()).unwrap();
     assert_eq!(report.status(), LEFT_CLOSED);
-    // The handler goes with its thread.
+    // The handler is dropped with its thread.
     let deadline = soon();
     while Arc::strong_count(&handled) > 1 {
         deadline.check("drop", "the thread").unwrap();

@@ -1,4 +1,4 @@
-//! The proxy's thread: where it runs, and what it costs while there is nothing to do.
+//! The proxy's thread: the cores it runs on, and its CPU use while idle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,10 +14,10 @@ use crate::group::soon;
 
 on_machines! { "ports::proxy::thread", crate::ports::alone:
     a_sleeping_proxy_costs_little_and_serves;
-    cores_and_sizes_that_cannot_be;
+    invalid_cores_and_sizes;
 }
 
-/// What the thread has used of its core so far, and how often it looked.
+/// CPU time of the thread, and the number of times it polled.
 #[derive(Default)]
 struct Use {
     nanoseconds: AtomicU64,
@@ -46,12 +46,12 @@ impl ProxyHandler for Watched {
 
 fn a_sleeping_proxy_costs_little_and_serves(context: &Context) {
     const PAUSE: Duration = Duration::from_millis(5);
-    // What of a core it uses and how often it looks, per second; sleeping threads wake up late on a busy machine.
+    // CPU use and polls per second. Sleeping threads wake up late on a busy machine.
     let looks = |idle: Idle| {
         let used = Arc::new(Use::default());
         let job = Job::new(context, ProxyConfig::default().with_idle(idle), Watched(used.clone()));
         let seen = || [&used.nanoseconds, &used.looks].map(|count| count.load(Ordering::Relaxed) as f64);
-        // Past its patience, which is a thousand looks.
+        // Wait until it has started to sleep, which it does after a thousand polls.
         let deadline = soon();
         while used.looks.load(Ordering::Relaxed) < 1100 {
             deadline.check("idle", "its patience").unwrap();
@@ -72,10 +72,10 @@ fn a_sleeping_proxy_costs_little_and_serves(context: &Context) {
     };
     let (_, awake) = looks(Idle::Yield);
     let (share, asleep) = looks(Idle::Sleep(PAUSE));
-    println!("{awake:.0} looks a second awake, {asleep:.0} asleep with {share:.4} of a core");
+    println!("{awake:.0} polls per second awake, {asleep:.0} asleep with {share:.4} of a core");
     assert!(share < 0.1, "{share} of a core");
     let most = 1.1 / PAUSE.as_secs_f64();
-    assert!(asleep <= most && awake > 10.0 * asleep, "{asleep} looks asleep, {awake} awake");
+    assert!(asleep <= most && awake > 10.0 * asleep, "{asleep} polls per second asleep, {awake} awake");
 }
 
 /// The cores that the calling thread may use.
@@ -88,7 +88,7 @@ fn cores() -> Vec<usize> {
     }
 }
 
-fn cores_and_sizes_that_cannot_be(context: &Context) {
+fn invalid_cores_and_sizes(context: &Context) {
     struct Cores(mpsc::Sender<Vec<usize>>);
     impl ProxyHandler for Cores {
         fn init(&mut self) -> Result<()> {
@@ -104,7 +104,7 @@ fn cores_and_sizes_that_cannot_be(context: &Context) {
     let before = cores();
     let last = *before.last().unwrap();
     drop(start(ProxyConfig::default().with_cpu(last)).unwrap());
-    assert_eq!(receiver.recv().unwrap(), [last], "bound before it is initialised");
+    assert_eq!(receiver.recv().unwrap(), [last], "bound to its core before init runs");
     drop(start(ProxyConfig::default()).unwrap());
     let beside = receiver.recv().unwrap();
     assert!(
@@ -117,10 +117,10 @@ fn cores_and_sizes_that_cannot_be(context: &Context) {
         let text = error.to_string();
         assert!(
             text.contains(&core.to_string()) && text.contains(&last.to_string()),
-            "names what may be: {text}"
+            "names the valid values: {text}"
         );
     }
-    assert_eq!(cores(), before, "the caller's are its own");
+    assert_eq!(cores(), before, "the caller's affinity is unchanged");
     for size in [0, 3, 500, (1 << 31) + 1] {
         let error = start(ProxyConfig::default().with_fifo_size(size)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage);

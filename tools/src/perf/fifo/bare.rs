@@ -1,4 +1,4 @@
-//! What a FIFO stands beside: the same pushes by hand, and the simplest loop of a host that takes them out.
+//! The bare loop that a FIFO is compared with: a minimal kernel pushes, and a minimal host loop takes the triggers out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,41 +9,41 @@ use aqueduct::channel::load_kernels;
 use aqueduct::gpu::{Function, GpuBuffer, PinnedBuffer, arg};
 use aqueduct_ptx::abi::lap_bit;
 
-use super::super::beside::Beside;
-use super::{Clock, Pushes, left, zeroed};
+use super::super::host_thread::HostThread;
+use super::launch::{Clock, Pushes, given_up, zeroed};
 use crate::job::Rank;
 
-/// Bytes that keep words with different writers on different lines.
+/// Distance in bytes that keeps words with different writers on different cache lines.
 const LINE: usize = 128;
 const SLOT: usize = 32;
 
 pub(super) struct Bare {
     function: Function,
-    /// Status, at `LINE` the head, at twice that the cached tail.
+    /// The status at offset 0, the head at `LINE`, the cached tail at `2 * LINE`.
     device: Arc<GpuBuffer>,
-    /// The tail, and from `LINE` on the slots.
+    /// The tail at offset 0, and the slots from `LINE` on.
     host: Arc<PinnedBuffer>,
     size: usize,
-    /// Triggers so far.
+    /// Triggers pushed so far.
     position: u64,
-    thread: Beside,
+    thread: HostThread,
 }
 
 impl Bare {
-    /// `size`: slots, a power of two.
+    /// `size` is the number of slots, a power of two.
     pub(super) fn new(rank: &Rank, size: usize) -> Result<Self> {
         let Some(function) = load_kernels(&rank.context, "perf_fifo_bare", &[])?.pop() else {
             bail!("kernel file perf_fifo_bare has no entry");
         };
-        let thread = Beside::start(&rank.context, rank.deadline())?;
+        let thread = HostThread::start(&rank.context, rank.deadline())?;
         let context = rank.context.clone();
-        // By the thread that reads it, so that it lies beside the GPU, too.
+        // Allocated by the thread that reads it, so that it lies on the NUMA node of the GPU.
         let host = thread.begin(move || PinnedBuffer::new(&context, LINE + size * SLOT))?;
         let host = Arc::new(host.get(rank.deadline())??);
         Ok(Self { function, device: zeroed(rank, 3 * LINE)?, host, size, position: 0, thread })
     }
 
-    /// Microseconds of one launch; returns when all of its triggers have been taken out.
+    /// Time of one launch in microseconds. Returns after all of its triggers have been taken out.
     pub(super) fn time(&mut self, rank: &Rank, clock: &Clock, pushes: Pushes) -> Result<f64> {
         let (host, position, deadline) = (self.host.clone(), self.position, rank.deadline());
         let (capacity, total) = (self.size as u64, pushes.total());
@@ -64,16 +64,16 @@ impl Bare {
             stream.retain(self.device.clone())?;
             stream.retain(self.host.clone())
         })?;
-        left(rank, &self.device, "bare pushes")?;
+        given_up(rank, &self.device, "bare pushes")?;
         let taken = consumer.get(rank.deadline())?;
         if taken != total {
-            bail!("the host's side of the bare loop saw {taken} of {total} triggers in time");
+            bail!("the bare loop on the host received only {taken} of {total} triggers before its deadline");
         }
         Ok(time)
     }
 }
 
-/// Takes out `count` triggers from position `from` on; how many came in time.
+/// Takes out `count` triggers from position `from` on. Returns how many arrived before the deadline.
 fn consume(
     memory: &PinnedBuffer,
     capacity: u64,
@@ -90,7 +90,7 @@ fn consume(
         let slot = ((position & (capacity - 1)) as usize) * (SLOT / size_of::<AtomicU64>());
         let lap = lap_bit(position, capacity);
         let mut looks = 0u64;
-        // One word of each of the two stores.
+        // A trigger is stored in two halves; look at one word of each.
         while [slot, slot + 2].iter().any(|&at| (slots[at].load(Ordering::Relaxed) >> 63 == 1) != lap) {
             looks += 1;
             if give_way {

@@ -1,4 +1,4 @@
-//! What looks at every trigger of `aqueduct_fifo_push`.
+//! The proxy handler that checks every trigger of `aqueduct_fifo_push`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use aqueduct_ptx::abi::ProxyTrigger;
 
 use aqueduct::proxy::{ProxyHandler, ProxyHandlerResult};
 
-/// Every thread's triggers must come once, in its own order, with the words that the kernel writes.
+/// Checks that each thread's triggers arrive once, in the thread's order, with the words that the kernel writes.
 pub(super) struct Checker {
-    /// The number that each thread's next trigger bears.
+    /// The expected number of each thread's next trigger.
     next: Vec<u64>,
-    /// Triggers of a thread in one launch, after which its numbers begin again.
+    /// Triggers per thread and launch. The numbers start again with each launch.
     count: u64,
     wrong: Arc<AtomicU64>,
 }

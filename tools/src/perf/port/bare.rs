@@ -1,4 +1,4 @@
-//! What port channels stand beside over CudaIpc: a word, a host thread and the driver's own calls; and the copy engine.
+//! The bare loops that port channels are compared with over CudaIpc.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,30 +11,30 @@ use aqueduct::gpu::{Event, Function, PinnedBuffer, Stream, arg};
 use super::end::End;
 use super::windows::Shape;
 use crate::job::Rank;
-use crate::perf::beside::Beside;
+use crate::perf::host_thread::HostThread;
 
-/// A hop by hand: a kernel writes a word, this rank's host thread sees it and enqueues a copy and the write of a flag, the
-/// peer's kernel polls the flag.
+/// A put and a signal without the library: a kernel writes a word, this rank's host thread sees it and enqueues a copy
+/// and the write of a flag, and the peer's kernel polls the flag.
 pub(super) struct Relay {
     function: Function,
-    /// Whether a position is taken and a fence made before the word.
+    /// Whether the kernel takes a position and fences before it writes the word.
     fenced: bool,
     word: Arc<PinnedBuffer>,
-    /// What the copies are enqueued on.
+    /// The stream that the host thread enqueues copies on.
     stream: Stream,
-    /// The next value that no launch has used.
+    /// The next unused value of the word.
     first: u64,
-    thread: Beside,
+    thread: HostThread,
 }
 
-/// One rank's part in a launch.
+/// Parameters of the host thread for one launch.
 struct Route {
     stream: Stream,
     word: Arc<PinnedBuffer>,
     from: u64,
     to: u64,
     bytes: usize,
-    /// The peer's flag.
+    /// Address of the peer's flag.
     flag: u64,
     first: u64,
     count: u64,
@@ -46,15 +46,15 @@ impl Relay {
         let Some(function) = load_kernels(&rank.context, "perf_port_bare", &[])?.pop() else {
             bail!("kernel file perf_port_bare has no entry");
         };
-        let thread = Beside::start(&rank.context, rank.deadline())?;
+        let thread = HostThread::start(&rank.context, rank.deadline())?;
         let context = rank.context.clone();
-        // By the thread that reads it, so that it lies beside the GPU, too.
+        // Allocated by the thread that reads it, so that it lies on the NUMA node of the GPU.
         let word = thread.begin(move || PinnedBuffer::new(&context, 64))?.get(rank.deadline())??;
         let stream = Stream::new(&rank.context)?;
         Ok(Self { function, fenced, word: Arc::new(word), stream, first: 1, thread })
     }
 
-    /// Microseconds one way.
+    /// Half a round trip in microseconds.
     pub(super) fn run(&mut self, rank: &Rank, end: &End, bytes: usize, iterations: u32) -> Result<f64> {
         let theirs = end.theirs.slice()?.ptr();
         let route = Route {
@@ -86,15 +86,15 @@ impl Relay {
             arg(&result),
         ];
         // SAFETY: the parameters of the catalog row; the word lives as long as this, which the thread's job outlives, too.
-        let told = unsafe { end.run(rank, &self.function, &args) };
+        let results = unsafe { end.run(rank, &self.function, &args) };
         host.get(rank.deadline())??;
         self.stream.synchronize(rank.deadline())?;
-        Ok(told?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
+        Ok(results?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
     }
 }
 
 impl Route {
-    /// Relays every value of the word as it comes.
+    /// Waits for each value of the word and enqueues the copy and the flag for it.
     fn serve(&self, deadline: Deadline) -> Result<()> {
         let context = self.stream.context();
         let _entered = context.enter()?;
@@ -112,7 +112,7 @@ impl Route {
                     std::hint::spin_loop();
                 }
                 if looks.is_multiple_of(1 << 16) && deadline.expired() {
-                    bail!("the kernel of the bare loop did not write {value} in time");
+                    bail!("the kernel of the bare loop did not write {value} before the deadline");
                 }
             }
             if self.bytes > 0 {
@@ -132,7 +132,7 @@ impl Route {
     }
 }
 
-/// The driver's copies in a loop, timed by events.
+/// The copy engine: a loop of the driver's copies, timed by events.
 pub(super) struct CopyEngine {
     stream: Stream,
     start: Event,
@@ -145,7 +145,7 @@ impl CopyEngine {
         Ok(Self { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? })
     }
 
-    /// Microseconds of one copy on the rank that puts, zero on the other.
+    /// Time of one copy in microseconds on the rank that puts, 0 on the other.
     pub(super) fn run(&self, rank: &Rank, end: &End, shape: Shape) -> Result<f64> {
         rank.barrier()?;
         if !end.begins() {

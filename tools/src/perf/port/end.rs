@@ -1,4 +1,4 @@
-//! One end of a port channel to this rank's partner.
+//! This rank's end of a port channel to its partner.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use aqueduct::proxy::{Idle, ProxyService, ProxyServiceConfig};
 use crate::job::Rank;
 use crate::perf::channel::{different, paint};
 
-/// Bytes behind the data that nobody may touch.
+/// Bytes behind the data that no put may write.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xA5;
-/// Words with different writers lie on different lines.
+/// Distance in bytes that keeps words with different writers on different cache lines.
 const LINE: usize = 256;
 
 pub(super) struct End {
@@ -26,28 +26,28 @@ pub(super) struct End {
     pub(super) stream: Stream,
     service: ProxyService,
     pub(super) channel: PortChannel,
-    /// What puts read.
+    /// Source of this rank's puts.
     pub(super) local: Arc<GpuBuffer>,
-    /// What the peer's puts write; behind it the flag of the bare loop.
+    /// Target of the peer's puts, followed by the flag of the bare loop.
     pub(super) inbox: Arc<GpuBuffer>,
     pub(super) theirs: RegisteredMemory,
-    /// Where the flag is.
+    /// Offset of the flag in `inbox`.
     pub(super) flag: usize,
-    /// What a kernel reports.
+    /// Memory that kernels write their results to.
     result: Arc<GpuBuffer>,
     /// Puts, signals and flushes that kernels have pushed so far.
     pushed: Cell<[u64; 3]>,
 }
 
-/// What a kernel has reported.
+/// The results of one kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct Results {
     pub(super) nanoseconds: u64,
     pub(super) wrong: u64,
 }
 
 impl End {
-    /// Collective. `most`: bytes of the largest put.
+    /// Connects to the partner. Collective. `most` is the size of the largest put in bytes.
     pub(super) fn prepare(rank: &Rank, transport: Transport, idle: Idle, most: usize) -> Result<Self> {
         let (comm, me) = (&rank.comm, rank.bootstrap.rank());
         let peer = me ^ 1;
@@ -80,22 +80,22 @@ impl End {
         })
     }
 
-    /// Ends the service, when both ranks are done.
+    /// Waits until both ranks are done, then stops the service.
     pub(super) fn finish(self, rank: &Rank) -> Result<()> {
         Ok(self.service.stop(rank.deadline())?)
     }
 
-    /// Whether this is the rank of its pair that begins.
+    /// Whether this rank sends first.
     pub(super) fn begins(&self) -> bool {
         self.me.is_multiple_of(2)
     }
 
-    /// Address of what a kernel reports.
+    /// Device address for a kernel's results.
     pub(super) fn result(&self) -> u64 {
         self.result.ptr()
     }
 
-    /// Runs `function`, one of those that report to [`result`](Self::result), to its end.
+    /// Runs `function`, which must write its results to [`result`](Self::result), and waits until it has ended.
     ///
     /// # Safety
     /// As for [`Function::launch`]; both buffers, the result and the channel are retained.
@@ -104,7 +104,7 @@ impl End {
         rank: &Rank,
         function: &Function,
         args: &[KernelArg<'_>],
-    ) -> Result<Told> {
+    ) -> Result<Results> {
         self.result.fill(0, rank.deadline())?;
         // SAFETY: the caller vouches for the parameters.
         unsafe { function.launch(&self.stream, &LaunchConfig::linear(1, 32), args) }?;
@@ -120,17 +120,17 @@ impl End {
         if code != 0 {
             bail!("kernel {} has left with code {code}", function.name());
         }
-        Ok(Told { nanoseconds, wrong })
+        Ok(Results { nanoseconds, wrong })
     }
 
-    /// A kernel has pushed this.
+    /// Adds to the counts of what kernels have pushed.
     pub(super) fn count(&self, puts: u64, signals: u64, flushes: u64) {
         let [p, s, f] = self.pushed.get();
         self.pushed.set([p + puts, s + signals, f + flushes]);
     }
 
-    /// How many more or fewer puts, signals and flushes the service has done than were pushed. It counts a moment after
-    /// it acts, when a kernel may have seen the effect.
+    /// Number of puts, signals and flushes that the service counted too many or too few. The service counts shortly
+    /// after it acts, so a kernel may see the effect first; this waits for the count.
     pub(super) fn miscounted(&self) -> Result<u64> {
         let deadline = Deadline::after(Duration::from_secs(1));
         loop {
@@ -144,14 +144,14 @@ impl End {
         }
     }
 
-    /// Fills what puts read with bytes of this rank's, and what they write with others.
+    /// Fills the source with this rank's pattern and the inbox with another one.
     pub(super) fn paint(&self, rank: &Rank, bytes: usize) -> Result<()> {
         self.local.upload(0, &paint(bytes, self.me, PAINTED), rank.deadline())?;
         self.inbox.slice(..bytes + GUARD)?.fill(GUARD_BYTE, rank.deadline())?;
         Ok(())
     }
 
-    /// How many bytes are not the peer's paint, but for `but` at either end, and how many beside them were touched.
+    /// Number of wrong bytes: of the peer's pattern, except for `but` bytes at either end, and of the bytes behind it.
     pub(super) fn wrong(&self, rank: &Rank, bytes: usize, but: usize) -> Result<u64> {
         let mut seen = vec![0; bytes + GUARD];
         self.inbox.slice(..bytes + GUARD)?.download(0, &mut seen, rank.deadline())?;
@@ -162,5 +162,5 @@ impl End {
     }
 }
 
-/// The iteration that paint stands for.
+/// The iteration number that the pattern is made for.
 const PAINTED: u32 = 1;

@@ -1,4 +1,4 @@
-//! Windows of puts from one kernel, which overlap.
+//! Windows of overlapping puts from one kernel.
 
 use anyhow::Result;
 use aqueduct::channel::load_kernels;
@@ -7,22 +7,22 @@ use aqueduct::gpu::{Function, arg};
 use super::end::End;
 use crate::job::Rank;
 
-/// How many puts of what size, and where.
+/// Number, size and placement of puts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) bytes: usize,
-    /// Puts of a window.
+    /// Puts per window.
     pub(super) window: u32,
     pub(super) windows: u32,
-    /// Puts that lie behind one another before they begin again.
+    /// Number of different places. Puts use them in turn.
     pub(super) places: usize,
 }
 
-/// Bytes that the puts of a measurement lie in, unless one alone is larger.
+/// Bytes that the puts of a measurement are spread over, unless a single put is larger.
 const SPREAD: usize = 64 << 20;
 
 impl Shape {
-    /// `windows`: what the user wants. Otherwise so many that a measurement moves about `moved` bytes, within reason.
+    /// `windows` is the user's number. Without one, a measurement moves about `moved` bytes.
     pub(super) fn choose(bytes: usize, window: u32, windows: Option<u32>, moved: usize) -> Self {
         let each = bytes.max(1).saturating_mul(window as usize);
         let default = (moved / each).clamp(4, if window == 1 { 1000 } else { 100 }) as u32;
@@ -30,7 +30,7 @@ impl Shape {
         Self { bytes, window, windows: windows.unwrap_or(default), places }
     }
 
-    /// Bytes that its puts lie in.
+    /// Bytes that the puts are spread over.
     pub(super) fn span(self) -> usize {
         self.bytes.saturating_mul(self.places)
     }
@@ -53,7 +53,7 @@ impl Windows {
         }
     }
 
-    /// Microseconds of one put on the rank that puts, zero on the other, which takes the signals.
+    /// Time of one put in microseconds on the rank that puts. The other rank waits for the signals and returns 0.
     pub(super) fn run(&self, rank: &Rank, end: &End, shape: Shape) -> Result<f64> {
         let (handle, result) = (end.channel.device_handle(), end.result());
         let Shape { bytes, window, windows, .. } = shape;
@@ -66,19 +66,19 @@ impl Windows {
         let (bytes, span) = (bytes as u64, shape.span() as u64);
         let args = [arg(&handle), arg(&bytes), arg(&span), arg(&window), arg(&windows), arg(&result)];
         // SAFETY: the parameters of the catalog row; both buffers hold the span.
-        let told = unsafe { end.run(rank, &self.put, &args) }?;
+        let results = unsafe { end.run(rank, &self.put, &args) }?;
         end.count(shape.puts(), u64::from(windows), u64::from(windows));
-        Ok(told.nanoseconds as f64 / 1e3 / shape.puts() as f64)
+        Ok(results.nanoseconds as f64 / 1e3 / shape.puts() as f64)
     }
 
-    /// Two windows of fresh data, compared where they arrive: what is wrong here.
+    /// Puts two windows of fresh data and returns the number of wrong bytes at this rank.
     pub(super) fn check(&self, rank: &Rank, end: &End, shape: Shape) -> Result<u64> {
         let shape = Shape { windows: 2, ..shape };
         end.paint(rank, shape.span())?;
         rank.barrier()?;
         self.run(rank, end, shape)?;
         rank.barrier()?;
-        // Only what was put to has the paint of the other.
+        // Only the places that were put to hold the other rank's pattern.
         let wrong = if end.begins() { 0 } else { end.wrong(rank, shape.span(), 0)? };
         Ok(wrong + end.miscounted()?)
     }

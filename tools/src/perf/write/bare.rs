@@ -1,21 +1,21 @@
-//! What CudaIpc stands beside: the driver's own copies in a loop, on as many streams, timed by the same events.
+//! The bare loop that CudaIpc is compared with: the driver's copies on as many streams, timed by the same events.
 
 use anyhow::{Result, bail};
 use aqueduct::comm::Connection;
 use aqueduct::gpu::{Event, Stream};
 
-use super::roads::Roads;
+use super::connections::Connections;
 use crate::job::Rank;
 
 pub(super) struct Bare {
-    /// One per peer and connection; made when first needed.
+    /// One stream per peer and connection.
     streams: Vec<Stream>,
     connections: usize,
-    /// Where both ends of a measurement are recorded.
+    /// The stream on which the start and the end of a measurement are recorded.
     clock: Stream,
     start: Event,
     end: Event,
-    /// What joins a stream with the clock.
+    /// Makes the clock's stream wait for another stream.
     join: Event,
 }
 
@@ -34,19 +34,19 @@ impl Bare {
         })
     }
 
-    /// Microseconds on the device that a window of writes takes.
+    /// Device time of a window of writes over connections, in microseconds.
     pub(super) fn time_connections(
         &self,
         rank: &Rank,
-        roads: &Roads,
+        connections: &Connections,
         bytes: usize,
         window: u32,
     ) -> Result<f64> {
         let used: Vec<&Connection> =
-            roads.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
+            connections.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
         self.start.record(&self.clock)?;
         used.iter().try_for_each(|connection| connection.wait_event(&self.start))?;
-        roads.post(bytes, window)?;
+        connections.post(bytes, window)?;
         for connection in used {
             connection.record_event(&self.join)?;
             self.clock.wait_event(&self.join)?;
@@ -54,11 +54,17 @@ impl Bare {
         self.elapsed(rank)
     }
 
-    /// The same for the driver's copies between the same addresses.
-    pub(super) fn time_copies(&self, rank: &Rank, roads: &Roads, bytes: usize, window: u32) -> Result<f64> {
+    /// Device time of as many copies by the driver between the same addresses, in microseconds.
+    pub(super) fn time_copies(
+        &self,
+        rank: &Rank,
+        connections: &Connections,
+        bytes: usize,
+        window: u32,
+    ) -> Result<f64> {
         let (driver, context) = (rank.context.driver(), &rank.context);
-        let source = roads.source.slice()?.ptr();
-        let targets: Vec<u64> = roads
+        let source = connections.source.slice()?.ptr();
+        let targets: Vec<u64> = connections
             .ways(0)
             .map(|(peer, _)| Ok(peer.target.slice()?.ptr() + peer.at as u64))
             .collect::<aqueduct::Result<_>>()?;
@@ -72,7 +78,7 @@ impl Bare {
             for number in 0..window as usize {
                 for (index, &target) in targets.iter().enumerate() {
                     let stream = &streams[index * self.connections + number % self.connections];
-                    // SAFETY: both ranges lie in memories that `roads` keeps until after the wait below.
+                    // SAFETY: both ranges lie in memories that `connections` keeps until after the wait below.
                     let code = unsafe { copy(target, source, bytes, stream.raw()) };
                     if code.0 != 0 {
                         bail!("cuMemcpyAsync failed with {code:?}");

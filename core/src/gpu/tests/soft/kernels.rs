@@ -6,8 +6,8 @@ use super::{SOON, context};
 use crate::ErrorKind;
 use crate::gpu::{Context, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
 
-/// `scale(u64 p, u32 n, u32 k)`: multiplies each of n words at p by k. `wild()`: stores to address 64. `two_blocks()` has
-/// 40000 bytes of shared memory.
+/// `scale(u64 p, u32 n, u32 k)`: multiplies each of n words at p by k. `wild()`: stores to address 64. `two_blocks()`
+/// has 40000 bytes of shared memory.
 const PTX: &str = "
 .version 7.0
 .target sm_70

@@ -2,18 +2,19 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cuda_driver_sys::CUresult;
+use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUresult, DriverTable};
 
-use super::{SOON, context, driver};
+use super::{Address, SOON, context, driver};
 use crate::ErrorKind;
 use crate::gpu::ipc::{LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{self, HandleTypes, Mapping, PhysicalAllocation};
 use crate::gpu::{
-    BufferOptions, Context, Device, GpuBuffer, HandlePolicy, Hooks, HostRegistration, MemoryKind,
-    PinnedBuffer, PointerInfo, Stream,
+    BufferOptions, Context, Device, DeviceSlice, Driver, GpuBuffer, HandlePolicy, Hooks, HostRegistration,
+    MemoryKind, PinnedBuffer, PointerInfo, Stream,
 };
-use crate::sync::{Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 const PLAIN: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
 const FD: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Fd };
@@ -265,4 +266,110 @@ fn whichever_step_of_an_allocation_fails_nothing_is_left() {
             assert_eq!(made, faults.count(free), "{make} and {free} when {step} fails");
         }
     }
+}
+
+/// Says "not ready" to every question about a stream while that is wished.
+#[derive(Default)]
+struct Busy(AtomicBool);
+
+impl Hooks for Busy {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        let busy = function == "cuStreamQuery" && self.0.load(Ordering::Relaxed);
+        busy.then_some(CUresult::CUDA_ERROR_NOT_READY)
+    }
+}
+
+#[test]
+fn a_copy_that_was_given_up_keeps_memory_of_another_device_until_it_is_done() {
+    let busy = Arc::new(Busy::default());
+    let driver = driver().with_hooks(busy.clone());
+    let [here, there] = [0, 1].map(|n| Context::new(&Device::new(&driver, n).unwrap()).unwrap());
+    type Copy = fn(&DeviceSlice) -> crate::Result<()>;
+    let copies: [Copy; 3] = [
+        |slice| slice.fill(3, Duration::from_millis(1)),
+        |slice| slice.upload(0, &[1_u8; 64], Duration::from_millis(1)),
+        |slice| slice.download(0, &mut [0_u8; 64], Duration::from_millis(1)),
+    ];
+    for copy in copies {
+        let buffer = Arc::new(GpuBuffer::with_options(&there, 64, FD).unwrap());
+        buffer.allow(here.device()).unwrap();
+        let (weak, address) = (Arc::downgrade(&buffer), Address::of(&buffer));
+        // SAFETY: `here` was given access to the buffer, which the slice keeps.
+        let slice = unsafe { DeviceSlice::from_raw(&here, buffer.ptr(), 64, buffer) };
+        // A block and a stream to copy with, as after an earlier copy.
+        slice.fill(0, SOON).unwrap();
+        busy.0.store(true, Ordering::Relaxed);
+        assert_eq!(copy(&slice).unwrap_err().kind(), ErrorKind::Timeout);
+        drop(slice);
+        there.reap();
+        assert!(weak.upgrade().is_some() && address.is_mapped(), "a stream of the other device is at it");
+        assert_eq!(here.unreaped(), 1);
+        busy.0.store(false, Ordering::Relaxed);
+        here.reap();
+        there.reap();
+        assert!(weak.upgrade().is_none() && !address.is_mapped());
+        assert_eq!((here.unreaped(), there.unreaped()), (0, 0));
+    }
+}
+
+/// As the software device's, of a machine whose hardware could give fabric handles and whose driver refuses them: there
+/// is no IMEX channel.
+unsafe extern "C" fn with_fabric(
+    value: *mut i32,
+    attribute: CUdevice_attribute,
+    device: CUdevice,
+) -> CUresult {
+    if attribute == CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED {
+        // SAFETY: the caller gives a live output.
+        unsafe { *value = 1 };
+        return CUresult::CUDA_SUCCESS;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { (cuda_soft::driver_table().cuDeviceGetAttribute)(value, attribute, device) }
+}
+
+/// Counts calls that were refused.
+#[derive(Default)]
+struct Refusals(AtomicUsize);
+
+impl Hooks for Refusals {
+    fn after(&self, _: &'static str, result: CUresult) {
+        if result == CUresult::CUDA_ERROR_NOT_SUPPORTED {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_refused_fabric_handle_is_asked_for_once_per_device() {
+    let refusals = Arc::new(Refusals::default());
+    let table = DriverTable { cuDeviceGetAttribute: with_fabric, ..cuda_soft::driver_table() };
+    let driver = Driver::from_table(table, "with fabric").unwrap().with_hooks(refusals.clone());
+    for (device, refused) in [(0, 1), (1, 2)] {
+        let context = Context::new(&Device::new(&driver, device).unwrap()).unwrap();
+        let auto = BufferOptions { zeroed: false, handles: HandlePolicy::Auto };
+        for _ in 0..3 {
+            let buffer = GpuBuffer::with_options(&context, 100, auto).unwrap();
+            assert_eq!(buffer.allocation().unwrap().handle_types().unwrap(), HandleTypes::FD);
+            assert_eq!(refusals.0.load(Ordering::Relaxed), refused);
+        }
+        // Whoever insists is told by the driver.
+        let fabric = BufferOptions { zeroed: false, handles: HandlePolicy::Fabric };
+        assert!(GpuBuffer::with_options(&context, 100, fabric).is_err());
+        refusals.0.store(refused, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_allocation_that_fails_for_its_size_says_nothing_of_fabric_handles() {
+    let refusals = Arc::new(Refusals::default());
+    let table = DriverTable { cuDeviceGetAttribute: with_fabric, ..cuda_soft::driver_table() };
+    let driver = Driver::from_table(table, "with fabric").unwrap().with_hooks(refusals.clone());
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let auto = BufferOptions { zeroed: false, handles: HandlePolicy::Auto };
+    assert!(GpuBuffer::with_options(&context, 1 << 46, auto).is_err());
+    assert!(GpuBuffer::with_options(&context, 100, auto).is_ok());
+    assert_eq!(refusals.0.load(Ordering::Relaxed), 2, "the second one is the first that shows it");
+    assert!(GpuBuffer::with_options(&context, 100, auto).is_ok());
+    assert_eq!(refusals.0.load(Ordering::Relaxed), 2);
 }

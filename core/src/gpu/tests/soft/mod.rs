@@ -1,8 +1,9 @@
 //! The whole module on the software device.
 //!
-//! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose a
-//! context use a device of their own, since the software machine is one per process.
+//! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose
+//! a context use a device of their own, since the software machine is one per process.
 
+mod captures;
 mod kernels;
 mod memory;
 mod peer;
@@ -11,7 +12,7 @@ mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gpu::{Context, Device, DeviceSlice, Driver, PinnedBuffer, Stream};
+use crate::gpu::{Context, Device, DeviceSlice, Driver, GpuBuffer, PinnedBuffer, PointerInfo, Stream};
 use crate::sync::Ordering;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -42,6 +43,33 @@ impl Gate {
     fn open(&self) {
         assert_eq!(self.slice.len(), 8);
         self.word.memory().word64(0).unwrap().store(1, Ordering::Release);
+    }
+}
+
+/// A test that fails leaves no stream waiting: the machine is everybody's.
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// Where a buffer was. By the allocation's number: another test may be given the address once it is free.
+struct Address {
+    context: Context,
+    ptr: u64,
+    id: u64,
+}
+
+impl Address {
+    fn of(buffer: &GpuBuffer) -> Self {
+        let (context, ptr) = (buffer.context().clone(), buffer.ptr());
+        let id = PointerInfo::of(&context, ptr).unwrap().id;
+        assert_ne!(id, 0);
+        Self { context, ptr, id }
+    }
+
+    fn is_mapped(&self) -> bool {
+        PointerInfo::of(&self.context, self.ptr).unwrap().id == self.id
     }
 }
 

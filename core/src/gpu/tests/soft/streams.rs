@@ -3,29 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gate, SOON, context, driver, eventually};
+use super::{Address, Gate, SOON, context, driver, eventually};
 use crate::ErrorKind;
-use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, KeepAlive, PointerInfo, Stream};
-
-/// Where a buffer was. By the allocation's number: another test may be given the address once it is free.
-struct Address {
-    context: Context,
-    ptr: u64,
-    id: u64,
-}
-
-impl Address {
-    fn of(buffer: &GpuBuffer) -> Self {
-        let (context, ptr) = (buffer.context().clone(), buffer.ptr());
-        let id = PointerInfo::of(&context, ptr).unwrap().id;
-        assert_ne!(id, 0);
-        Self { context, ptr, id }
-    }
-
-    fn is_mapped(&self) -> bool {
-        PointerInfo::of(&self.context, self.ptr).unwrap().id == self.id
-    }
-}
+use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, KeepAlive, Stream};
 
 #[test]
 fn a_context_is_shared_and_entering_restores_the_callers() {

@@ -57,6 +57,82 @@ fn captured_work_runs_when_the_graph_is_launched_as_often_as_that() {
     }
 }
 
+unsafe extern "C" fn count(data: *mut std::ffi::c_void) {
+    // SAFETY: `Objects` passes a counter that outlives all objects.
+    let counter = unsafe { &*data.cast::<std::sync::atomic::AtomicU32>() };
+    let t = driver_table();
+    let mut devices = 0;
+    // SAFETY: the pointer is to a local.
+    let code = unsafe { (t.cuDeviceGetCount)(&raw mut devices) };
+    assert_eq!(code, CUresult::CUDA_ERROR_NOT_PERMITTED, "as in a host function");
+    counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Gives the graph under capture on `s` one object that counts its own end.
+fn hold(t: &DriverTable, s: CUstream, counter: &'static std::sync::atomic::AtomicU32) {
+    let (mut graph, mut object, mut id) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    let mut status = cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (none, data) = (std::ptr::null_mut(), (&raw const *counter).cast_mut().cast());
+    // SAFETY: handles are live, pointers are to locals or null, and the counter is static.
+    unsafe {
+        let info = t.cuStreamGetCaptureInfo_v2;
+        assert_eq!(info(s, &raw mut status, &raw mut id, &raw mut graph, none, std::ptr::null_mut()), OK);
+        assert_eq!(status, cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        assert!(id > 0);
+        assert_eq!((t.cuGraphDestroy)(graph), CUresult::CUDA_ERROR_INVALID_VALUE, "it is being captured");
+        assert_eq!(
+            (t.cuUserObjectCreate)(&raw mut object, data, Some(count), 1, 0),
+            CUresult::CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!((t.cuUserObjectCreate)(&raw mut object, data, Some(count), 1, 1), OK);
+        assert_eq!((t.cuGraphRetainUserObject)(graph, object, 1, 1), OK);
+        assert_eq!((t.cuUserObjectRelease)(object, 1), CUresult::CUDA_ERROR_INVALID_VALUE, "it was moved");
+    }
+}
+
+#[test]
+fn objects_live_as_long_as_the_graph_what_was_made_of_it_and_its_launches() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    let t = on(0);
+    let (s, other) = (stream(&t), stream(&t));
+    let gate = alloc(&t, 8);
+    write(&t, gate, &[0_u64]);
+    let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let ended = || ENDED.load(Ordering::SeqCst);
+    // SAFETY: handles and addresses are live.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        hold(&t, s, &ENDED);
+        assert_eq!((t.cuMemsetD8Async)(gate, 0, 1, s), OK);
+        assert_eq!((t.cuStreamEndCapture)(s, &raw mut graph), OK);
+        assert_eq!((t.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0), OK);
+        assert_eq!((t.cuGraphDestroy)(graph), OK);
+        assert_eq!(ended(), 0);
+        assert_eq!((t.cuStreamWaitValue64_v2.expect("there"))(s, gate, 1, 0), OK);
+        assert_eq!((t.cuGraphLaunch)(exec, s), OK);
+        assert_eq!((t.cuGraphExecDestroy)(exec), OK);
+        assert_eq!(ended(), 0, "the launch has not ended");
+        assert_eq!((t.cuStreamWriteValue64_v2.expect("there"))(other, gate, 1, 0), OK);
+        assert_eq!((t.cuStreamSynchronize)(s), OK);
+        while ended() == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(ended(), 1);
+        // A capture that fails ends what it held, and an object that no graph took ends with its last reference.
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        hold(&t, s, &ENDED);
+        assert_eq!((t.cuStreamSynchronize)(s), UNSUPPORTED);
+        assert_eq!(end(&t, s), INVALIDATED);
+        assert_eq!(ended(), 2);
+        let (mut object, data) = (std::ptr::null_mut(), (&raw const ENDED).cast_mut().cast());
+        assert_eq!((t.cuUserObjectCreate)(&raw mut object, data, Some(count), 2, 1), OK);
+        assert_eq!((t.cuUserObjectRelease)(object, 3), CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert_eq!((t.cuUserObjectRelease)(object, 2), OK);
+        assert_eq!(ended(), 3);
+    }
+}
+
 #[test]
 fn forbidden_calls_end_the_capture_with_the_codes_of_the_driver() {
     let t = on(0);

@@ -9,8 +9,8 @@ use super::map1;
 use crate::code::op::{BoolOp, Cmp, FloatTest};
 use crate::code::{PredSrc, Reg, Src, Ty};
 
-/// A bit per lane where `a cmp b`; for a pair of halves, where it holds of the low one (lowering
-/// splits pairs that need both).
+/// The mask of the lanes where `a cmp b` is true. For a pair of halves only the low halves are compared; lowering
+/// splits pairs that need both.
 #[inline(never)]
 pub(super) fn compare(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) -> u32 {
     match ty {
@@ -72,7 +72,7 @@ fn floats<T: Float>(cmp: Cmp, a: &Lanes<T>, b: &Lanes<T>, ftz: bool) -> u32 {
     }
 }
 
-/// The two results of a comparison combined with a predicate.
+/// Combines a comparison, and its complement, with a predicate.
 #[inline(never)]
 pub(super) fn combine(regs: &Regs, holds: u32, with: Option<(BoolOp, PredSrc)>) -> (u32, u32) {
     match with {
@@ -93,7 +93,7 @@ pub(super) fn boolean(op: BoolOp, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Writes "true" of type `dty` in the lanes of `yes`, zero elsewhere.
+/// Writes the true value of type `dty` in the lanes of `yes`, and zero in the others.
 #[inline(never)]
 pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, yes: u32) {
     let truth: u32 = match dty {

@@ -13,7 +13,7 @@ use crate::code::{Reg, Round, Src, Ty};
 pub(super) fn convert(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, sty: Ty, fp: Fp, a: Src) {
     let plain = fp.round == Round::Nearest && !fp.sat && !fp.ftz && !fp.integral && !fp.relu;
     let raw = regs.get64(a);
-    // The conversions that kernels are full of.
+    // Fast paths for the most frequent conversions.
     let quick: Option<Lanes<u32>> = match (dty, sty) {
         _ if !plain => None,
         (Ty::F32, Ty::F16) => Some(map1(&raw, |v| f16::from_bits(v as u16).to_f32().to_bits())),
@@ -39,7 +39,7 @@ pub(super) fn convert(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, sty: Ty, fp: 
     regs.put64(d, &r, mask);
 }
 
-/// Two `f32` to a pair of halves.
+/// Converts two `f32` to a pair of halves.
 #[inline(never)]
 pub(super) fn pair(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, fp: Fp, a: Src, b: Src) {
     let (a, b) = (regs.get32(a), regs.get32(b));
@@ -48,7 +48,7 @@ pub(super) fn pair(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, fp: Fp, a: Src, 
     regs.put32(d, &map2(&a, &b, |a, b| one(a) << 16 | one(b)), mask);
 }
 
-/// The low bits that `ty` has, extended by its sign to 64.
+/// Takes the low bits that `ty` has, and extends them to 64 bits by the sign of `ty`.
 #[inline(always)]
 pub(in super::super) fn extend(bits: u64, ty: Ty) -> u64 {
     match ty {
@@ -88,7 +88,7 @@ fn from_integer(value: i128, dty: Ty, fp: Fp) -> u64 {
         let residue = i128::from(magnitude) - nearest as i128;
         return round::directed(nearest * sign, residue as f64 * sign, fp.round).to_bits();
     }
-    // At most 53 bits, the last one sticky.
+    // Keep at most 53 bits; the last one is sticky.
     let shift = (64 - magnitude.leading_zeros()).saturating_sub(53);
     let lost = magnitude & ((1 << shift) - 1) != 0;
     let kept = magnitude >> shift | u64::from(lost);
@@ -96,7 +96,7 @@ fn from_integer(value: i128, dty: Ty, fp: Fp) -> u64 {
     encode(exact, dty, fp)
 }
 
-/// Rounds an exact (or rounded to odd) value to `dty`.
+/// Rounds a value that is exact or rounded to odd to `dty`.
 fn encode(exact: f64, dty: Ty, fp: Fp) -> u64 {
     let value = if fp.sat { exact.saturate() } else { exact };
     let value = if fp.relu && value <= 0.0 { 0.0 } else { value };
@@ -124,15 +124,14 @@ fn decode(bits: u64, sty: Ty, ftz: bool) -> f64 {
     }
 }
 
-/// Out-of-range values clamp. NaN is zero, or the lone top bit where either side has 64 bits
-/// (PTX ISA, "cvt").
+/// Clamps values out of range. NaN becomes zero, or only the top bit if either type has 64 bits (PTX ISA, "cvt").
 fn to_integer(bits: u64, sty: Ty, dty: Ty, fp: Fp) -> u64 {
     let value = decode(bits, sty, fp.ftz);
     if value.is_nan() {
         let long = sty == Ty::F64 || dty.bits() == 64;
         return if long { extend(1 << (dty.bits() - 1), dty) } else { 0 };
     }
-    // The cast saturates at the range of i128, which holds every target's.
+    // The cast saturates at the range of i128, which contains the range of every target type.
     clamp(round::integral(value, fp.round) as i128, dty)
 }
 
@@ -144,7 +143,7 @@ fn between(bits: u64, sty: Ty, dty: Ty, fp: Fp) -> u64 {
     encode(value, dty, fp)
 }
 
-/// What [`extend`] gives for all lanes.
+/// Applies [`extend`] to all lanes.
 #[inline(always)]
 pub(in super::super) fn extend_lanes(values: &mut Lanes<u64>, ty: Ty) {
     for i in 0..LANES {

@@ -12,7 +12,7 @@ use crate::code::{Reg, Round, Src};
 pub(super) trait Float: Copy + Default + PartialOrd {
     fn get(regs: &Regs, src: Src) -> Lanes<Self>;
     fn put(regs: &mut Regs, d: Reg, values: &Lanes<Self>, mask: u32);
-    /// The NaN that arithmetic produces; `f64` keeps the payload it was given.
+    /// Replaces NaN by the canonical NaN of arithmetic. `f64` keeps its payload.
     fn canonical(self) -> Self;
     fn flush(self) -> Self;
     fn add(self, other: Self) -> Self;
@@ -146,7 +146,7 @@ impl Float for f32 {
     fn add_to(self, other: Self, mode: Round) -> Self {
         let (sum, error) = round::two_sum(f64::from(self), f64::from(other));
         if sum == 0.0 && mode == Round::Down && !(self.is_sign_positive() && other.is_sign_positive()) {
-            // An exact zero of operands with different signs is negative when rounding down.
+            // An exact zero sum of operands with different signs is negative when rounding down.
             return -0.0;
         }
         round::round_to(round::odd(sum, error), F32, mode) as f32
@@ -159,7 +159,7 @@ impl Float for f32 {
     fn div_to(self, other: Self, mode: Round) -> Self {
         let (a, b) = (f64::from(self), f64::from(other));
         let q = a / b;
-        // a - q b has the sign of (exact - q) times that of b.
+        // a - q * b has the sign of (exact quotient - q) times the sign of b.
         let residue = (-q).mul_add(b, a) * b.signum();
         round::round_to(round::odd(q, residue), F32, mode) as f32
     }
@@ -249,19 +249,19 @@ fn write<T: Float>(regs: &mut Regs, d: Reg, values: Lanes<T>, fp: Fp, mask: u32)
 #[inline(never)]
 pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: Reg, a: Src) {
     let a = read::<T>(regs, a, fp);
-    let exact = fp.approx || fp.round == Round::Nearest;
+    let nearest = fp.approx || fp.round == Round::Nearest;
     let r = match op {
         Unary::Neg => map1(&a, T::neg),
         Unary::Abs => map1(&a, T::abs),
-        Unary::Rcp if exact => map1(&a, |a| T::ONE.div(a)),
+        Unary::Rcp if nearest => map1(&a, |a| T::ONE.div(a)),
         Unary::Rcp => map1(&a, |a| T::ONE.div_to(a, fp.round)),
-        Unary::Sqrt if exact => map1(&a, T::sqrt),
+        Unary::Sqrt if nearest => map1(&a, T::sqrt),
         Unary::Sqrt => map1(&a, |a| a.sqrt_to(fp.round)),
         Unary::Rsqrt => map1(&a, |a| T::ONE.div(a.sqrt())),
         _ => map1(&a, |a| a.approx(op)),
     };
     if matches!(op, Unary::Neg | Unary::Abs) && !fp.ftz && !fp.sat {
-        // Only the sign bit changes, of NaNs too.
+        // Only the sign bit changes, even of a NaN.
         return T::put(regs, d, &r, mask);
     }
     write(regs, d, r, fp, mask);
@@ -283,7 +283,7 @@ pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d
         Binary::Min | Binary::Max => extremes(&a, &b, op == Binary::Min, fp),
         // `d` has the sign of `a` and the magnitude of `b`.
         Binary::Copysign => return T::put(regs, d, &map2(&a, &b, |a, b| b.copysign(a)), mask),
-        // Integers only.
+        // The other operations exist only on integers.
         _ => return,
     };
     write(regs, d, r, fp, mask);

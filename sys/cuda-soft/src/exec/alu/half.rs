@@ -1,25 +1,24 @@
 //! `f16`, `bf16` and their pairs (PTX ISA 9.7.4).
 //!
-//! Sums and quotients of two halves computed in `f32` and rounded again are correctly rounded
-//! (24 >= 2 * 11 + 2); products are exact in `f64`; a fused multiply-add goes through a sum rounded
-//! to odd.
+//! A sum or quotient of two halves, computed in `f32` and rounded again, is correctly rounded because 24 >= 2 * 11 + 2.
+//! Products are exact in `f64`. A fused multiply-add goes through a sum rounded to odd.
 
 use super::super::regs::{LANES, Lanes, Regs};
 use super::round;
 use crate::code::op::{Binary, Fp, Unary};
 use crate::code::{Reg, Src, Ty};
 
-/// `f16` or `bf16`. The conversions are branch-free where they can be, for whole warps at once.
+/// `f16` or `bf16`. Conversions avoid branches where possible, so that loops over a warp can be vectorised.
 trait Half {
     const NAN: u16 = 0x7fff;
-    /// The least normal number.
+    /// The smallest positive normal number.
     const TINY: f32;
     fn widen(bits: u16) -> f32;
-    /// To nearest even; any NaN for NaN.
+    /// Rounds to nearest even. NaN becomes any NaN.
     fn narrow(value: f32) -> u16;
 }
 
-/// A type that stands for a format; the `half` crate's types are values.
+// These types name formats; the types of the `half` crate hold values.
 struct F16;
 struct Bf16;
 
@@ -29,7 +28,7 @@ impl Half for F16 {
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         let magnitude = u32::from(bits & 0x7fff);
-        // Exponents differ by 112; the product also makes subnormals normal.
+        // The exponent biases differ by 112. The product also normalises subnormals.
         let scaled = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
         let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
         f32::from_bits(scaled.to_bits() | special | u32::from(bits & 0x8000) << 16)
@@ -46,7 +45,7 @@ impl Half for F16 {
         let result = if magnitude > 0x7f80_0000 {
             0x7fff
         } else if magnitude >= 0x477f_f000 {
-            // 65520 and above.
+            // 65520 and above round to infinity.
             0x7c00
         } else if magnitude < 0x3880_0000 {
             small
@@ -74,7 +73,7 @@ impl Half for Bf16 {
     }
 }
 
-/// Narrows a value that is exact or rounded to odd; by way of `f32`, again rounded to odd.
+/// Narrows a value that is exact or rounded to odd. The intermediate `f32` is rounded to odd too.
 #[inline(always)]
 fn narrow_odd<H: Half>(value: f64) -> u16 {
     let near = value as f32;
@@ -112,8 +111,8 @@ fn finish<H: Half>(bits: u16, fp: Fp) -> u16 {
             0
         };
     }
-    if fp.relu && value <= 0.0 || fp.ftz && value == 0.0 && bits & 0x7fff == 0 {
-        return if fp.relu { 0 } else { bits };
+    if fp.relu && value <= 0.0 {
+        return 0;
     }
     flush::<H>(bits, fp)
 }
@@ -123,7 +122,7 @@ fn flush<H: Half>(bits: u16, fp: Fp) -> u16 {
     if fp.ftz && H::widen(bits).abs() < H::TINY { bits & 0x8000 } else { bits }
 }
 
-/// Applies `f` to one half, or to both of a pair.
+/// Applies `f` to a half, or to both halves of a pair.
 fn each<const N: usize>(
     regs: &mut Regs,
     mask: u32,
@@ -173,7 +172,7 @@ fn unary_one<H: Half>(op: Unary, fp: Fp, bits: u16) -> u16 {
         Unary::Rcp => 1.0 / a,
         Unary::Sqrt => a.sqrt(),
         Unary::Rsqrt => 1.0 / a.sqrt(),
-        // Integers only.
+        // The other operations exist only on integers.
         _ => a,
     };
     finish::<H>(H::narrow(value), fp)
@@ -195,7 +194,7 @@ pub(super) fn binary(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, fp: Fp, d: 
     }
 }
 
-/// The common operations without modifiers, each a loop of its own that can be vectorised.
+/// The common operations without modifiers. Each has its own loop, which the compiler can vectorise.
 fn plain<H: Half>(regs: &mut Regs, mask: u32, op: Binary, ty: Ty, d: Reg, ab: [Src; 2]) {
     let on =
         |f: fn(f32, f32) -> f32, [a, b]: [u16; 2]| canonical::<H>(H::narrow(f(H::widen(a), H::widen(b))));
@@ -219,7 +218,7 @@ fn binary_one<H: Half>(op: Binary, fp: Fp, a: u16, b: u16) -> u16 {
         Binary::Mul => narrow_odd::<H>(f64::from(x) * f64::from(y)),
         Binary::Div => H::narrow(x / y),
         Binary::Min | Binary::Max => return extreme::<H>(op == Binary::Min, fp, a, b),
-        // Integers only.
+        // The other operations exist only on integers.
         _ => a,
     };
     finish::<H>(if H::widen(bits).is_nan() { H::NAN } else { bits }, fp)
@@ -259,7 +258,7 @@ fn fma_one<H: Half>(fp: Fp, a: u16, b: u16, c: u16) -> u16 {
     finish::<H>(if sum.is_nan() { H::NAN } else { narrow_odd::<H>(round::odd(sum, error)) }, fp)
 }
 
-/// `min`, `max` or `add` of one half, for atomics.
+/// `min`, `max` or `add` on one half, for atomics.
 pub(in super::super) fn arith_one(op: Binary, ty: Ty, old: u16, value: u16) -> u16 {
     if brain(ty) {
         binary_one::<Bf16>(op, Fp::default(), old, value)
@@ -278,7 +277,7 @@ mod tests {
             let (ours, theirs) = (F16::widen(bits), half::f16::from_bits(bits).to_f32());
             assert!(ours == theirs || ours.is_nan() && theirs.is_nan(), "{bits:#x}");
         }
-        // Every exponent and every pattern of the bits that decide rounding, both signs.
+        // Both signs, every exponent, and every pattern of the bits that decide the rounding.
         for high in 0..1u32 << 20 {
             for low in [0, 1, 0x7ff, 0x800, 0xfff] {
                 let value = f32::from_bits(high << 12 | low);

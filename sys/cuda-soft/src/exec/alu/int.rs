@@ -7,7 +7,7 @@ use super::{each1, each2, each3, map1, map2};
 use crate::code::op::{Binary, Ternary, Unary};
 use crate::code::{Reg, Src, Ty};
 
-/// An integer of one PTX type. Methods wrap unless their names say otherwise.
+/// An integer of one PTX type. Methods wrap around unless their names say otherwise.
 pub(super) trait Word: Copy + Default + Ord {
     const BITS: u32;
     const SIGNED: bool;
@@ -31,16 +31,16 @@ pub(super) trait Word: Copy + Default + Ord {
     fn not(self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;
-    /// Zero beyond the width.
+    /// An amount beyond the width gives zero.
     fn shl(self, amount: u32) -> Self;
-    /// Copies of the sign (of zero, if unsigned) beyond the width.
+    /// An amount beyond the width gives copies of the sign bit, or zero if unsigned.
     fn shr(self, amount: u32) -> Self;
     fn popc(self) -> u32;
     fn clz(self) -> u32;
     fn brev(self) -> Self;
-    /// The magnitude bits that `bfind` looks at: complemented if negative.
+    /// The bits that `bfind` searches: the value, complemented if negative.
     fn find(self) -> Self;
-    /// Exact in 128 bits.
+    /// The exact value in 128 bits.
     fn wide(self) -> i128;
     fn narrow(value: i128) -> Self;
     fn abs_diff(self, other: Self) -> Self;
@@ -93,7 +93,7 @@ macro_rules! word {
             }
             #[inline(always)]
             fn div(self, other: Self) -> Self {
-                // What NVIDIA's division sequences give for a zero divisor.
+                // NVIDIA's division sequences give all ones for a zero divisor.
                 if other == 0 { !0 } else { self.wrapping_div(other) }
             }
             #[inline(always)]
@@ -192,7 +192,7 @@ pub(super) fn unary<T: Word>(regs: &mut Regs, mask: u32, op: Unary, d: Reg, a: S
             let zero = |a: T| if a == T::default() { T::narrow(1) } else { T::default() };
             return T::put(regs, d, &each1(&a, zero), mask);
         }
-        // The remaining functions are of floats; lowering rejects them on integers.
+        // The other functions exist only on floats; lowering rejects them on integers.
         _ => return,
     };
     regs.put32(d, &count, mask);
@@ -227,7 +227,7 @@ pub(super) fn binary<T: Word>(regs: &mut Regs, mask: u32, op: Binary, sat: bool,
         Binary::Mul | Binary::MulLo => map2(&a, &b, T::mul),
         Binary::MulHi => each2(&a, &b, T::mul_hi),
         Binary::MulWide if T::BITS == 32 => {
-            // Kept apart because it is the common way to compute addresses.
+            // A fast path, because kernels compute most addresses this way.
             let r = map2(&a, &b, |a, b| (a.wide() as i64).wrapping_mul(b.wide() as i64) as u64);
             return regs.put64(d, &r, mask);
         }
@@ -243,7 +243,7 @@ pub(super) fn binary<T: Word>(regs: &mut Regs, mask: u32, op: Binary, sat: bool,
         Binary::And => map2(&a, &b, T::and),
         Binary::Or => map2(&a, &b, T::or),
         Binary::Xor => map2(&a, &b, T::xor),
-        // Floats only, or handled above.
+        // The other operations exist only on floats or were handled above.
         _ => return,
     };
     T::put(regs, d, &r, mask);
@@ -281,13 +281,13 @@ pub(super) fn ternary<T: Word>(
             each3(&a, &b, &c, |a, b, c| T::narrow((low24::<T>(a) * low24::<T>(b)) >> 16).add(c))
         }
         Ternary::Sad => each3(&a, &b, &c, |a, b, c| c.add(a.abs_diff(b))),
-        // Not of this shape; `ternary` in the parent sends them elsewhere.
+        // `alu::ternary` sends the other operations elsewhere.
         _ => return,
     };
     T::put(regs, d, &r, mask);
 }
 
-/// Bit-field extract: beyond the word the sign (or zero) continues.
+/// Bit-field extract. Bits beyond the word are copies of the sign bit, or zero if unsigned.
 #[inline(always)]
 fn bfe<T: Word>(a: T, pos: u32, len: u32) -> T {
     let (pos, len) = (pos & 0xff, len & 0xff);
@@ -324,8 +324,7 @@ fn extend(value: u32, width: u32, signed: bool) -> u32 {
     }
 }
 
-/// `add.cc`, `addc`, `sub.cc`, `subc`: the flag is the carry of an addition, and for a
-/// subtraction its borrow.
+/// `add.cc`, `addc`, `sub.cc`, `subc`. The flag is the carry of an addition or the borrow of a subtraction.
 #[inline(never)]
 pub(super) fn add_carry(
     regs: &mut Regs,

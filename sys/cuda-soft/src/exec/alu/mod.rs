@@ -1,5 +1,5 @@
-//! Arithmetic on whole warps. Every function computes all 32 lanes in a loop that the compiler
-//! can vectorise and stores those of the mask.
+//! Arithmetic on whole warps. Each function computes all 32 lanes in a loop that the compiler can vectorise, then
+//! stores the lanes of the mask.
 
 mod compare;
 mod convert;
@@ -16,11 +16,10 @@ use super::regs::{LANES, Lanes, Regs};
 use crate::code::op::{Binary, Fp, Op, Ternary, Unary};
 use crate::code::{Reg, Src, Ty};
 
-/// Executes `op` if it is arithmetic: one that touches nothing but this warp's registers, and
-/// each lane only its own. False if it is not.
+/// Executes `op` if it is arithmetic, which means that each lane reads and writes only its own registers. Returns false
+/// for any other instruction.
 ///
-/// The functions of one type are compiled apart from each other: inlined into one they take the
-/// compiler minutes.
+/// The functions that it calls are not inlined: inlined into one function, they take the compiler minutes.
 pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
     match op {
         Op::Mov { d: d @ Reg::W32(_), a } => {
@@ -151,19 +150,19 @@ fn map1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: impl Fn(A) -> R) -> Lanes<R
     r
 }
 
-/// [`map1`] for functions too dear or too rare to be worth a loop of their own.
+/// [`map1`] for functions that are too expensive or too rare to deserve a loop of their own.
 #[inline(never)]
 fn each1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: fn(A) -> R) -> Lanes<R> {
     map1(a, f)
 }
 
-/// [`map2`], likewise.
+/// The same for [`map2`].
 #[inline(never)]
 fn each2<A: Copy, B: Copy, R: Copy + Default>(a: &Lanes<A>, b: &Lanes<B>, f: fn(A, B) -> R) -> Lanes<R> {
     map2(a, b, f)
 }
 
-/// [`map3`], likewise.
+/// The same for [`map3`].
 #[inline(never)]
 fn each3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
     a: &Lanes<A>,

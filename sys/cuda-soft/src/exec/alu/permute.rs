@@ -103,7 +103,7 @@ fn bytes(mode: PrmtMode, a: u32, b: u32, selector: u32) -> u32 {
     (0..4).fold(0, |r, k| {
         let choice = pick(k);
         let byte = (source >> (8 * (choice & 7))) as u8;
-        // Bit 3 of an index spreads the byte's sign.
+        // Bit 3 of an index replicates the sign of the byte.
         let byte = if mode == PrmtMode::Index && choice & 8 != 0 {
             if byte & 0x80 != 0 { 0xff } else { 0 }
         } else {
@@ -131,7 +131,7 @@ pub(super) fn dot(regs: &mut Regs, mask: u32, op: Ternary, d: Reg, [a, b, c]: [S
                     part(a, 16 * k, 16, a_signed) * part(b, at, 8, b_signed)
                 })
                 .sum(),
-            // Only dot products come here.
+            // `alu::ternary` calls this function for dot products only.
             _ => 0,
         };
         c.wrapping_add(sum as u32)

@@ -1,17 +1,17 @@
-//! Rounding in every direction, from exact or round-to-odd intermediates.
+//! Rounding in every direction, from intermediates that are exact or rounded to odd.
 //!
-//! A result rounded to odd in `f64` (53 bits, the last one sticky) rounds correctly to any format
-//! of at most 51 bits in any direction: Boldo and Melquiond, "Emulation of FMA and correctly
-//! rounded sums: proved algorithms using rounding to odd", IEEE ToC 2008.
+//! A result rounded to odd in `f64` (53 bits, the last one sticky) rounds correctly, in any direction, to any format of
+//! at most 51 bits: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
+//! to odd", IEEE ToC 2008.
 
 use crate::code::Round;
 
 /// A binary floating-point format no wider than `f32`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
-    /// Significand bits, the hidden one included.
+    /// Significand bits, including the hidden one.
     precision: i32,
-    /// Exponent of the least subnormal.
+    /// Exponent of the smallest subnormal.
     least: i32,
     /// The largest finite value.
     largest: f64,
@@ -60,7 +60,7 @@ pub(super) fn two_sum(a: f64, b: f64) -> (f64, f64) {
     (s, (a - (s - t)) + (b - t))
 }
 
-/// Rounds to odd what is `value` plus something of the sign of `residue`.
+/// Rounds to odd an exact number that is `value` plus a small residue with the sign of `residue`.
 pub(super) fn odd(value: f64, residue: f64) -> f64 {
     if residue == 0.0 || !value.is_finite() || residue.is_nan() || value.to_bits() & 1 != 0 {
         return value;
@@ -68,14 +68,14 @@ pub(super) fn odd(value: f64, residue: f64) -> f64 {
     if value == 0.0 {
         return f64::from_bits(1).copysign(residue);
     }
-    // An even significand that is not exact moves one step towards the exact value.
+    // The significand is even and inexact: move it one step towards the exact number.
     let outwards = (residue > 0.0) == (value > 0.0);
     let bits = value.to_bits();
     f64::from_bits(if outwards { bits + 1 } else { bits - 1 })
 }
 
-/// Rounds in `mode` what is `nearest` (already rounded to nearest) plus something of the sign of
-/// `residue`.
+/// Rounds in direction `mode` an exact number whose nearest `f64` is `nearest`; `residue` has the sign of the exact
+/// number minus `nearest`.
 pub(super) fn directed(nearest: f64, residue: f64, mode: Round) -> f64 {
     if residue == 0.0 || residue.is_nan() || !nearest.is_finite() {
         return overflowed(nearest, mode, residue);
@@ -91,9 +91,8 @@ pub(super) fn directed(nearest: f64, residue: f64, mode: Round) -> f64 {
     }
 }
 
-/// An infinity that came from finite operands is the largest finite value in some directions; the
-/// residue of such an operation is NaN or infinite, that of true infinities is NaN too, so callers
-/// with finite operands ask here.
+/// Handles an infinity that finite operands produced: in some directions the result is the largest finite number. The
+/// residue cannot tell it from a true infinity (both can be NaN), so callers check first that the operands are finite.
 fn overflowed(nearest: f64, mode: Round, residue: f64) -> f64 {
     if !nearest.is_infinite() || residue == 0.0 {
         return nearest;
@@ -106,7 +105,7 @@ fn overflowed(nearest: f64, mode: Round, residue: f64) -> f64 {
     }
 }
 
-/// The exponent of the leading bit of a finite number that is not zero.
+/// The exponent of the leading bit of `x`, which is finite and not zero.
 fn exponent(x: f64) -> i32 {
     let field = (x.to_bits() >> 52 & 0x7ff) as i32;
     if field != 0 {
@@ -133,7 +132,7 @@ fn scale(x: f64, n: i32) -> f64 {
 mod tests {
     use super::*;
 
-    /// Random bits of every exponent.
+    /// Random bit patterns, with every exponent.
     fn numbers() -> impl Iterator<Item = u64> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         std::iter::repeat_with(move || {
@@ -147,7 +146,7 @@ mod tests {
     #[test]
     fn nearest_is_the_conversion_of_rust() {
         for bits in numbers().take(200_000) {
-            // Exponents near those of f32, so that every range of it is hit.
+            // Exponents near the range of f32, so that normals, subnormals and overflows all occur.
             let bits = bits & !(0x7ff << 52) | (1023 - 160 + (bits >> 20) % 300) << 52;
             let x = f64::from_bits(bits);
             assert_eq!(round_to(x, F32, Round::Nearest) as f32, x as f32, "{x:e}");

@@ -163,3 +163,40 @@ fn a_forked_process_answers_through_shared_memory() {
     assert_eq!(status, 0, "the child saw no answer");
     rig.space.remove(base);
 }
+
+/// Waits until word 0 is 7, or word 1 is not 0, which it reads once in a thousand turns only.
+fn wait_or_leave() -> Module {
+    let end = BODY + 12;
+    with_prologue(vec![
+        mov(rd(3), imm(1000)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
+        setp(Cmp::Eq, Ty::U64, 0, rd(2), imm(7)),
+        when(0, false, Op::Bra { target: end }),
+        setp(Cmp::Gt, Ty::U64, 0, rd(3), imm(1)),
+        bin(crate::code::op::Binary::Sub, Ty::U64, rd(3), rd(3), imm(1)),
+        when(0, false, Op::Bra { target: BODY + 1 }),
+        ld(Semantics::Relaxed, Ty::U64, rd(4), rd(0), 8),
+        mov(rd(3), imm(1000)),
+        setp(Cmp::Eq, Ty::U64, 0, rd(4), imm(0)),
+        when(0, false, Op::Bra { target: BODY + 1 }),
+        // What the last load that counted saw.
+        st(Semantics::Relaxed, Ty::U64, rd(0), 16, rd(4)),
+    ])
+}
+
+#[test]
+fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
+    let rig = Rig::new(3);
+    // The first one is told while it waits, the others were told before they began.
+    let first = rig.start(wait_or_leave(), 1, 128);
+    first.recv_timeout(Duration::from_millis(100)).unwrap_err();
+    let told = Instant::now();
+    rig.set(1, 1);
+    first.recv_timeout(LIMIT).unwrap().unwrap();
+    for _ in 0..20 {
+        rig.start(wait_or_leave(), 1, 128).recv_timeout(LIMIT).unwrap().unwrap();
+    }
+    assert_eq!(rig.get(2), 1);
+    // By turns between naps of a millisecond each takes half a second.
+    assert!(told.elapsed() < Duration::from_secs(2), "21 waits were left after {:?}", told.elapsed());
+}

@@ -1,15 +1,15 @@
 //! Integer arithmetic, and the opcodes that integers share with floats (PTX ISA 9.7.1, 9.7.3, 9.7.4).
 
-use super::{Lowered, carry, float};
+use super::shape::{binary, ternary, unary};
+use super::{carry, float};
 use crate::code::op::{Binary, Fp, Ternary, Unary};
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::Instruction;
 
 const INTEGERS: [Ty; 6] = [Ty::U16, Ty::U32, Ty::U64, Ty::S16, Ty::S32, Ty::S64];
-const FLOATS: [Ty; 6] = [Ty::F32, Ty::F64, Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2];
 const NUMBERS: [Ty; 12] = [
     Ty::U16,
     Ty::U32,
@@ -25,24 +25,6 @@ const NUMBERS: [Ty; 12] = [
     Ty::Bf16x2,
 ];
 
-/// `d = a op b`, all of type `ty`.
-fn binary(b: &mut Builder<'_, '_>, i: &Instruction, op: Binary, ty: Ty, fp: Fp) -> Lowered {
-    let [d, x, y] = exactly(b, i)?;
-    let d = b.dst(d, ty, Fit::Exact)?;
-    let (x, y) = (b.value(x, ty)?, b.value(y, ty)?);
-    b.emit(Op::Binary { op, ty, fp, d, a: x, b: y });
-    Ok(())
-}
-
-/// `d = op(a, b, c)`, all of type `ty`.
-pub(super) fn ternary(b: &mut Builder<'_, '_>, i: &Instruction, op: Ternary, ty: Ty, fp: Fp) -> Lowered {
-    let [d, x, y, z] = exactly(b, i)?;
-    let d = b.dst(d, ty, Fit::Exact)?;
-    let (x, y, z) = (b.value(x, ty)?, b.value(y, ty)?, b.value(z, ty)?);
-    b.emit(Op::Ternary { op, ty, fp, d, a: x, b: y, c: z });
-    Ok(())
-}
-
 pub(super) fn add_sub<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     if m.take("cc") {
         return carry::add_sub_out(b, i, m, false);
@@ -57,7 +39,7 @@ pub(super) fn add_sub<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
     binary(b, i, op, ty, fp)
 }
 
-/// Which part of an integer product is wanted.
+/// The part of an integer product that an instruction returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Lo,
@@ -67,7 +49,7 @@ enum Part {
 
 const PARTS: [(&str, Part); 3] = [("lo", Part::Lo), ("hi", Part::Hi), ("wide", Part::Wide)];
 
-/// An integer product was asked for without saying which part of it.
+/// The error for an integer product without `.lo`, `.hi` or `.wide`.
 fn part_missing(m: &Modifiers<'_>, opcode: &str) -> crate::ptx::Diagnostic {
     m.at().error(format!(
         "Unexpected instruction types specified for '{opcode}': '.lo', '.hi' or '.wide' is missing"
@@ -116,7 +98,7 @@ pub(super) fn mad<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
         return carry::mad(b, i, m, false, true);
     }
     let Some(part) = m.one_of(&PARTS) else {
-        // `mad` of floats is `fma` on every architecture this device can be.
+        // `mad` on floats is `fma` on all architectures that this device can have.
         return float::fma(b, i, m);
     };
     let ty = m.ty(&INTEGERS)?;
@@ -187,10 +169,10 @@ pub(super) fn neg_abs<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
         b.needs(&format!("{}.bf16", b.opcode), 80, (7, 0), m.at())?;
     }
     let op = if i.opcode.text == "neg" { Unary::Neg } else { Unary::Abs };
-    float::unary(b, i, op, ty, Fp { ftz, ..Fp::default() })
+    unary(b, i, op, ty, Fp { ftz, ..Fp::default() })
 }
 
-/// `.lo` or `.hi`: whether it is `.hi`.
+/// `.lo` or `.hi`, as whether it is `.hi`.
 const HALVES: [(&str, bool); 2] = [("lo", false), ("hi", true)];
 
 pub(super) fn mul24<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
@@ -221,8 +203,4 @@ pub(super) fn dot<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
     };
     let ty = if a_signed || b_signed { Ty::S32 } else { Ty::U32 };
     ternary(b, i, op, ty, Fp::default())
-}
-
-pub(super) const fn floats() -> &'static [Ty] {
-    &FLOATS
 }

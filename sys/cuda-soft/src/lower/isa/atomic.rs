@@ -1,9 +1,8 @@
 //! Atomics and fences (PTX ISA 9.7.13).
 
-use super::Lowered;
 use crate::code::op::{AtomOp, Mem};
 use crate::code::{Op, Scope, Semantics, Space, Src, Ty};
-use crate::lower::function::Builder;
+use crate::lower::builder::{Builder, Lowered};
 use crate::lower::modifiers::{Modifiers, SCOPES};
 use crate::lower::operand::Fit;
 use crate::ptx::ast::{Instruction, OperandKind};
@@ -21,7 +20,7 @@ const OPERATIONS: [(&str, AtomOp); 10] = [
     ("dec", AtomOp::Dec),
 ];
 
-/// The types of each operation; `red` has no `exch` and `cas`.
+/// The types of each operation.
 fn types(op: AtomOp) -> &'static [Ty] {
     match op {
         AtomOp::Add => {
@@ -92,7 +91,7 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     Ok(())
 }
 
-/// `fence` between threads, and between proxies, which on this device see the same memory.
+/// `fence`. All proxies see the same memory on this device, so a proxy fence is an ordinary one.
 pub(super) fn fence<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     no_operands(b, i)?;

@@ -1,16 +1,16 @@
 //! Logic, shifts and bit fields (PTX ISA 9.7.1 and 9.7.8).
 
-use super::{Lowered, arithmetic, float};
+use super::shape::{ternary, unary};
 use crate::code::op::{Binary, BoolOp, Fp, PrmtMode, Ternary, Unary};
 use crate::code::{Op, PredSrc, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::{Constant, Instruction, OperandKind};
 
 const WORDS: [Ty; 3] = [Ty::B16, Ty::B32, Ty::B64];
 
-/// `and`, `or`, `xor`, `not`, `cnot`, on words and predicates.
+/// `and`, `or`, `xor`, `not` and `cnot`, on integers and predicates.
 pub(super) fn logic<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let opcode = i.opcode.text.as_str();
     let (binary, of_predicates) = match opcode {
@@ -34,7 +34,7 @@ pub(super) fn logic<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
     let ty = m.ty(&WORDS)?;
     let Some(op) = binary else {
         let op = if opcode == "not" { Unary::Not } else { Unary::Cnot };
-        return float::unary(b, i, op, ty, Fp::default());
+        return unary(b, i, op, ty, Fp::default());
     };
     let [d, x, y] = exactly(b, i)?;
     let d = b.dst(d, ty, Fit::Exact)?;
@@ -65,7 +65,7 @@ pub(super) fn funnel<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mo
         (false, true) => Ternary::ShfRightClamp,
         (false, false) => Ternary::ShfRightWrap,
     };
-    arithmetic::ternary(b, i, op, ty, Fp::default())
+    ternary(b, i, op, ty, Fp::default())
 }
 
 pub(super) fn lop3<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
@@ -94,7 +94,7 @@ pub(super) fn prmt<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     ];
     let mode = m.one_of(&MODES).unwrap_or(PrmtMode::Index);
     let ty = m.ty(&[Ty::B32])?;
-    arithmetic::ternary(b, i, Ternary::Prmt(mode), ty, Fp::default())
+    ternary(b, i, Ternary::Prmt(mode), ty, Fp::default())
 }
 
 /// `popc`, `clz`, `brev`, `bfind`.
@@ -108,7 +108,7 @@ pub(super) fn count<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
     };
     let ty = m.ty(types)?;
     if op == Unary::Brev {
-        return float::unary(b, i, op, ty, Fp::default());
+        return unary(b, i, op, ty, Fp::default());
     }
     let [d, a] = exactly(b, i)?;
     let (d, a) = (b.dst(d, Ty::U32, Fit::Exact)?, b.value(a, ty)?);

@@ -1,9 +1,8 @@
-//! `call`: arguments and results travel between the frames of caller and callee (PTX ISA 7.1).
+//! `call`: copies arguments and results between the frames of caller and callee (PTX ISA 7.1).
 
-use super::Lowered;
 use crate::code::op::{Call, CallTarget, FrameCopy};
 use crate::code::{Op, Param, Reg, Src, Ty};
-use crate::lower::function::{Builder, frame_access};
+use crate::lower::builder::{Builder, Lowered, frame_access};
 use crate::lower::link::{Signature, Symbol, unresolved};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
@@ -37,7 +36,7 @@ pub(super) fn call<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
 
 type Parts<'i> = (&'i [Operand], &'i Operand, &'i [Operand]);
 
-/// `(returns), callee, (args)`, where both lists may be absent.
+/// Splits `(returns), callee, (args)`, where both lists may be absent.
 fn split<'i>(b: &Builder<'_, '_>, i: &'i Instruction) -> Result<Parts<'i>, Diagnostic> {
     fn list(operand: &Operand) -> Option<&[Operand]> {
         if let OperandKind::List(all) = &operand.kind { Some(all) } else { None }
@@ -53,7 +52,7 @@ fn split<'i>(b: &Builder<'_, '_>, i: &'i Instruction) -> Result<Parts<'i>, Diagn
     }
 }
 
-/// The declared variables behind a signature: returned values and parameters.
+/// The declared returned values and parameters of a signature.
 type Declared<'a> = (&'a [Variable], &'a [Variable]);
 
 fn resolve<'a>(
@@ -85,7 +84,7 @@ fn resolve<'a>(
     }
 }
 
-/// A variable of the frame that can be passed as it stands.
+/// The frame offset of a `.param` variable, which can be passed without a copy.
 fn in_frame(b: &mut Builder<'_, '_>, operand: &Operand, param: Param) -> Result<Option<u32>, Diagnostic> {
     let OperandKind::Name { name, component: None, offset: 0 } = &operand.kind else {
         return Ok(None);
@@ -101,7 +100,7 @@ fn wrong_type(operand: &Operand) -> Diagnostic {
     operand.at.error("Type of argument does not match formal parameter")
 }
 
-/// The type in which a register or constant is passed.
+/// The type of a register or constant that is passed.
 fn scalar(operand: &Operand, param: Param, declared: Option<&Variable>) -> Result<Ty, Diagnostic> {
     if declared.is_some_and(|v| !v.dimensions.is_empty() || v.vector > 1) {
         return Err(wrong_type(operand));
@@ -118,7 +117,7 @@ fn scalar(operand: &Operand, param: Param, declared: Option<&Variable>) -> Resul
         .ok_or_else(|| wrong_type(operand))
 }
 
-/// Where in the caller's frame the argument lies; registers and constants are put there.
+/// The offset of an argument in the caller's frame. Stores registers and constants there first.
 fn argument(
     b: &mut Builder<'_, '_>,
     operand: &Operand,
@@ -137,7 +136,7 @@ fn argument(
     Ok(offset)
 }
 
-/// Where in the caller's frame the result goes, and the load that brings it into a register.
+/// The offset of a result in the caller's frame. If a register receives it, adds the load to `loads`.
 fn result(
     b: &mut Builder<'_, '_>,
     operand: &Operand,
@@ -156,7 +155,7 @@ fn result(
     Ok(offset)
 }
 
-/// A register passed to a `.param` may be wider than it, as in `st.param`.
+/// A register passed to a `.param` may be wider than the parameter, as in `st.param`.
 fn fit(declared: Option<&Variable>) -> Fit {
     if declared.is_some_and(|v| v.space == Space::Reg) { Fit::Exact } else { Fit::Wide }
 }

@@ -1,8 +1,7 @@
-//! Extended-precision arithmetic on the carry flag (PTX ISA 9.7.2).
+//! Extended-precision arithmetic with the carry flag (PTX ISA 9.7.2).
 
-use super::Lowered;
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::Instruction;

@@ -1,9 +1,8 @@
 //! Comparison and selection (PTX ISA 9.7.6, 9.7.7).
 
-use super::Lowered;
 use crate::code::op::{BoolOp, Cmp};
 use crate::code::{Op, PredSrc, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{BOOLEANS, COMPARISONS, Modifiers};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
@@ -25,7 +24,7 @@ const COMPARED: [Ty; 13] = [
     Ty::Bf16,
 ];
 
-/// Which comparisons a type has.
+/// Whether `cmp` exists on `ty`.
 fn applies(cmp: Cmp, ty: Ty) -> bool {
     match cmp {
         Cmp::Eq | Cmp::Ne => true,
@@ -34,7 +33,7 @@ fn applies(cmp: Cmp, ty: Ty) -> bool {
     }
 }
 
-/// The comparison, its type and `.ftz`. With `result`, the type of the result comes first.
+/// Parses the comparison, its type and `.ftz`. With `result`, the type of the result precedes that of the operands.
 fn comparison(
     b: &Builder<'_, '_>,
     i: &Instruction,
@@ -57,7 +56,7 @@ fn comparison(
     Ok((cmp, ty, dty, ftz))
 }
 
-/// `.and`, `.or` or `.xor` and the predicate that goes with it.
+/// Parses `.and`, `.or` or `.xor` and the predicate that it combines.
 fn combination(
     b: &mut Builder<'_, '_>,
     m: &mut Modifiers<'_>,

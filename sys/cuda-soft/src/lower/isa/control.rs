@@ -1,12 +1,11 @@
 //! Branches, returns and pauses (PTX ISA 9.7.12).
 
-use super::Lowered;
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::ptx::ast::{Instruction, OperandKind};
 
-/// The branch holds the label's number until the function is complete.
+/// `bra`. The branch holds the number of its label until the function is complete.
 pub(super) fn bra<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     m.take("uni");
     let [target] = exactly(b, i)?;
@@ -38,7 +37,7 @@ pub(super) fn leave<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
     let op = match i.opcode.text.as_str() {
         "ret" => {
             m.take("uni");
-            b.give_back()?;
+            b.store_returns()?;
             Op::Ret
         }
         "exit" => Op::Exit,
@@ -57,7 +56,7 @@ pub(super) fn nanosleep<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut
     Ok(())
 }
 
-/// Launches here never overlap their predecessors in a stream, so there is nothing to wait for.
+/// `griddepcontrol` has no effect: launches on this device never overlap their predecessors in a stream.
 pub(super) fn griddepcontrol<'a>(
     b: &mut Builder<'_, 'a>,
     i: &'a Instruction,

@@ -1,9 +1,8 @@
 //! Conversions of values and addresses (PTX ISA 9.7.9.20 to 9.7.9.22).
 
-use super::Lowered;
 use crate::code::op::Fp;
 use crate::code::{Op, Space, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{INTEGER_ROUNDS, Modifiers, ROUNDS, SPACES};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
@@ -45,7 +44,7 @@ pub(super) fn cvt<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
     Ok(())
 }
 
-/// A register, a constant, or (as in `mov`) a special register.
+/// Lowers a source: a register, a constant or, as in `mov`, a special register.
 fn source(b: &mut Builder<'_, '_>, a: &Operand, sty: Ty) -> Result<Src, Diagnostic> {
     if b.register(a)?.is_none()
         && !sty.float()
@@ -59,7 +58,7 @@ fn source(b: &mut Builder<'_, '_>, a: &Operand, sty: Ty) -> Result<Src, Diagnost
     b.src(a, sty, Fit::Wide)
 }
 
-/// Which rounding a conversion needs and may have (PTX ISA, `cvt`, tables of rounding modifiers).
+/// Parses the rounding modifiers that a conversion requires or allows (PTX ISA, `cvt`, tables of rounding modifiers).
 fn rounding(b: &Builder<'_, '_>, m: &mut Modifiers<'_>, dty: Ty, sty: Ty) -> Result<Fp, Diagnostic> {
     let mut fp = Fp::default();
     match (dty.float(), sty.float()) {
@@ -84,7 +83,7 @@ fn rounding(b: &Builder<'_, '_>, m: &mut Modifiers<'_>, dty: Ty, sty: Ty) -> Res
     Ok(fp)
 }
 
-/// Whether every value of one integer type is one of the other, so that nothing can saturate.
+/// Whether `dty` contains every value of the integer type `sty`, so that nothing can saturate.
 fn contains(dty: Ty, sty: Ty) -> bool {
     !dty.float()
         && !sty.float()

@@ -1,23 +1,17 @@
 //! Floating-point arithmetic and approximations (PTX ISA 9.7.3 to 9.7.5).
 
-use super::{Lowered, arithmetic};
+use super::shape::{ternary, unary};
 use crate::code::op::{Binary, FloatTest, Fp, Ternary, Unary};
 use crate::code::{Op, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{Modifiers, ROUNDS};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Position};
 
-/// `d = op a`, both of type `ty`.
-pub(super) fn unary(b: &mut Builder<'_, '_>, i: &Instruction, op: Unary, ty: Ty, fp: Fp) -> Lowered {
-    let [d, a] = exactly(b, i)?;
-    let (d, a) = (b.dst(d, ty, Fit::Exact)?, b.value(a, ty)?);
-    b.emit(Op::Unary { op, ty, fp, d, a });
-    Ok(())
-}
+const FLOATS: [Ty; 6] = [Ty::F32, Ty::F64, Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2];
 
-/// Targets of `add`, `sub` and `mul` on 16-bit floats.
+/// Checks the target for `add`, `sub` and `mul` on 16-bit floats.
 pub(super) fn supported(b: &Builder<'_, '_>, ty: Ty, at: Position) -> Lowered {
     match ty {
         Ty::F16 | Ty::F16x2 => b.needs(&format!("{}.f16", b.opcode), 53, (4, 2), at),
@@ -26,7 +20,7 @@ pub(super) fn supported(b: &Builder<'_, '_>, ty: Ty, at: Position) -> Lowered {
     }
 }
 
-/// A rounding direction, `.approx` or (`div`) `.full`: one of them has to be there.
+/// Parses a rounding direction, `.approx` or (for `div`) `.full`; one of them is required.
 pub(super) fn precise(
     b: &Builder<'_, '_>,
     m: &mut Modifiers<'_>,
@@ -52,7 +46,7 @@ pub(super) fn precise(
 }
 
 pub(super) fn fma<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
-    let ty = m.ty(arithmetic::floats())?;
+    let ty = m.ty(&FLOATS)?;
     let rounded = i.modifiers.iter().any(|word| ROUNDS.iter().any(|(name, _)| *name == word.text));
     if !rounded {
         return Err(m.at().error(format!("Rounding modifier required for instruction '{}'", b.opcode)));
@@ -64,7 +58,7 @@ pub(super) fn fma<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
             if matches!(ty, Ty::Bf16 | Ty::Bf16x2) || fp.relu { (80, (7, 0)) } else { (53, (4, 2)) };
         b.needs("fma with 16-bit floats", sm, ptx, m.at())?;
     }
-    arithmetic::ternary(b, i, Ternary::Fma, ty, fp)
+    ternary(b, i, Ternary::Fma, ty, fp)
 }
 
 /// `rcp`, `sqrt`, `rsqrt`, `sin`, `cos`, `lg2`, `ex2`, `tanh`.
@@ -103,7 +97,7 @@ pub(super) fn copysign<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     let ty = m.ty(&[Ty::F32, Ty::F64])?;
     let [d, x, y] = exactly(b, i)?;
     let d = b.dst(d, ty, Fit::Exact)?;
-    // `a` gives the sign and `b` the magnitude, against C's order.
+    // `a` gives the sign and `b` the magnitude, the reverse of C's `copysign`.
     let (x, y) = (b.value(x, ty)?, b.value(y, ty)?);
     b.emit(Op::Binary { op: Binary::Copysign, ty, fp: Fp::default(), d, a: x, b: y });
     Ok(())

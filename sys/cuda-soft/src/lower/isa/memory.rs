@@ -1,9 +1,8 @@
 //! Loads, stores, prefetches and asynchronous copies (PTX ISA 9.7.9).
 
-use super::Lowered;
 use crate::code::op::Mem;
 use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{Modifiers, SCOPES, SPACES};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
@@ -80,7 +79,7 @@ pub(super) fn st<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
     Ok(())
 }
 
-/// `.weak`, `.relaxed`, `.acquire` or `.release`, `.volatile`, `.mmio`, and the scope (PTX ISA 8.6).
+/// Parses `.weak`, `.relaxed`, `.acquire` or `.release`, `.volatile`, `.mmio`, and the scope (PTX ISA 8.6).
 fn ordering(
     b: &Builder<'_, '_>,
     m: &mut Modifiers<'_>,
@@ -128,14 +127,14 @@ fn ordering(
     }
 }
 
-/// Cache hints of an access: whether an operator (`.ca`), whether a priority or prefetch size (`L1::`, `L2::`).
+/// The kinds of cache hints of an access: an operator (`.ca`), and a priority or prefetch size (`L1::`, `L2::`).
 #[derive(Clone, Copy)]
 struct Hints {
     operator: bool,
     priority: bool,
 }
 
-/// Takes cache operators and eviction hints: this device has no caches to steer.
+/// Takes cache operators and eviction hints, which have no effect on this device.
 fn hints(m: &mut Modifiers<'_>, operators: &[&str]) -> Hints {
     const PRIORITIES: [&str; 5] =
         ["L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"];
@@ -150,7 +149,7 @@ fn hints(m: &mut Modifiers<'_>, operators: &[&str]) -> Hints {
     Hints { operator, priority }
 }
 
-/// Which hints and semantics go together and with which space.
+/// Checks that cache hints, semantics and state space are allowed together.
 fn cached(m: &Modifiers<'_>, sem: Semantics, space: Space, hints: Hints) -> Lowered {
     if hints.operator && sem != Semantics::Weak {
         return Err(m.at().error("Cache operators cannot be combined with memory semantics"));
@@ -164,7 +163,7 @@ fn cached(m: &Modifiers<'_>, sem: Semantics, space: Space, hints: Hints) -> Lowe
     Ok(())
 }
 
-/// State space (generic if none), vector length and element type.
+/// Parses state space (generic by default), vector length and element type.
 fn shape(m: &mut Modifiers<'_>) -> Result<(Space, u8, Ty), Diagnostic> {
     let space = m.one_of(&SPACES).unwrap_or(Space::Generic);
     let count = m.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
@@ -182,7 +181,7 @@ fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Ope
     Err(operand.at.error(format!("Argument vector size mismatch for instruction '{}'", b.opcode)))
 }
 
-/// Ordered accesses go to memory that other threads see.
+/// Checks that an ordered access is to memory that other threads can see.
 fn allowed(b: &Builder<'_, '_>, mem: &Mem, a: &Operand) -> Lowered {
     let shared = matches!(mem.space, Space::Generic | Space::Global | Space::Shared);
     if shared || matches!(mem.sem, Semantics::Weak | Semantics::Volatile) {
@@ -202,7 +201,8 @@ pub(super) fn prefetch<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     Ok(())
 }
 
-/// `cp.async` of 4, 8 or 16 bytes and the forms that wait for it, which find it done.
+/// `cp.async` of 4, 8 or 16 bytes, and the forms that wait for it, which have no effect because the copy is
+/// synchronous.
 pub(super) fn cp_async<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     let simple = m.take("async") && !i.modifiers.iter().any(|word| word.text == "bulk");

@@ -1,6 +1,6 @@
-//! One function per instruction: it takes its modifiers, checks its operands and emits its code.
+//! One function per instruction. It takes the modifiers, checks the operands and emits code.
 //!
-//! Names and rules are those of PTX ISA 9.0, chapter 9.7; where the text leaves room, ptxas 13.0 decides.
+//! Names and rules follow PTX ISA 9.0, chapter 9.7; where the text is ambiguous, ptxas 13.0 decides.
 
 mod arithmetic;
 mod atomic;
@@ -13,19 +13,17 @@ mod convert;
 mod float;
 mod memory;
 mod mov;
+mod shape;
 mod warp;
 
-use super::function::Builder;
+use super::builder::{Builder, Lowered};
 use super::modifiers::Modifiers;
-use crate::ptx::Diagnostic;
 use crate::ptx::ast::Instruction;
 
-type Lowered = Result<(), Diagnostic>;
-
-/// Emits the code of one instruction. Modifiers that it did not take stay in the last argument.
+/// Lowers one instruction. Modifiers that it does not take stay in the last argument.
 pub(super) type Handler = for<'a> fn(&mut Builder<'_, 'a>, &'a Instruction, &mut Modifiers<'a>) -> Lowered;
 
-/// Who lowers `opcode`; `None` for PTX that this device does not run.
+/// The function that lowers `opcode`; `None` for PTX that this device cannot run.
 pub(super) fn handler(opcode: &str) -> Option<Handler> {
     let handler: Handler = match opcode {
         "mov" => mov::mov,

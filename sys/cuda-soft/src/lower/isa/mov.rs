@@ -1,9 +1,8 @@
 //! `mov`: copies, constants, special registers, addresses, packing and unpacking.
 
-use super::Lowered;
 use crate::code::op::{BoolOp, Fp};
 use crate::code::{Op, PredSrc, Reg, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::ast::{Instruction, Operand, OperandKind};
@@ -47,8 +46,8 @@ fn scalar(b: &mut Builder<'_, '_>, d: &Operand, a: &Operand, ty: Ty) -> Lowered 
     Ok(())
 }
 
-/// Brings what [`Builder::special`] read to `d`. A 16-bit read of a 32-bit register is as old as PTX and takes
-/// the low half.
+/// Moves the value that [`Builder::special`] read to `d`. A 16-bit read of a 32-bit special register is old but legal,
+/// and takes the low half.
 fn read_special(b: &mut Builder<'_, '_>, d: Reg, value: Src, special: Ty, ty: Ty, a: &Operand) -> Lowered {
     if ty.float() || special.size() < ty.size() || (special.size() == 8 && ty.size() != 8) {
         return Err(b.mismatch(a.at, "the special register has another size"));
@@ -61,7 +60,7 @@ fn read_special(b: &mut Builder<'_, '_>, d: Reg, value: Src, special: Ty, ty: Ty
     Ok(())
 }
 
-/// The type of each of `count` parts of an untyped value.
+/// The type of each of the `count` parts of an untyped value.
 fn part(b: &Builder<'_, '_>, count: usize, ty: Ty, at: &Operand) -> Result<Ty, crate::ptx::Diagnostic> {
     match (ty, count) {
         (Ty::B16, 2) | (Ty::B32, 4) => Ok(Ty::B8),

@@ -1,15 +1,14 @@
-//! Barriers and the instructions by which the lanes of a warp exchange values (PTX ISA 9.7.13, 9.7.9.6).
+//! Barriers and the instructions that exchange values between the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6).
 
-use super::Lowered;
 use crate::code::op::{AtomOp, BarrierKind, BoolOp, ShflMode, VoteKind};
 use crate::code::{Op, Pred, Src, Ty};
-use crate::lower::function::{Builder, exactly};
+use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Operand, OperandKind};
 
-/// What a barrier instruction does besides counting arrivals.
+/// The forms of the barrier instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Sync,
@@ -67,7 +66,7 @@ fn threads_of(b: &mut Builder<'_, '_>, operand: &Operand) -> Result<Src, Diagnos
     }
 }
 
-/// The kind of `.red`, and the operands between its result and its predicate.
+/// Parses the kind of `.red`. Returns it and the operands between its result and its predicate.
 fn reduction<'i>(
     b: &mut Builder<'_, '_>,
     i: &'i Instruction,
@@ -92,7 +91,7 @@ fn reduction<'i>(
     Ok((kind, rest))
 }
 
-/// The instructions below exist only with `.sync` since sm_70.
+/// Takes `.sync`, which the instructions below require since sm_70.
 fn sync(m: &mut Modifiers<'_>) -> Lowered {
     m.required("'.sync'", &[("sync", ())])
 }

@@ -1,0 +1,95 @@
+//! Linking several PTX texts into one module.
+
+use std::ffi::CString;
+use std::ptr;
+
+use cuda_driver_sys::{CUjitInputType, CUlinkState, CUresult};
+
+use super::context::Context;
+use super::driver::{Driver, call};
+use super::jit::{JitLog, explain};
+use super::module::Module;
+use crate::error::{Error, Result};
+
+impl Module {
+    /// Compiles texts that call each other's functions, links them (`cuLink*`) and loads the result. Each part is a
+    /// name for messages, and its text.
+    ///
+    /// # Errors
+    /// PTX that does not assemble, and functions that nobody defines, give an error with the linker's log.
+    pub fn link_ptx(context: &Context, parts: &[(&str, &str)]) -> Result<Self> {
+        context.reap();
+        let driver = context.driver();
+        let _entered = context.enter()?;
+        let mut linker = Linker::new(driver)?;
+        for (name, ptx) in parts {
+            let result = linker.add(name, ptx)?;
+            if result != CUresult::CUDA_SUCCESS {
+                let error = context.note(driver.error("cuLinkAddData_v2", result));
+                let message = format!("{name}: {}", error.message());
+                let error = Error::new(error.kind(), error.op(), message).with_code(error.code());
+                return Err(explain(&error, ptx, &linker.log.errors()));
+            }
+        }
+        let (mut image, mut bytes) = (ptr::null_mut(), 0);
+        // SAFETY: both are live outputs, the link is alive.
+        let result =
+            unsafe { call!(driver, raw cuLinkComplete(linker.state, &raw mut image, &raw mut bytes)) }?;
+        if result != CUresult::CUDA_SUCCESS {
+            let error = context.note(driver.error("cuLinkComplete", result));
+            return Err(explain(&error, "", &linker.log.errors()));
+        }
+        linker.log.tell("linking");
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image belongs to the link, which lives until this returns. What is loaded is unloaded once, after
+        // the last holder.
+        context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image)) })?;
+        Ok(Self::of(context, raw))
+    }
+}
+
+/// A link under way, in the current context.
+struct Linker<'a> {
+    driver: &'a Driver,
+    state: CUlinkState,
+    /// The driver writes to it until the link is destroyed.
+    log: JitLog,
+}
+
+impl<'a> Linker<'a> {
+    fn new(driver: &'a Driver) -> Result<Self> {
+        let mut log = JitLog::new();
+        let (count, options, values) = log.options();
+        let mut state = ptr::null_mut();
+        // SAFETY: two arrays of so many entries, to whose values and to whose buffers the driver writes until the link
+        // is destroyed: they belong to the log, which outlives it.
+        unsafe { call!(driver, cuLinkCreate_v2(count, options, values, &raw mut state)) }?;
+        Ok(Self { driver, state, log })
+    }
+
+    fn add(&mut self, name: &str, ptx: &str) -> Result<CUresult> {
+        let terminated = |text| {
+            CString::new(text).map_err(|_| Error::usage("link PTX", "a name or text contains a NUL byte"))
+        };
+        let (name, text) = (terminated(name)?, terminated(ptx)?);
+        let bytes = text.as_bytes_with_nul();
+        let (kind, data) = (CUjitInputType::CU_JIT_INPUT_PTX, bytes.as_ptr().cast_mut().cast());
+        let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: `bytes` and `name` are NUL-terminated and live during the call, which copies and does not write them.
+        unsafe {
+            call!(
+                self.driver,
+                raw cuLinkAddData_v2(self.state, kind, data, bytes.len(), name.as_ptr(), 0, none, nothing)
+            )
+        }
+    }
+}
+
+impl Drop for Linker<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once; the module that was loaded from its image is a copy.
+        if let Err(error) = unsafe { call!(self.driver, cuLinkDestroy(self.state)) } {
+            log::warn!("a link could not be destroyed: {error}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Some ranks of a group, as they meet over its control links in order to make another one.
+#![forbid(unsafe_code)]
+
+use sha2::{Digest as _, Sha256};
+
+use super::control::{Address, Needs};
+use super::links::Links;
+use crate::bootstrap::Bootstrap;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::net::Secret;
+
+/// The bootstrap of ranks of an older group, which number themselves anew. Control links outlive an abort, so nothing from
+/// outside is needed.
+#[derive(Debug)]
+pub(crate) struct Subset<'a> {
+    links: &'a Links,
+    rank: u32,
+    needs: Needs,
+    /// Tells the messages of this meeting from others.
+    meeting: u64,
+}
+
+impl<'a> Subset<'a> {
+    /// `needs.ranks`, in the order of their new numbers, of which this rank is one. All give the same `number`, another one for
+    /// each meeting of these ranks.
+    pub(crate) fn new(links: &'a Links, needs: Needs, number: u64) -> Self {
+        let me = links.rank();
+        let rank = needs.ranks.iter().position(|rank| *rank == me).unwrap_or_default() as u32;
+        let mut hash = Sha256::new();
+        hash.update(needs.op);
+        hash.update(number.to_le_bytes());
+        needs.ranks.iter().for_each(|rank| hash.update(rank.to_le_bytes()));
+        let meeting = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self { links, rank, needs, meeting }
+    }
+
+    fn address(&self, peer: u32, tag: u64) -> Result<Address> {
+        match self.needs.ranks.get(peer as usize) {
+            Some(peer) => Ok(Address { peer: *peer, group: self.meeting, tag }),
+            None => Err(Error::usage(self.needs.op, format!("there is no rank {peer} in the new group"))),
+        }
+    }
+}
+
+impl Drop for Subset<'_> {
+    fn drop(&mut self) {
+        self.links.control().end_group(self.meeting);
+    }
+}
+
+impl Bootstrap for Subset<'_> {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.needs.ranks.len() as u32
+    }
+
+    fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
+        self.links.control().check_needs(&self.needs)?;
+        let to = self.address(peer, tag)?;
+        self.links.ensure(to.peer, deadline)?;
+        self.links.control().send_mail(to, bytes)
+    }
+
+    fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+        self.links.control().recv_mail(self.address(peer, tag)?, &self.needs, deadline)
+    }
+
+    fn secret(&self) -> Option<Secret> {
+        Some(self.links.secret_of_successors())
+    }
+}

@@ -1,0 +1,52 @@
+//! What one end of a connection says about itself, and where an end can be reached.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The purposes of the library's own connections. Other users of this module take 16 and up.
+pub(crate) mod purpose {
+    pub(crate) const RENDEZVOUS: u16 = 1;
+    pub(crate) const BOOTSTRAP: u16 = 2;
+    pub(crate) const CONTROL: u16 = 3;
+    pub(crate) const DATA: u16 = 4;
+}
+
+/// What one end of a connection says about itself. Bound into both proofs, so it cannot be altered.
+///
+/// Both ends must name the same purpose and scope, and the listener must be the rank that was meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// What the connection is for; the numbers belong to the users of this module.
+    pub purpose: u16,
+    /// Which bootstrap or communicator it belongs to.
+    pub scope: u64,
+    /// The rank that speaks, or [`Claims::ANY`].
+    pub from: u32,
+    /// The rank that is spoken to, or [`Claims::ANY`].
+    pub to: u32,
+}
+
+impl Claims {
+    /// "Some rank": a listener that takes anyone of the job, or a connection made before ranks are known.
+    pub const ANY: u32 = u32::MAX;
+}
+
+/// Where a listener can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and port.
+    Tcp(SocketAddr),
+    /// A socket in the file system of this host.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}

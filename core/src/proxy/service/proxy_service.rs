@@ -1,0 +1,301 @@
+//! [`ProxyService`]: proxies that put, signal and flush over connections, for port channels.
+
+use std::fmt;
+use std::sync::{Arc, mpsc};
+
+use super::ids::{MemoryId, SemaphoreId};
+use super::registry::Registry;
+use super::router::{Command, Router};
+use super::state::{PortCounters, Ports};
+use crate::comm::{
+    AbortReport, Communicator, Connection, Dependency, Host2DeviceSemaphore, Pending, RegisteredMemory,
+};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::proxy::config::{Idle, ProxyConfig};
+use crate::proxy::fifo::Fifo;
+use crate::proxy::thread::{Proxy, ProxyCounters};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// Settings of a [`ProxyService`].
+#[derive(Clone, Debug)]
+pub struct ProxyServiceConfig {
+    /// Threads, each with a FIFO of its own; connections are spread over them. 1 unless set.
+    pub proxies: usize,
+    /// Slots of each FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
+    pub fifo_size: usize,
+    /// How many semaphores the service can have at a time; 4,096 unless set, at most 65,536. Each takes 64 bytes of pinned
+    /// memory from the start.
+    pub max_semaphores: usize,
+    /// How the threads wait while there is nothing to do.
+    pub idle: Idle,
+    /// Cores of the threads, in their order. Threads without one run on the cores beside the GPU.
+    pub cpus: Vec<usize>,
+}
+
+impl Default for ProxyServiceConfig {
+    fn default() -> Self {
+        Self {
+            proxies: 1,
+            fifo_size: Fifo::DEFAULT_SIZE,
+            max_semaphores: 4096,
+            idle: Idle::default(),
+            cpus: Vec::new(),
+        }
+    }
+}
+
+/// Threads that put, signal and flush for kernels, over connections of any transport.
+///
+/// The service gives numbers to semaphores and memories, and a [`PortChannel`](crate::channel::PortChannel) is made of such
+/// numbers. Adding and removing is safe while kernels push. One thread serves all requests of a connection, in the order in
+/// which they were pushed; between connections there is no order.
+///
+/// A failed operation fails its connection: kernels that wait for one of its channels leave, [`check`](Self::check) returns
+/// the reason, later requests are dropped, and other connections continue. While a connection has no room, its requests wait
+/// in a queue of its own, as long as the FIFO; once that is full, the whole proxy waits, because a longer queue would only
+/// delay flushes.
+///
+/// Cheap to clone; clones are one service, which ends when the last of it and of its channels is dropped, or by
+/// [`stop`](Self::stop).
+#[derive(Clone)]
+pub struct ProxyService {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    communicator: Communicator,
+    pub(super) shards: Vec<Shard>,
+    pub(super) ports: Arc<Ports>,
+    pub(super) registry: Mutex<Registry>,
+}
+
+/// One proxy, and the sender to its router.
+pub(super) struct Shard {
+    pub(super) proxy: Proxy,
+    commands: Mutex<mpsc::Sender<Command>>,
+    /// Commands sent so far. The router compares it before each trigger.
+    sent: Arc<AtomicU64>,
+}
+
+/// Counts of a service's work so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Per proxy.
+    pub proxies: Vec<ProxyCounters>,
+    /// Requests that waited because their connection had no room.
+    pub deferred: u64,
+    /// Requests dropped because their connection had failed or their semaphore did not exist.
+    pub dropped: u64,
+}
+
+/// A semaphore that the next [`setup()`](Communicator::setup) makes and that gets its number then.
+#[derive(Debug)]
+pub struct PendingSemaphore {
+    service: ProxyService,
+    semaphore: Pending<Host2DeviceSemaphore>,
+    id: Mutex<Option<SemaphoreId>>,
+}
+
+impl ProxyService {
+    /// Starts a service for the channels of `communicator`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for settings that make no sense; what the driver says.
+    pub fn start(communicator: &Communicator, config: ProxyServiceConfig) -> Result<Self> {
+        const OP: &str = "ProxyService::start";
+        if !(1..=256).contains(&config.proxies) {
+            return Err(Error::usage(OP, format!("{} proxies: choose 1 to 256", config.proxies)));
+        }
+        if !(1..=1 << 16).contains(&config.max_semaphores) {
+            let message =
+                format!("room for {} semaphores: a trigger's number has 16 bits", config.max_semaphores);
+            return Err(Error::usage(OP, message));
+        }
+        let context = communicator.context();
+        let ports = Ports::new(context, communicator.rank(), config.max_semaphores)?;
+        let start = |index: usize| {
+            let (sender, receiver) = mpsc::channel();
+            let sent = Arc::new(AtomicU64::new(0));
+            let router = Router::new(receiver, sent.clone(), ports.clone(), config.fifo_size);
+            let settings = ProxyConfig {
+                fifo_size: config.fifo_size,
+                idle: config.idle,
+                cpu: config.cpus.get(index).copied(),
+                rank: communicator.rank(),
+            };
+            let proxy = Proxy::start(context, settings, router)?;
+            Ok(Shard { proxy, commands: Mutex::new(sender), sent })
+        };
+        let shards = (0..config.proxies).map(start).collect::<Result<_>>()?;
+        let registry = Mutex::new(Registry::new(config.max_semaphores));
+        let inner = Inner { communicator: communicator.clone(), shards, ports, registry };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Asks for a semaphore on `connection`. The next `setup()` makes it; [`PendingSemaphore::get`] adds it.
+    ///
+    /// # Errors
+    /// As for [`Communicator::build_host2device_semaphore`].
+    pub fn build_and_add_semaphore(
+        &self,
+        connection: impl Into<Dependency<Connection>>,
+        tag: u64,
+    ) -> Result<PendingSemaphore> {
+        let semaphore = self.inner.communicator.build_host2device_semaphore(connection, tag)?;
+        Ok(PendingSemaphore { service: self.clone(), semaphore, id: Mutex::new(None) })
+    }
+
+    /// Adds a semaphore, and with it its connection.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the connection belongs to another service; `Exhausted` if there is no room for more; `Stopped`, or the
+    /// failure that ended the service.
+    pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
+        let inner = &*self.inner;
+        if semaphore.context() != inner.communicator.context() {
+            return Err(Error::usage(
+                "add_semaphore",
+                "the semaphore belongs to another device than the service",
+            ));
+        }
+        inner.shards.iter().try_for_each(|shard| shard.proxy.check())?;
+        let mut registry = lock(&inner.registry);
+        let (id, shard) = registry.add_semaphore(semaphore, inner.shards.len(), &inner.ports)?;
+        inner.ports.open(id);
+        inner.shards[shard].send(Command::AddSemaphore(id, semaphore.clone()))?;
+        Ok(id)
+    }
+
+    /// Adds a memory, of this rank or of a peer.
+    ///
+    /// # Errors
+    /// `Exhausted` if there are 65,536; `Stopped`, or the failure that ended the service.
+    pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        let id = lock(&self.inner.registry).add_memory(memory)?;
+        self.inner.tell_all(|| Command::AddMemory(id, memory.clone()))?;
+        Ok(id)
+    }
+
+    /// Removes a semaphore: kernels that wait for one of its channels leave, and later requests for it are dropped. Its number
+    /// is reused only after all others.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn remove_semaphore(&self, id: SemaphoreId) -> Result<()> {
+        let shard = lock(&self.inner.registry).remove_semaphore(id)?;
+        self.inner.shards[shard].send(Command::RemoveSemaphore(id))
+    }
+
+    /// Removes a memory. Later puts that name it fail their connection; puts under way keep the memory alive.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        lock(&self.inner.registry).remove_memory(id)?;
+        self.inner.tell_all(|| Command::RemoveMemory(id))
+    }
+
+    /// `Ok` while requests for this semaphore are served.
+    ///
+    /// # Errors
+    /// The failure of its connection or of the service; `InvalidUsage` if it was removed; `Stopped` if the service was.
+    pub fn check(&self, id: SemaphoreId) -> Result<()> {
+        let shard = lock(&self.inner.registry).shard(id)?;
+        self.inner.ports.check(id)?;
+        self.inner.shards[shard].proxy.check()
+    }
+
+    /// Counts of its work so far.
+    pub fn counters(&self) -> ServiceCounters {
+        let Inner { shards, ports, .. } = &*self.inner;
+        let proxies = shards.iter().map(|shard| shard.proxy.counters()).collect();
+        ServiceCounters { proxies, deferred: ports.deferred(), dropped: ports.dropped() }
+    }
+
+    /// Counts of the work for one semaphore.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is none of this number.
+    pub fn port_counters(&self, id: SemaphoreId) -> Result<PortCounters> {
+        lock(&self.inner.registry).shard(id)?;
+        Ok(self.inner.ports.counters(id))
+    }
+
+    /// The record of the first kernel that gave up a wait on this service.
+    pub fn abort_report(&self) -> Option<AbortReport> {
+        let fifo = |shard: &Shard| shard.proxy.abort_report();
+        self.inner.ports.abort_report().or_else(|| self.inner.shards.iter().find_map(fifo))
+    }
+
+    /// The communicator whose channels it serves.
+    pub fn communicator(&self) -> &Communicator {
+        &self.inner.communicator
+    }
+
+    /// Ends the service: it refuses pushes from now on, serves what was pushed before, flushes included, and then tells kernels
+    /// that wait for one of its channels to leave. Kernels may be pushing meanwhile.
+    ///
+    /// # Errors
+    /// `Timeout` if requests were still unserved at the deadline; the service then ends without serving them. The failure that
+    /// ended the service, if one did.
+    pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let shards = &self.inner.shards;
+        shards.iter().for_each(|shard| shard.proxy.begin_stop(deadline));
+        let result = shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and);
+        lock(&self.inner.registry).release();
+        result
+    }
+}
+
+impl PendingSemaphore {
+    /// Its number.
+    ///
+    /// # Errors
+    /// `InvalidUsage` before `setup()`; afterwards the reason if it was not made; otherwise as for [`ProxyService::add_semaphore`].
+    pub fn get(&self) -> Result<SemaphoreId> {
+        let mut id = lock(&self.id);
+        match *id {
+            Some(id) => Ok(id),
+            None => Ok(*id.insert(self.service.add_semaphore(&self.semaphore.get()?)?)),
+        }
+    }
+
+    /// The semaphore itself.
+    ///
+    /// # Errors
+    /// `InvalidUsage` before `setup()`; afterwards why it was not made.
+    pub fn semaphore(&self) -> Result<Host2DeviceSemaphore> {
+        self.semaphore.get()
+    }
+}
+
+impl Inner {
+    fn tell_all(&self, command: impl Fn() -> Command) -> Result<()> {
+        self.shards.iter().map(|shard| shard.send(command())).fold(Ok(()), Result::and)
+    }
+}
+
+impl Shard {
+    /// Sends a command, which takes effect before any trigger that a kernel pushes after this call.
+    fn send(&self, command: Command) -> Result<()> {
+        self.proxy.check()?;
+        let sender = lock(&self.commands);
+        if sender.send(command).is_err() {
+            self.proxy.check()?;
+        }
+        // After the command, so that a router that sees the count finds the command.
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ProxyService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyService")
+            .field("communicator", &self.inner.communicator)
+            .field("proxies", &self.inner.shards.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! State of each semaphore of a service, shared by callers, kernels and proxies: words, counters, and the failure.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::AbortHandle;
+
+use super::ids::SemaphoreId;
+use crate::comm::AbortReport;
+use crate::error::{Error, Result};
+use crate::failure::{Failure, Outcome};
+use crate::gpu::{Context, DeviceSlice, KeepAlive};
+use crate::proxy::words::Words;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// Counts of the work for one semaphore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Puts.
+    pub puts: u64,
+    /// Bytes of all puts.
+    pub bytes: u64,
+    /// Signals.
+    pub signals: u64,
+    /// Flushes that were asked for.
+    pub flushes: u64,
+}
+
+/// Every semaphore's state, by its number.
+pub(super) struct Ports {
+    words: Arc<Words>,
+    states: Vec<State>,
+    deferred: AtomicU64,
+    dropped: AtomicU64,
+    /// Numbers of removed semaphores to which no request under way refers any more.
+    retired: Mutex<Vec<u16>>,
+}
+
+#[derive(Default)]
+struct State {
+    failure: Failure,
+    puts: AtomicU64,
+    bytes: AtomicU64,
+    signals: AtomicU64,
+    flushes: AtomicU64,
+}
+
+impl Ports {
+    pub(super) fn new(context: &Context, rank: u32, count: usize) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            words: Words::new(context, rank, count)?,
+            states: (0..count).map(|_| State::default()).collect(),
+            deferred: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            retired: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// Whether there may be a semaphore of this number.
+    pub(super) fn exists(&self, id: SemaphoreId) -> bool {
+        usize::from(id.0) < self.words.slots()
+    }
+
+    /// Clears the state for a new semaphore.
+    pub(super) fn open(&self, id: SemaphoreId) {
+        let State { failure, puts, bytes, signals, flushes } = self.state(id);
+        failure.clear();
+        [puts, bytes, signals, flushes].into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.words.reset(usize::from(id.0));
+    }
+
+    /// Tells waiting kernels to leave, after the reason has been stored for their callers.
+    pub(super) fn fail(&self, id: SemaphoreId, error: &Error) {
+        self.state(id).failure.set(error.clone());
+        self.words.raise(usize::from(id.0));
+    }
+
+    pub(super) fn check(&self, id: SemaphoreId) -> Result<()> {
+        self.state(id).failure.check()
+    }
+
+    /// Frees a number: no request under way refers to it any more.
+    pub(super) fn retire(&self, id: SemaphoreId) {
+        lock(&self.retired).push(id.0);
+    }
+
+    pub(super) fn take_retired(&self) -> Vec<u16> {
+        std::mem::take(&mut lock(&self.retired))
+    }
+
+    pub(super) fn set_flushed(&self, id: SemaphoreId, position: u64) {
+        self.words.set_flushed(usize::from(id.0), position);
+    }
+
+    pub(super) fn flushed_slice(&self, id: SemaphoreId) -> Result<DeviceSlice> {
+        self.words.flushed_slice(usize::from(id.0))
+    }
+
+    pub(super) fn count_put(&self, id: SemaphoreId, bytes: u64) {
+        let state = self.state(id);
+        add(&state.puts, 1);
+        add(&state.bytes, bytes);
+    }
+
+    pub(super) fn count_signal(&self, id: SemaphoreId) {
+        add(&self.state(id).signals, 1);
+    }
+
+    pub(super) fn count_flush(&self, id: SemaphoreId) {
+        add(&self.state(id).flushes, 1);
+    }
+
+    pub(super) fn count_deferred(&self) {
+        self.deferred.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_dropped(&self, count: usize) {
+        self.dropped.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn deferred(&self) -> u64 {
+        self.deferred.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn counters(&self, id: SemaphoreId) -> PortCounters {
+        let State { puts, bytes, signals, flushes, .. } = self.state(id);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PortCounters { puts: load(puts), bytes: load(bytes), signals: load(signals), flushes: load(flushes) }
+    }
+
+    pub(super) fn abort_report(&self) -> Option<AbortReport> {
+        self.words.record().map(AbortReport::from)
+    }
+
+    /// The abort handle of kernels that wait for it.
+    pub(super) fn abort_handle(&self, id: SemaphoreId) -> AbortHandle {
+        self.words.handle(usize::from(id.0))
+    }
+
+    /// Address of its flushed position, for kernels.
+    pub(super) fn flushed_ptr(&self, id: SemaphoreId) -> u64 {
+        self.words.flushed_ptr(usize::from(id.0))
+    }
+
+    /// Keeps both alive.
+    pub(super) fn keep_alive(&self) -> KeepAlive {
+        self.words.keep_alive()
+    }
+
+    fn state(&self, id: SemaphoreId) -> &State {
+        &self.states[usize::from(id.0)]
+    }
+}
+
+/// What kernels that wait for one semaphore's port depend on.
+#[derive(Debug)]
+pub(super) struct PortOutcome {
+    pub(super) ports: Arc<Ports>,
+    pub(super) id: SemaphoreId,
+}
+
+impl Outcome for PortOutcome {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.ports.check(self.id).map_err(|error| error.of(op))
+    }
+}
+
+/// Adds to a counter that only one thread, the semaphore's proxy, writes.
+fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}
+
+impl fmt::Debug for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ports").field("words", &self.words).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+//! Launches of a kernel that pushes: their shape, their time, and whether the kernel reached its end.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use aqueduct::gpu::{BufferOptions, Event, GpuBuffer, HandlePolicy, LaunchConfig, Stream};
+
+use crate::job::Rank;
+
+/// Largest number of threads per block.
+pub(super) const BLOCK: u32 = 1024;
+
+/// The shape of one launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pushes {
+    pub(super) threads: u32,
+    /// Pushes per thread.
+    pub(super) count: u32,
+}
+
+impl Pushes {
+    pub(super) fn total(self) -> u64 {
+        u64::from(self.threads) * u64::from(self.count)
+    }
+
+    pub(super) fn config(self) -> LaunchConfig {
+        LaunchConfig::linear(self.threads.div_ceil(BLOCK), self.threads.min(BLOCK))
+    }
+}
+
+/// Measures launches with events on a stream of its own.
+pub(super) struct Clock {
+    pub(super) stream: Stream,
+    pub(super) start: Event,
+    pub(super) end: Event,
+}
+
+impl Clock {
+    /// Time in microseconds of the work that `launch` enqueues.
+    pub(super) fn time(
+        &self,
+        rank: &Rank,
+        launch: impl FnOnce(&Stream) -> aqueduct::Result<()>,
+    ) -> Result<f64> {
+        self.start.record(&self.stream)?;
+        launch(&self.stream)?;
+        self.end.record(&self.stream)?;
+        self.end.synchronize(rank.deadline())?;
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+    }
+}
+
+/// Zeroed device memory that is not shared with other processes.
+pub(super) fn zeroed(rank: &Rank, len: usize) -> Result<Arc<GpuBuffer>> {
+    let options = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+    Ok(Arc::new(GpuBuffer::with_options(&rank.context, len, options)?))
+}
+
+/// Fails if a kernel gave up: then the first four bytes of `status` are a code, otherwise 0.
+pub(super) fn given_up(rank: &Rank, status: &GpuBuffer, what: &str) -> Result<()> {
+    let mut code = [0u32];
+    status.download(0, &mut code, rank.deadline())?;
+    rank.comm.check()?;
+    match code {
+        [0] => Ok(()),
+        [code] => bail!("{what} were given up with code {code}"),
+    }
+}

@@ -1,0 +1,85 @@
+//! Injected faults in the unchanged command, and folders that cannot be written.
+
+use crate::support::{Outcome, run, script};
+
+/// The warning of every rank when `AQUEDUCT_FAULTS` is set.
+const WARNING: &str = "AQUEDUCT_FAULTS is set: this process fails on purpose";
+
+#[test]
+fn the_documented_faults() {
+    let document = include_str!("../../../docs/faults.md");
+    let ends = [
+        "cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free device memory",
+        "was lost: ",
+    ];
+    let mut examples = document.lines().filter(|line| line.starts_with("AQUEDUCT_FAULTS="));
+    for end in ends {
+        let example = examples.next().expect("an example for each end");
+        let outcome = run(&mut script(example)).exited(1).says(&[end, WARNING]);
+        each_cause_once(&outcome);
+    }
+    assert_eq!(examples.next(), None, "how does it end?");
+}
+
+#[test]
+fn every_kind_of_rule() {
+    let job = "aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
+    for (rules, code, words) in [
+        (
+            "driver:cuStreamCreate:1+=NOT_PERMITTED",
+            1,
+            &["cuStreamCreate returned CUDA_ERROR_NOT_PERMITTED"][..],
+        ),
+        ("driver:allocation:2=2", 1, &["CUDA_ERROR_OUT_OF_MEMORY"]),
+        ("driver:lost:200=ECC_UNCORRECTABLE", 1, &["CUDA_ERROR_ECC_UNCORRECTABLE"]),
+        ("driver:memory:1000", 1, &["CUDA_ERROR_OUT_OF_MEMORY"]),
+        ("net:from=1:on=rendezvous:drop", 1, &["was lost: "]),
+        // Delayed, but correct.
+        ("seed=3;net:on=control:delay=20", 0, &[]),
+        (
+            "net:from=1:sometimes",
+            1,
+            &["`net:from=1:sometimes` in AQUEDUCT_FAULTS", "drop, truncate", "docs/faults.md"],
+        ),
+        ("driver:cuMemCreate:0=2", 1, &["`driver:cuMemCreate:0=2` in AQUEDUCT_FAULTS", "docs/faults.md"]),
+    ] {
+        let mut command = script(job);
+        let outcome =
+            run(command.env("AQUEDUCT_FAULTS", rules).env("AQUEDUCT_TIMEOUT", "20")).exited(code).says(words);
+        each_cause_once(&outcome);
+        let refused = outcome.stderr.contains("docs/faults.md");
+        assert!(refused || outcome.stderr.contains(WARNING), "{rules}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn folders_that_are_full_or_read_only() {
+    // SAFETY: no arguments, cannot fail.
+    let unshare = if unsafe { libc::geteuid() } == 0 { "unshare -m" } else { "unshare -rm" };
+    let within = |options: &str, what: &str| {
+        let mount = format!("mount -t tmpfs -o mode=700,{options} none /mnt");
+        run(&mut script(&format!("{unshare} sh -c '{mount} || exit 77; XDG_RUNTIME_DIR=/mnt {what}'")))
+    };
+    if within("ro", "true").code != Some(0) {
+        return println!("skipped: no file system can be mounted on /mnt, not even in a new namespace");
+    }
+    let job = "aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
+    within("nr_inodes=100", job).exited(0);
+    for (options, remedy) in [("ro", "it is read-only"), ("nr_inodes=1", "free space there")] {
+        let folder = "cannot create a directory for sockets in /mnt; set XDG_RUNTIME_DIR to a directory";
+        let outcome = within(options, job).exited(1).says(&[folder, remedy]);
+        each_cause_once(&outcome);
+        let meeting =
+            "AQUEDUCT_RENDEZVOUS_FILE=/mnt/meeting AQUEDUCT_RANK=0 AQUEDUCT_WORLD_SIZE=2 aqueduct perf put";
+        let words = ["cannot write /mnt/meeting", "set AQUEDUCT_RENDEZVOUS_FILE to another path", remedy];
+        each_cause_once(&within(options, meeting).exited(1).says(&words));
+    }
+}
+
+#[track_caller]
+fn each_cause_once(outcome: &Outcome) {
+    for line in outcome.stderr.lines() {
+        let parts: Vec<&str> = line.split(": ").collect();
+        assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "repeated in: {line}");
+    }
+}

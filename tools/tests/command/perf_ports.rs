@@ -1,0 +1,128 @@
+//! `aqueduct perf fifo|port-put|port-lat`, between processes on the software device.
+
+use serde_json::Value;
+
+use crate::support::{Outcome, aqueduct, run};
+
+/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
+fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
+    let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
+    run(&mut aqueduct(&[&launch[..], arguments].concat()))
+}
+
+/// The rows of a table, split into words. The last word is the number of wrong values.
+#[track_caller]
+fn rows(outcome: &Outcome) -> Vec<Vec<&str>> {
+    let lines = outcome.stdout.lines();
+    assert_eq!(lines.clone().next(), Some("# software device: times say nothing about GPUs"), "{outcome:#?}");
+    assert_eq!(lines.clone().last(), Some("# Out of bounds values : 0 OK"), "{outcome:#?}");
+    let rows: Vec<Vec<&str>> = lines
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for row in &rows {
+        assert_eq!((row.len(), row.last()), (9, Some(&"0")), "{row:?}");
+        assert!(row[1].parse::<f64>().unwrap() > 0.0, "a figure in {row:?}");
+    }
+    rows
+}
+
+fn sizes<'a>(rows: &[Vec<&'a str>]) -> Vec<&'a str> {
+    rows.iter().map(|row| row[0]).collect()
+}
+
+/// Asserts that every row has a bare figure and a ratio, or that none has.
+#[track_caller]
+fn has_bare(rows: &[Vec<&str>], bare: bool) {
+    for row in rows {
+        for figure in [row[4], row[7]] {
+            assert_eq!(figure.parse::<f64>().is_ok_and(|figure| figure > 0.0), bare, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn pushes_of_few_and_many_threads() {
+    // Many more triggers than slots, from one thread, from part of a warp, and from two blocks.
+    let outcome =
+        run(&mut aqueduct(&["perf", "fifo", "-T", "1,33,2048", "-s", "64", "-n", "5000", "-r", "1"]));
+    let outcome = outcome.exited(0).prints(&["fifo size 64", "(M/s)", "ratio"]);
+    let rows = rows(&outcome);
+    assert_eq!(sizes(&rows), ["1", "33", "2048"]);
+    has_bare(&rows, true);
+}
+
+#[test]
+fn pushes_of_several_ranks_at_once() {
+    let outcome = perf("2", &["fifo", "-T", "4", "-n", "400", "-r", "2", "-J", "-"]).exited(0);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("standard output is JSON");
+    assert_eq!((&report["operation"], &report["unit"]), (&"fifo".into(), &"M/s".into()));
+    let row = &report["rows"][0];
+    assert_eq!((row["size"].as_u64(), row["wrong"].as_u64()), (Some(4), Some(0)));
+    let (ours, bare) = (row["ours"]["median"].as_f64().unwrap(), row["bare"]["median"].as_f64().unwrap());
+    assert!((row["ratio"].as_f64().unwrap() - ours / bare).abs() < 1e-9, "{row}");
+}
+
+#[test]
+fn latency_of_a_port_channel() {
+    let cases = [
+        ("CudaIpc", true, "bare: kernel writes a word"),
+        ("CudaIpc", true, "bare: kernel takes a position"),
+        ("Ethernet", false, "ours: "),
+    ];
+    for (transport, bare, meaning) in cases {
+        let mut arguments =
+            vec!["port-lat", "-t", transport, "-b", "5", "-e", "5000", "-f", "30", "-n", "5", "-r", "1"];
+        arguments.extend(meaning.ends_with("position").then_some("--fenced"));
+        let outcome = perf("2", &arguments).exited(0).prints(&[&format!("transport {transport}"), meaning]);
+        let rows = rows(&outcome);
+        assert_eq!(sizes(&rows), ["0", "8", "152", "4504"]);
+        has_bare(&rows, bare);
+    }
+}
+
+#[test]
+fn windows_of_a_port_channel() {
+    for (transport, bare) in [("CudaIpc", true), ("Ethernet", false)] {
+        for window in ["1", "3", "16"] {
+            let arguments =
+                ["port-put", "-t", transport, "-W", window, "-b", "1K", "-e", "64K", "-f", "64", "-r", "1"];
+            let outcome = perf("2", &arguments).exited(0).prints(&[&format!("window {window} ")]);
+            let rows = rows(&outcome);
+            assert_eq!(sizes(&rows), ["1024", "65536"]);
+            has_bare(&rows, bare);
+        }
+    }
+}
+
+/// More puts than the FIFO has slots, and two pairs.
+#[test]
+fn windows_larger_than_the_fifo_in_two_pairs() {
+    let arguments = [
+        "port-put", "-t", "CudaIpc", "-W", "700", "-b", "64", "-e", "64", "-n", "2", "-r", "1", "--csv", "-",
+    ];
+    let outcome = perf("4", &arguments).exited(0);
+    let lines: Vec<&str> = outcome.stdout.trim_end().lines().collect();
+    assert_eq!(lines[0], "bytes,unit,ours,ours_min,ours_max,bare,bare_min,bare_max,ratio,wrong");
+    assert!(lines[1].starts_with("64,GB/s,") && lines[1].ends_with(",0"), "{lines:?}");
+}
+
+#[test]
+fn invalid_options_are_refused() {
+    let alone = |arguments: &[&str]| run(&mut aqueduct(&[&["perf"], arguments].concat()));
+    alone(&["fifo", "-s", "100", "-n", "10"])
+        .exited(1)
+        .says(&["100 is no power of two", "the default is 512"]);
+    alone(&["fifo", "-T", "0"]).exited(2).says(&["1..=65536"]);
+    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "use a multiple of 1024"]);
+    alone(&["port-lat"]).exited(2).says(&["--transport"]);
+    alone(&["port-put", "-t", "CudaIpc", "-W", "0"]).exited(2).says(&["1..=65536"]);
+    alone(&["port-put", "-t", "Pigeon"]).exited(2).says(&["Pigeon"]);
+    for command in ["port-lat", "port-put"] {
+        let words = [format!("perf {command} works on pairs"), "aqueduct run -n 2".to_owned()];
+        perf("1", &[command, "-t", "CudaIpc"]).exited(1).says(&words.each_ref().map(String::as_str));
+    }
+    let words = ["--min-bytes 1024 is larger than --max-bytes 512"];
+    perf("2", &["port-put", "-t", "CudaIpc", "-b", "1K", "-e", "512"]).exited(1).says(&words);
+    perf("2", &["port-put", "-t", "CudaIpc", "-b", "0", "-e", "0"]).exited(1).says(&["nothing to put"]);
+}

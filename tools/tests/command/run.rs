@@ -1,0 +1,180 @@
+//! `aqueduct run`: output, exit codes, and that no process survives it.
+
+use std::time::Duration;
+
+use crate::support::{LIMIT, aqueduct, nap, run, sleepers, start, wait_for_sleepers};
+
+/// Time to end ranks by SIGTERM and then SIGKILL on a busy machine. Much shorter than a nap.
+const PROMPT: Duration = Duration::from_secs(60);
+
+#[test]
+fn lines_are_prefixed_and_whole() {
+    let script = r#"echo "out $AQUEDUCT_RANK of $AQUEDUCT_WORLD_SIZE"; echo "err $AQUEDUCT_LOCAL_RANK" >&2; printf tail"#;
+    let outcome = run(&mut aqueduct(&["run", "-n", "3", "--", "sh", "-c", script])).exited(0);
+    for (text, expected) in [
+        (
+            &outcome.stdout,
+            vec!["[0] out 0 of 3", "[0] tail", "[1] out 1 of 3", "[1] tail", "[2] out 2 of 3", "[2] tail"],
+        ),
+        (&outcome.stderr, vec!["[0] err 0", "[1] err 1", "[2] err 2"]),
+    ] {
+        let mut lines: Vec<&str> = text.lines().collect();
+        // A stable sort keeps each rank's lines in order.
+        lines.sort_by_key(|line| line.as_bytes()[1]);
+        assert_eq!(lines, expected);
+    }
+    let plain = run(&mut aqueduct(&["run", "-n", "1", "--no-prefix", "--", "echo", "as it is"])).exited(0);
+    assert_eq!(plain.stdout, "as it is\n");
+}
+
+#[test]
+fn long_output_arrives_completely() {
+    let script = "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done";
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--", "sh", "-c", script])).exited(0);
+    for rank in ["[0] ", "[1] "] {
+        let lines: Vec<&str> = outcome.stdout.lines().filter_map(|line| line.strip_prefix(rank)).collect();
+        let expected: Vec<String> = (0..5000).map(|i| format!("line {i}")).collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+#[test]
+fn a_failing_rank_gives_its_code_and_ends_the_others() {
+    let nap = nap();
+    let script = format!("if [ $AQUEDUCT_RANK = 1 ]; then exit 7; fi; exec sleep {nap}");
+    let outcome = run(&mut aqueduct(&["run", "-n", "4", "--", "sh", "-c", &script]));
+    let outcome = outcome.exited(7).says(&["rank 1 exited with code 7; ending the others"]);
+    assert!(outcome.time < PROMPT, "{:?}", outcome.time);
+    assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn a_killed_rank_counts_as_shells_count_it() {
+    let outcome = run(&mut aqueduct(&["run", "-n", "1", "--", "sh", "-c", "kill -9 $$"]));
+    outcome.exited(128 + 9).says(&["rank 0 was killed by signal 9"]);
+}
+
+#[test]
+fn a_rank_that_ignores_the_first_signal_is_ended_by_the_second() {
+    let nap = nap();
+    // The sleep inherits the ignored SIGTERM.
+    let script = format!(
+        "trap '' TERM; if [ $AQUEDUCT_RANK = 0 ]; then sleep 1; exit 5; fi; sleep {nap}; sleep {nap}"
+    );
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--", "sh", "-c", &script])).exited(5);
+    assert!(outcome.time < PROMPT, "{:?}", outcome.time);
+    wait_for_sleepers(&nap, 0);
+}
+
+#[test]
+fn processes_that_a_rank_leaves_running_are_ended() {
+    // Once with the rank's pipes open and a failing rank, and once with closed pipes and a successful one.
+    for (code, redirect) in [(3, ""), (0, ">/dev/null 2>&1 ")] {
+        let nap = nap();
+        let script = format!("sleep {nap} {redirect}& exit {code}");
+        let outcome = run(&mut aqueduct(&["run", "-n", "2", "--", "sh", "-c", &script])).exited(code);
+        assert!(outcome.time < PROMPT, "{:?}", outcome.time);
+        wait_for_sleepers(&nap, 0);
+    }
+}
+
+#[test]
+fn a_signal_to_the_launcher_ends_all_ranks() {
+    for (signal, code) in [(libc::SIGTERM, 143), (libc::SIGINT, 130), (libc::SIGHUP, 129)] {
+        let nap = nap();
+        let job = start(&mut aqueduct(&["run", "-n", "3", "--", "sleep", &nap]));
+        wait_for_sleepers(&nap, 3);
+        job.signal(signal);
+        let outcome = job.finish().exited(code).says(&[&format!("caught signal {signal}")]);
+        assert!(outcome.time < LIMIT);
+        assert_eq!(sleepers(&nap), 0);
+    }
+}
+
+#[test]
+fn ranks_do_not_outlive_a_killed_launcher() {
+    let nap = nap();
+    let job = start(&mut aqueduct(&["run", "-n", "3", "--", "sleep", &nap]));
+    wait_for_sleepers(&nap, 3);
+    job.signal(libc::SIGKILL);
+    assert_eq!(job.finish().code, None);
+    wait_for_sleepers(&nap, 0);
+}
+
+#[test]
+fn a_time_limit() {
+    let nap = nap();
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "1", "--", "sleep", &nap]));
+    outcome.exited(124).says(&["--timeout expired"]);
+    assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn a_command_that_does_not_exist() {
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--", "no-such-command-here"]));
+    outcome.exited(1).says(&["cannot start rank 0: `no-such-command-here`", "No such file or directory"]);
+}
+
+#[test]
+fn a_stale_unique_id_is_an_error_in_time() {
+    let print = ["run", "-n", "1", "--no-prefix", "--", "sh", "-c", "echo $AQUEDUCT_UNIQUE_ID"];
+    let id = run(&mut aqueduct(&print)).exited(0).stdout;
+    let mut command = aqueduct(&["perf", "all-reduce", "-b", "8", "-e", "8"]);
+    command
+        .env("AQUEDUCT_RANK", "0")
+        .env("AQUEDUCT_WORLD_SIZE", "2")
+        .env("AQUEDUCT_UNIQUE_ID", id.trim())
+        .env("AQUEDUCT_TIMEOUT", "5");
+    let words = [
+        "rank 0 cannot join at the rendezvous",
+        "127.0.0.1",
+        "the process that made the unique id still runs",
+    ];
+    let outcome = run(&mut command).exited(1).says(&words);
+    assert!(outcome.time < PROMPT, "{:?}", outcome.time);
+    assert!(!outcome.stderr.contains(id.trim()), "the id is a secret");
+    // A truncated id is refused.
+    run(command.env("AQUEDUCT_UNIQUE_ID", &id[..100])).exited(1).says(&["100 characters instead of 256"]);
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    // Rank 1 is not an aqueduct program and never joins.
+    let script = "if [ $AQUEDUCT_RANK = 0 ]; then exec \"$0\" perf all-reduce -b 8 -e 8; fi; exec sleep 100";
+    let own = env!("CARGO_BIN_EXE_aqueduct");
+    let mut command = aqueduct(&["run", "-n", "2", "--", "sh", "-c", script, own]);
+    run(command.env("AQUEDUCT_TIMEOUT", "4")).exited(1).says(&["rank 1 of 2 did not arrive in time"]);
+}
+
+/// Jobs that succeed, fail or are killed leave no socket and no file.
+#[test]
+fn nothing_is_left_in_the_file_system() {
+    let folder = std::env::temp_dir().join(format!("aqueduct-command-test-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let job = |arguments: &[&str]| {
+        let mut command = aqueduct(arguments);
+        command.env("XDG_RUNTIME_DIR", &folder).env("TMPDIR", &folder);
+        command
+    };
+    let left = || -> Vec<_> { std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect() };
+    run(&mut job(&[
+        "run",
+        "-n",
+        "2",
+        "--",
+        "aqueduct",
+        "perf",
+        "all-reduce",
+        "-b",
+        "8",
+        "-e",
+        "64",
+        "-n",
+        "1",
+    ]))
+    .exited(0);
+    assert!(left().is_empty(), "after a good end: {:?}", left());
+    run(&mut job(&["run", "-n", "3", "--", "aqueduct", "perf", "put", "-b", "8", "-e", "8"])).exited(1);
+    assert!(left().is_empty(), "after a failure: {:?}", left());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
