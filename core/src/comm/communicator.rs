@@ -339,15 +339,19 @@ impl Communicator {
         self.shared.abort.record().map(AbortReport::from)
     }
 
-    /// Leaves in good order, once this rank's streams are idle: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
-    /// Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object does
-    /// the same except for the wait.
+    /// Leaves in good order, once this rank's streams are idle: waits until peers have acknowledged every operation of its
+    /// connections, dropped ones included, and have closed what they opened of this rank's memory by legacy handles; then says
+    /// goodbye. Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object
+    /// does the same, except that nobody waits.
     ///
     /// # Errors
-    /// `Timeout` if peers still use our memory, which then stays allocated until this process ends.
+    /// `Timeout`, naming a peer, if operations are not acknowledged: nothing has changed then, and it can be called again.
+    /// `Timeout` if peers still use memory of this rank, which then stays allocated until this process ends. The failure by which
+    /// accepted operations of a connection were lost, if no call has returned it before.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.group().check("close")?;
+        self.shared.resources.outstanding.wait(|| self.group().check("close"), deadline)?;
         let released = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
         self.group().check("close")?;
         self.group().leave(deadline)?;
@@ -358,6 +362,12 @@ impl Communicator {
             "close",
             "peers still have memory of this rank open by legacy handles; drop it there first",
         ))
+    }
+
+    /// How many things of this rank are kept because a peer uses them: memory, semaphore slots. For tests.
+    #[doc(hidden)]
+    pub fn held_by_peers(&self) -> usize {
+        self.shared.exchange.ledger.len()
     }
 
     /// The next tag of the library's own. The same on all ranks as long as all ask for them in the same order.

@@ -48,6 +48,8 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>)
             }
         }
     };
+    // A stream that uses the memory keeps its place, and so the hold on it.
+    let place = place.keeping(&(remote.clone() as KeepAlive));
     let (context, transports, rights) = (exchange.context.clone(), wire.transports, wire.rights);
     let origin = Origin::Received { remote, offset: 0 };
     Ok(RegisteredMemory { place, len, context, transports, rights, origin })

@@ -7,6 +7,7 @@ use super::Ends;
 use crate::comm::connection::Connection;
 use crate::comm::semaphore::Site;
 use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::memory::holds::HoldId;
@@ -98,7 +99,7 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         Ok(offer)
     }
 
-    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let invalid = || {
             let message = format!("rank {peer} described its semaphore in an invalid way");
@@ -115,19 +116,19 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
             );
             return Err(Error::usage(OP, message).with_peer(peer));
         }
-        let (mut words, holds): (Vec<_>, Vec<_>) =
-            holds.into_iter().partition(|receipt| matches!(receipt.id(), HoldId::Token(_)));
-        let their_words = words.pop().ok_or_else(invalid)?;
+        if !holds.iter().any(|receipt| matches!(receipt.id(), HoldId::Token(_))) {
+            return Err(invalid());
+        }
         let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
             return Err(out_of_order());
         };
         let mine = slot.memory(&self.site.resources, connection.transport())?;
+        // The hold on the memory has all receipts: the peer keeps memory and slot until nothing of this rank uses them.
         let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds, holds })?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
-        let ends =
-            Ends { site: self.site.clone(), connection, mine, theirs, slot, _their_words: their_words };
+        let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot };
         self.made = Some(S::over(ends));
         Ok(())
     }

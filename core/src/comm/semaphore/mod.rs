@@ -29,7 +29,6 @@ use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
-use crate::memory::ledger::Receipt;
 use crate::memory::{Exchange, RegisteredMemory};
 use crate::transport::Resources;
 
@@ -57,8 +56,6 @@ pub(crate) struct Ends {
     mine: RegisteredMemory,
     theirs: RegisteredMemory,
     slot: Arc<TokenSlot>,
-    /// Dropped last: this rank does not signal any more, and the peer may use its words for another semaphore.
-    _their_words: Receipt,
 }
 
 /// The counters of one end at one moment, for debugging: kernels may be changing them.
