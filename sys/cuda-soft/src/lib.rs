@@ -46,11 +46,14 @@ pub mod lower;
 pub mod mem;
 pub mod ptx;
 
+mod abi;
 mod config;
 mod driver;
 mod handles;
+mod jit;
 mod machine;
 mod module;
+mod sticky;
 mod stream;
 
 pub use config::{Config, Lacks, configure};

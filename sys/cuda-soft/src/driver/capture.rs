@@ -15,15 +15,15 @@ entries! {
         if mode.0 > Mode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
             return Err(INVALID_VALUE);
         }
-        machine.captures.begin(&stream, mode)
+        machine.captures.begin(&stream.participant, mode)
     }
 
     fn cuStreamEndCapture(on: CUstream, graph: *mut CUgraph => out) {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
         graph.set(std::ptr::null_mut());
-        let work = machine.captures.end(&stream)?;
-        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(machine, work)))));
+        let work = machine.captures.end(&stream.participant)?;
+        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(&machine.nodes, work)))));
         Ok(())
     }
 
@@ -32,7 +32,7 @@ entries! {
         let stream = stream::find(machine, context::current(machine)?, on)?;
         if stream.is_legacy() {
             // Returns the error of a legacy stream while a blocking stream captures.
-            stream.pending(machine)?;
+            machine.pending(&stream)?;
         }
         status.set(match stream.capture() {
             None => Status::CU_STREAM_CAPTURE_STATUS_NONE,

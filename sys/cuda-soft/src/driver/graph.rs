@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUgraphInstantiate_flags as Flags, CUgraphNode, CUstream};
 
-use super::{INVALID_VALUE, context, entries, input, stream};
+use super::{INVALID_VALUE, context, entries, stream};
+use crate::abi::input;
 use crate::handles;
 use crate::machine::machine;
 use crate::stream::graph::{Graph, GraphExec};
@@ -16,14 +17,14 @@ entries! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(machine, Vec::new())))));
+        graph.set(handles::pointer(machine.graphs.add(Arc::new(Graph::new(&machine.nodes, Vec::new())))));
         Ok(())
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
         let machine = machine()?;
         let graph = machine.graphs.remove(graph).map_err(|_| INVALID_VALUE)?;
-        graph.retire(machine);
+        graph.retire(&machine.nodes);
         Ok(())
     }
 
@@ -69,7 +70,8 @@ entries! {
     fn cuGraphLaunch(exec: CUgraphExec, on: CUstream) {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
-        machine.execs.get(exec).map_err(|_| INVALID_VALUE)?.launch(machine, &stream)
+        let exec = machine.execs.get(exec).map_err(|_| INVALID_VALUE)?;
+        exec.launch(&machine.devices[stream.device].streams, &stream)
     }
 
     fn cuGraphExecDestroy(exec: CUgraphExec) {

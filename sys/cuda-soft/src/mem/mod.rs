@@ -2,6 +2,8 @@
 
 pub(crate) mod allocation;
 mod bell;
+pub(crate) mod budget;
+pub(crate) mod import;
 pub(crate) mod mapping;
 pub(crate) mod object;
 pub(crate) mod physical;

@@ -1,25 +1,17 @@
-//! Graphs: work with edges, to be launched again and again.
+//! Graphs: captured work that can be launched repeatedly.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Stream;
+use super::capture::NodeWork;
 use super::op::Op;
+use super::streams::{Stream, Streams};
 use super::work::Work;
-use crate::machine::{Machine, Result};
+use crate::abi::Result;
+use crate::handles::Handles;
 
-/// One piece of work in a graph.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeWork {
-    /// The device whose context it belongs to.
-    pub(crate) device: usize,
-    pub(crate) work: Work,
-    /// Indices of earlier nodes that must have ended.
-    pub(crate) after: Vec<usize>,
-}
-
-/// A graph: what was captured.
+/// A graph: captured work.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) work: Vec<NodeWork>,
@@ -27,29 +19,29 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<u64>,
 }
 
-/// What a node's handle stands for.
+/// The object of a node's handle. The API has no call that reads one, so it is empty.
 #[derive(Debug)]
 pub(crate) struct Node;
 
-/// A graph made ready to launch; it holds on to everything its work needs.
+/// An executable graph. It keeps alive what its work needs.
 #[derive(Debug)]
 pub(crate) struct GraphExec {
-    pub(crate) work: Vec<NodeWork>,
-    /// The end of the last launch: launches of the same executable never overlap.
+    work: Vec<NodeWork>,
+    /// The last operation of the last launch: launches of one executable never overlap.
     last: Mutex<Option<Arc<Op>>>,
 }
 
 impl Graph {
-    /// Makes a graph with live node handles.
-    pub(crate) fn new(machine: &Machine, work: Vec<NodeWork>) -> Self {
-        let nodes = work.iter().map(|_| machine.nodes.add(Arc::new(Node))).collect();
+    /// Creates a graph, with a handle for each node.
+    pub(crate) fn new(handles: &Handles<Node>, work: Vec<NodeWork>) -> Self {
+        let nodes = work.iter().map(|_| handles.add(Arc::new(Node))).collect();
         Self { work, nodes }
     }
 
-    /// Ends the life of its node handles.
-    pub(crate) fn retire(&self, machine: &Machine) {
+    /// Removes the handles of the nodes.
+    pub(crate) fn retire(&self, handles: &Handles<Node>) {
         for node in &self.nodes {
-            let _ = machine.nodes.remove_number(*node);
+            let _ = handles.remove_number(*node);
         }
     }
 }
@@ -59,24 +51,25 @@ impl GraphExec {
         Self { work, last: Mutex::default() }
     }
 
-    /// Launches all work into the stream, or adds it to the stream's capture.
+    /// Launches the work into a stream of `streams`, or adds it to the stream's capture.
     ///
     /// # Errors
-    /// Those of stream capture.
-    pub(crate) fn launch(&self, machine: &Machine, stream: &Stream) -> Result {
+    /// Those of [`Capture::add_graph`](super::capture::Capture::add_graph) and [`Streams::enqueue`].
+    pub(crate) fn launch(&self, streams: &Streams, stream: &Stream) -> Result {
         if let Some(capture) = stream.capture() {
-            return capture.add_graph(stream, &self.work);
+            return capture.add_graph(&stream.participant, &self.work);
         }
         let mut last = self.last.lock();
-        let end = stream.enqueue(machine, |deps| {
-            let begin = Op::submit(stream.device, deps.iter().chain(last.as_ref()), Work::Marker);
+        let end = streams.enqueue(stream, |deps| {
+            let runtime = streams.runtime();
+            let begin = Work::Marker.submit(runtime, stream.device, deps.iter().chain(last.as_ref()));
             let mut ops: Vec<Arc<Op>> = Vec::with_capacity(self.work.len());
             for node in &self.work {
                 let after = node.after.iter().map(|i| &ops[*i]).chain([&begin]);
-                let op = Op::submit(node.device, after, node.work.clone());
+                let op = node.work.clone().submit(runtime, node.device, after);
                 ops.push(op);
             }
-            Op::submit(stream.device, ops.iter().chain([&begin]), Work::Marker)
+            Work::Marker.submit(runtime, stream.device, ops.iter().chain([&begin]))
         })?;
         *last = Some(end);
         Ok(())

@@ -163,3 +163,21 @@ fn modes_are_exchanged_per_thread_and_threads_own_their_captures() {
         assert_eq!(mode, RELAXED);
     }
 }
+
+#[test]
+fn a_capture_ends_when_its_origin_is_destroyed() {
+    let t = on(0);
+    let (s, side) = (stream(&t), stream(&t));
+    let fork = event(&t);
+    // SAFETY: handles are live until destroyed.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        assert_eq!((t.cuEventRecord)(fork, s), OK);
+        assert_eq!((t.cuStreamWaitEvent)(side, fork, 0), OK);
+        assert_eq!((t.cuStreamDestroy_v2)(s), OK);
+        assert_eq!((t.cuStreamSynchronize)(side), OK, "the stream that had joined works again");
+        assert_eq!((t.cuStreamWaitEvent)(side, fork, 0), CUresult::CUDA_ERROR_CAPTURED_EVENT);
+    }
+    // `alloc` makes an unsafe call, which no capture of this thread forbids any more.
+    alloc(&t, 16);
+}
