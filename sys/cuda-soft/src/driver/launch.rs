@@ -10,7 +10,7 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries, function, stream};
-use crate::abi::Result;
+use crate::abi::{Result, input};
 use crate::code;
 use crate::exec::Launch;
 use crate::machine::{limits, machine};
@@ -223,10 +223,8 @@ unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize)> {
         };
         match word {
             CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT => from = value.cast_const().cast(),
-            // SAFETY: points to a size, or is null.
-            CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT => {
-                size = unsafe { crate::abi::input(value.cast_const().cast()) }?
-            }
+            // SAFETY: by contract the value points to a size or is null.
+            CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT => size = unsafe { input(value.cast_const().cast()) }?,
             _ => return Err(INVALID_VALUE),
         }
         at += 2;
