@@ -78,8 +78,8 @@ pub(crate) fn machine() -> Result<&'static Machine> {
 /// `cuInit`: creates the machine, once.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if the environment is invalid (standard error has the reason), `CUDA_ERROR_NO_DEVICE` if the
-/// machine has no devices, `CUDA_ERROR_NOT_INITIALIZED` in a forked child.
+/// `CUDA_ERROR_INVALID_VALUE` if the environment is invalid (standard error has the reason), `CUDA_ERROR_NO_DEVICE` if
+/// the machine has no devices, `CUDA_ERROR_NOT_INITIALIZED` in a forked child.
 pub(crate) fn init() -> Result {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);

@@ -71,9 +71,9 @@ pub fn driver_table() -> DriverTable {
 
 /// Defines driver entries and `install`, which puts them into a table.
 ///
-/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`](crate::abi::Out), and a null pointer returns
-/// `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns a [`Result`]; a
-/// panic in it becomes `CUDA_ERROR_UNKNOWN`.
+/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`](crate::abi::Out), and a null
+/// pointer returns `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns
+/// a [`Result`]; a panic in it becomes `CUDA_ERROR_UNKNOWN`.
 macro_rules! entries {
     ($( $(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty $(=> $convert:ident)?),* $(,)?) $body:block )*) => {
         pub(super) fn install(table: &mut ::cuda_driver_sys::DriverTable) {

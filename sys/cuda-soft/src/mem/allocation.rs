@@ -252,8 +252,8 @@ fn round_up(size: u64) -> Result<u64> {
     size.checked_next_multiple_of(PAGE).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Converts the error of a failed allocation. If descriptors have run out, says so on standard error, because the remedy is
-/// another one.
+/// Converts the error of a failed allocation. If descriptors have run out, says so on standard error, because the
+/// remedy is another one.
 pub(crate) fn out_of_memory(why: io::Error) -> CUresult {
     if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
         eprintln!(

@@ -35,7 +35,8 @@ pub struct Diagnostic {
     pub message: String,
     /// Errors found after the first one, in order.
     pub further: Vec<Diagnostic>,
-    /// Whether the text needs a newer PTX ISA than this device knows, for which the driver has an error code of its own.
+    /// Whether the text needs a newer PTX ISA than this device knows, for which the driver has an error code of its
+    /// own.
     pub unsupported_version: bool,
 }
 

@@ -99,8 +99,8 @@ impl Captures {
     /// Begins a capture.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` on the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` on a stream that already
-    /// captures.
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` on the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` on a stream that
+    /// already captures.
     pub(crate) fn begin(&self, stream: &Participant, mode: Mode) -> Result {
         if stream.is_legacy() {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -238,7 +238,8 @@ impl Captures {
         }
     }
 
-    /// `cuStreamWaitEvent` on a stream outside all captures, for an event of capture `id`: the stream joins the capture.
+    /// `cuStreamWaitEvent` on a stream outside all captures, for an event of capture `id`: the stream joins the
+    /// capture.
     ///
     /// # Errors
     /// `CUDA_ERROR_CAPTURED_EVENT` if the capture is over, `_STREAM_CAPTURE_INVALIDATED` if it is invalid,

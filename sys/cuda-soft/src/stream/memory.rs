@@ -153,7 +153,7 @@ fn copy(view: &View<'_>, dst: &Place, src: &Place, at: u64, len: u64) -> Moved {
     // SAFETY: a device side is in a mapping that stays while the view lives. A host side is valid until the copy
     // completes, by the contract of the call. The operation owns staged bytes.
     unsafe { copy_atomic((base + at) as *mut u8, from as *const u8, n as usize) };
-    ring(to);
+    notify(to);
     Ok(if at + n == len { None } else { Some(n) })
 }
 
@@ -177,7 +177,7 @@ fn fill(view: &View<'_>, dst: u64, value: u32, width: u8, at: u64, len: u64) -> 
         }
         p += u64::from(width);
     }
-    ring(to);
+    notify(to);
     if n == 0 {
         return Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     }
@@ -193,7 +193,7 @@ fn write(view: &View<'_>, addr: u64, value: u64, width: u8) -> Moved {
             _ => (*(addr as *const AtomicU64)).store(value, Ordering::SeqCst),
         }
     }
-    ring(Some(span));
+    notify(Some(span));
     Ok(None)
 }
 
@@ -231,15 +231,15 @@ fn whole(view: &View<'_>, addr: u64, width: u8, write: bool) -> Result<Span, CUr
         .ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
 }
 
-fn ring(span: Option<Span>) {
+fn notify(span: Option<Span>) {
     if let Some(span) = span {
         // SAFETY: the callers hold the view in which they found the span.
-        unsafe { (*span.bell).ring() };
+        unsafe { (*span.event_count).notify() };
     }
 }
 
-/// Copies like `memcpy`, but with atomic accesses, because other devices, processes and host threads may access the same
-/// memory at the same time.
+/// Copies like `memcpy`, but with atomic accesses, because other devices, processes and host threads may access the
+/// same memory at the same time.
 ///
 /// # Safety
 /// Both ranges are mapped, and `dst` is writable.

@@ -1,7 +1,7 @@
 //! Operations: pieces of work that begin when the operations they depend on have ended.
 //!
-//! The order of a stream, events, the implicit order of the legacy stream, and the edges of a graph are all dependencies
-//! between operations.
+//! The order of a stream, events, the implicit order of the legacy stream, and the edges of a graph are all
+//! dependencies between operations.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,8 +28,8 @@ struct State {
 type Begin = Box<dyn FnOnce(&Arc<Op>) -> bool + Send>;
 
 impl Op {
-    /// Submits an operation. `begin` is called when all of `after` have ended; it begins the work and returns true if the
-    /// work is already over. Otherwise the work calls [`end`](Self::end) later.
+    /// Submits an operation. `begin` is called when all of `after` have ended; it begins the work and returns true if
+    /// the work is already over. Otherwise the work calls [`end`](Self::end) later.
     pub(crate) fn submit<'a>(
         after: impl IntoIterator<Item = &'a Arc<Op>>,
         begin: impl FnOnce(&Arc<Op>) -> bool + Send + 'static,

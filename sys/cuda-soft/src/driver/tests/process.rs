@@ -196,7 +196,7 @@ fn helper() {
             let at = vmm::reserve(&t, 2 << 20);
             vmm::map(&t, at, 2 << 20, handle, 0);
             println!("={:x}", read::<u32>(&t, at, 1)[0]);
-            // SAFETY: the word is mapped. The write rings the doorbell that the parent's stream sleeps on.
+            // SAFETY: the word is mapped. The write notifies the event count that the parent's stream sleeps on.
             unsafe {
                 let null = std::ptr::null_mut();
                 assert_eq!(t.cuStreamWriteValue64_v2.expect("ops")(null, at + 64, 5, 0), OK);
@@ -254,7 +254,7 @@ fn legacy_handles_open_in_another_process_and_die_with_it() {
 }
 
 #[test]
-fn a_descriptor_carries_memory_and_doorbell_to_another_process() {
+fn a_descriptor_carries_memory_and_event_count_to_another_process() {
     let t = on(0);
     let handle = vmm::create(&t, 0, 2 << 20);
     let at = vmm::reserve(&t, 2 << 20);
