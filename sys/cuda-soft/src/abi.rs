@@ -1,4 +1,4 @@
-//! What crosses the C boundary: results, output pointers, inputs and strings.
+//! The C boundary: results, output pointers, inputs and strings.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;

@@ -27,7 +27,7 @@ enum Stop {
 }
 
 impl Warp {
-    /// Runs until the turn is over or no lane can go on.
+    /// Runs until the turn is over or all lanes wait.
     ///
     /// # Errors
     /// The first fault; the counter of its lane is at the instruction.

@@ -15,7 +15,7 @@ fn event(t: &DriverTable) -> cuda_driver_sys::CUevent {
     event
 }
 
-/// Ends a capture: its code.
+/// Ends a capture and returns the result code.
 fn end(t: &DriverTable, s: CUstream) -> CUresult {
     let mut graph = std::ptr::null_mut();
     // SAFETY: handles are live, the pointer is to a local.
@@ -23,7 +23,7 @@ fn end(t: &DriverTable, s: CUstream) -> CUresult {
 }
 
 #[test]
-fn captured_work_runs_when_the_graph_is_launched_as_often_as_that() {
+fn captured_work_runs_at_each_launch_of_the_graph() {
     let t = on(0);
     let (s, side) = (stream(&t), stream(&t));
     let (fork, join) = (event(&t), event(&t));

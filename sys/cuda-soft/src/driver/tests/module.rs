@@ -8,7 +8,7 @@ use super::*;
 
 const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
-/// Stores `value` and the thread's number; faults where the address is wild.
+/// Stores `value` plus the thread's index to consecutive words at `to`.
 const STORE: &str = ".visible .global .align 4 .u32 counter = 41;
 .visible .entry store(.param .u64 to, .param .u32 value)
 {
@@ -243,11 +243,11 @@ fn a_wild_store_fails_the_context_for_good_and_no_other() {
         assert_eq!((t.cuCtxSynchronize)(), OK);
         let q = alloc(&t, 8);
         write(&t, q, &[1u64]);
-        // Released for the last time the context is gone; retained again it is a new one.
+        // The last release destroys the context; the next retain creates a new one.
         assert_eq!((t.cuDevicePrimaryCtxRelease_v2)(SPOILED + 2), OK);
         let t = on(SPOILED + 2);
         assert_eq!((t.cuCtxSynchronize)(), OK);
-        // Another test may have been given the address since.
+        // Another test may have got the address since.
         let mut device: c_int = -1;
         let ordinal = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         let known = (t.cuPointerGetAttribute)((&raw mut device).cast(), ordinal, p);

@@ -1,4 +1,4 @@
-//! Kernels that wait: for each other, for the host, for another process; and for nothing.
+//! Kernels that wait: for each other, for the host, for another process, or for ever.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn a_store_by_the_host_without_a_notification_is_seen() {
 fn two_kernels_play_ping_pong() {
     let rig = Rig::new(2);
     let rounds = 500;
-    // Each waits for its turn in word 0 and passes it on.
+    // Each player waits for its turn in word 0 and passes the turn on.
     let player = |first: u64| {
         with_prologue(vec![
             mov(rd(3), imm(first)),
@@ -136,7 +136,7 @@ fn a_forked_process_answers_through_shared_memory() {
             )
         };
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // SAFETY: sleeps; the event_count lies in the object's mapped control page.
+        // SAFETY: the time is valid, and the event count is in the control page, which is mapped.
         unsafe {
             libc::nanosleep(&raw const pause, std::ptr::null_mut());
             words[0].store(3, std::sync::atomic::Ordering::Release);
