@@ -12,7 +12,6 @@ mod graph;
 mod host;
 mod init;
 mod ipc;
-pub(crate) mod jit;
 mod launch;
 mod link;
 mod memop;
@@ -27,12 +26,13 @@ mod vmm;
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
+pub(crate) use crate::abi::INVALID_VALUE;
+use crate::abi::Result;
 use crate::config;
-use crate::machine::{Machine, Result, machine};
+use crate::machine::{Device, Machine, machine};
 use crate::stream::host::in_callback;
 
 /// Returns the driver API of the software device.
@@ -73,9 +73,9 @@ pub fn driver_table() -> DriverTable {
 
 /// Defines driver entries and `install`, which puts them into a table.
 ///
-/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`], and a null pointer returns
-/// `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns a [`Result`]; a
-/// panic in it becomes `CUDA_ERROR_UNKNOWN`.
+/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`](crate::abi::Out), and a null
+/// pointer returns `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns
+/// a [`Result`]; a panic in it becomes `CUDA_ERROR_UNKNOWN`.
 macro_rules! entries {
     ($( $(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty $(=> $convert:ident)?),* $(,)?) $body:block )*) => {
         pub(super) fn install(table: &mut ::cuda_driver_sys::DriverTable) {
@@ -89,7 +89,7 @@ macro_rules! entries {
                     $($(
                         // SAFETY: by contract a pointer argument of a driver call is null or valid for the use that the
                         // API documents.
-                        let $arg = unsafe { crate::driver::$convert($arg) }?;
+                        let $arg = unsafe { crate::abi::$convert($arg) }?;
                     )?)*
                     $body
                 })
@@ -120,62 +120,8 @@ pub(crate) fn entry(body: impl FnOnce() -> Result) -> CUresult {
     }
 }
 
-/// Where a call puts a result.
-pub(crate) struct Out<T>(NonNull<T>);
-
-impl<T> Out<T> {
-    pub(crate) fn set(&self, value: T) {
-        // SAFETY: `out` was given a pointer valid for one value, and this lives no longer than the call.
-        unsafe { self.0.write(value) }
-    }
-}
-
-/// # Safety
-/// Null, or valid for writes of one `T` for the rest of the call.
-pub(crate) unsafe fn out<T>(p: *mut T) -> Result<Out<T>> {
-    NonNull::new(p).map(Out).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
-}
-
-/// # Safety
-/// Null, or valid for reads of one `T`.
-pub(crate) unsafe fn input<T: Copy>(p: *const T) -> Result<T> {
-    if p.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, hence readable by contract.
-    Ok(unsafe { p.read() })
-}
-
-/// # Safety
-/// Null, or a NUL-terminated string.
-pub(crate) unsafe fn cstr(p: *const std::ffi::c_char) -> Result<String> {
-    if p.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, hence a C string by contract.
-    Ok(unsafe { std::ffi::CStr::from_ptr(p) }.to_string_lossy().into_owned())
-}
-
-/// Writes a string of the C API: cut to `len` bytes with its NUL.
-///
-/// # Safety
-/// `to` is null or valid for writes of `len` bytes.
-pub(crate) unsafe fn put_str(to: *mut std::ffi::c_char, len: i32, text: &str) -> Result {
-    let len = usize::try_from(len).ok().filter(|n| *n > 0 && !to.is_null()).ok_or(INVALID_VALUE)?;
-    let n = text.len().min(len - 1);
-    // SAFETY: n + 1 <= len bytes at `to`, n <= bytes of the text.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, n);
-        to.add(n).write(0);
-    }
-    Ok(())
-}
-
-/// The most frequent error.
-pub(crate) const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
-
 /// The machine and the current device, for calls that are forbidden during captures.
-pub(crate) fn unsafe_call() -> Result<(&'static Machine, &'static crate::machine::Device)> {
+pub(crate) fn unsafe_call() -> Result<(&'static Machine, &'static Device)> {
     let machine = machine()?;
     let device = context::current(machine)?;
     machine.captures.permit_unsafe_call()?;

@@ -1,4 +1,4 @@
-//! Kernels that wait: for each other, for the host, for another process; and for nothing.
+//! Kernels that wait: for each other, for the host, for another process, or for ever.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn wait_for(value: u64) -> Module {
 }
 
 #[test]
-fn a_store_by_the_host_that_rings_no_bell_is_seen() {
+fn a_store_by_the_host_without_a_notification_is_seen() {
     let rig = Rig::new(1);
     let done = rig.start(wait_for(7), 8, 128);
     done.recv_timeout(Duration::from_millis(100)).unwrap_err();
@@ -32,7 +32,7 @@ fn a_store_by_the_host_that_rings_no_bell_is_seen() {
 fn two_kernels_play_ping_pong() {
     let rig = Rig::new(2);
     let rounds = 500;
-    // Each waits for its turn in word 0 and passes it on.
+    // Each player waits for its turn in word 0 and passes the turn on.
     let player = |first: u64| {
         with_prologue(vec![
             mov(rd(3), imm(first)),
@@ -110,7 +110,7 @@ fn a_forked_process_answers_through_shared_memory() {
     use crate::mem;
     use crate::mem::object::{Facts, Kind, Object};
     // The same memory object mapped twice, as two processes would; the child is this test binary's
-    // twin only as far as fork allows: it touches the mapping and its doorbell, nothing else.
+    // twin only as far as fork allows: it touches the mapping and its event count, nothing else.
     let rig = Rig::new(1);
     let facts = Facts { kind: Kind::Physical, device: 0, handle_types: 0 };
     let object = Object::create(4096, facts).expect("memfd");
@@ -118,7 +118,7 @@ fn a_forked_process_answers_through_shared_memory() {
     let base = here.base().expect("address");
     let here = Arc::new(here);
     rig.space.insert(base, 4096, mem::Rights::Host { writable: true }, Arc::clone(&here));
-    let bell = here.bell();
+    let event_count = here.event_count();
     let mut module = wait_for(3);
     // Waits for the object's first word, then answers in its second.
     module.functions[0].code.insert(BODY as usize, mov(rd(0), imm(base)));
@@ -136,11 +136,11 @@ fn a_forked_process_answers_through_shared_memory() {
             )
         };
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // SAFETY: sleeps; the bell lies in the object's mapped control page.
+        // SAFETY: the time is valid, and the event count is in the control page, which is mapped.
         unsafe {
             libc::nanosleep(&raw const pause, std::ptr::null_mut());
             words[0].store(3, std::sync::atomic::Ordering::Release);
-            (*bell).ring();
+            (*event_count).notify();
         }
         for _ in 0..1000 {
             if words[1].load(std::sync::atomic::Ordering::Acquire) == 4 {
