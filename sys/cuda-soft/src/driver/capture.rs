@@ -31,11 +31,8 @@ entries! {
     fn cuStreamIsCapturing(on: CUstream, status: *mut Status => out) {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
-        if stream.is_legacy() {
-            // Returns the error of a legacy stream while a blocking stream captures.
-            machine.pending(&stream)?;
-        }
-        status.set(status_of(stream.capture().as_deref()));
+        let capture = machine.devices[stream.device].streams.capture_of(&stream)?;
+        status.set(status_of(capture.as_deref()));
         Ok(())
     }
 
@@ -53,10 +50,7 @@ entries! {
         if !dependencies.is_null() || !count.is_null() {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
-        if stream.is_legacy() {
-            machine.pending(&stream)?;
-        }
-        let capture = stream.capture();
+        let capture = machine.devices[stream.device].streams.capture_of(&stream)?;
         status.set(status_of(capture.as_deref()));
         if let Some(capture) = capture {
             // SAFETY: by contract each pointer is null or valid for writes of one value.

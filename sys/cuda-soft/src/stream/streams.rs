@@ -136,6 +136,17 @@ impl Streams {
         Ok(ops)
     }
 
+    /// The capture that a stream takes part in. To ask does not make any capture invalid.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` for the legacy stream while a blocking stream captures.
+    pub(crate) fn capture_of(&self, stream: &Stream) -> Result<Option<Arc<Capture>>> {
+        if stream.is_legacy() && self.order.lock().blocking().any(|s| s.capture().is_some()) {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
+        Ok(stream.capture())
+    }
+
     /// The unfinished operations of the context.
     ///
     /// # Errors
@@ -175,21 +186,25 @@ impl Streams {
 }
 
 impl Order {
+    /// The streams that are ordered with the legacy stream.
+    fn blocking(&self) -> impl Iterator<Item = &Arc<Stream>> {
+        self.streams.iter().filter(|s| !s.non_blocking)
+    }
+
     /// The operations that an operation of the legacy stream waits for.
     ///
     /// # Errors
     /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` while a blocking stream captures. The capture becomes invalid.
     fn before_legacy(&self) -> Result<Vec<Arc<Op>>> {
-        let blocking = || self.streams.iter().filter(|s| !s.non_blocking);
         let mut result = Ok(());
-        for capture in blocking().filter_map(|s| s.capture()) {
+        for capture in self.blocking().filter_map(|s| s.capture()) {
             capture.invalidate();
             result = Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
         }
         result?;
         let orphans =
             self.orphans.iter().filter(|(non_blocking, _)| !non_blocking).map(|(_, op)| Arc::clone(op));
-        Ok(blocking().filter_map(|s| s.last()).chain(orphans).collect())
+        Ok(self.blocking().filter_map(|s| s.last()).chain(orphans).collect())
     }
 
     /// The unfinished operations of all streams.

@@ -272,3 +272,25 @@ fn the_graph_of_a_capture_ends_when_its_origin_is_destroyed() {
     }
     assert_eq!(ENDED.load(Ordering::SeqCst), 1, "nothing can make this graph any more");
 }
+
+#[test]
+fn asking_the_legacy_stream_for_its_capture_leaves_the_capture_of_a_blocking_stream_valid() {
+    let t = on(11);
+    let (mut s, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (legacy, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut status = cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: handles are live, pointers are to locals or null.
+    unsafe {
+        assert_eq!((t.cuStreamCreate)(&raw mut s, 0), OK);
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, RELAXED), OK);
+        let implicit = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        assert_eq!((t.cuStreamIsCapturing)(legacy, &raw mut status), implicit);
+        let info = t.cuStreamGetCaptureInfo_v2;
+        let (id, dependencies) = (std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!(info(legacy, &raw mut status, id, &raw mut graph, dependencies, none), implicit);
+        assert_eq!(end(&t, s), OK);
+        assert_eq!((t.cuStreamIsCapturing)(legacy, &raw mut status), OK);
+        assert_eq!(status, cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        assert_eq!((t.cuStreamDestroy_v2)(s), OK);
+    }
+}
