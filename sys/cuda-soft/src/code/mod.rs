@@ -45,14 +45,6 @@ impl Module {
     pub fn global(&self, name: &str) -> Option<usize> {
         self.globals.iter().position(|g| g.name == name)
     }
-
-    /// Checks that every register, label, symbol and call in the module exists.
-    ///
-    /// # Errors
-    /// A sentence that names function, instruction index and source line of the first violation.
-    pub fn check(&self) -> Result<(), String> {
-        check::module(self)
-    }
 }
 
 /// One kernel or device function.

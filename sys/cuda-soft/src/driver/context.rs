@@ -166,6 +166,14 @@ pub(super) fn current_even_failed(machine: &Machine) -> Result<&Device> {
     if device.is_active() { Ok(device) } else { Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED) }
 }
 
+/// The machine and the current device, for calls that are forbidden during captures.
+pub(super) fn unsafe_call() -> Result<(&'static Machine, &'static Device)> {
+    let machine = machine()?;
+    let device = current(machine)?;
+    machine.captures.permit_unsafe_call()?;
+    Ok((machine, device))
+}
+
 /// The device of a context handle.
 ///
 /// # Errors
