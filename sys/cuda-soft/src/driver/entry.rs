@@ -1,4 +1,5 @@
-//! What every entry of the driver API has in common.
+//! Defines the entries of the driver API. Each reads its arguments, refuses calls from callbacks, and turns a panic
+//! into an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,7 +16,11 @@ use crate::stream::host::in_callback;
 macro_rules! entries {
     ($( $(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty $(=> $convert:ident)?),* $(,)?) $body:block )*) => {
         pub(super) fn install(table: &mut ::cuda_driver_sys::DriverTable) {
-            $(table.$name = crate::driver::entry::Entry::from($name as unsafe extern "C" fn($($ty),*) -> ::cuda_driver_sys::CUresult).0.into();)*
+            use crate::driver::entry::Entry;
+            $(
+                let function = $name as unsafe extern "C" fn($($ty),*) -> ::cuda_driver_sys::CUresult;
+                table.$name = Entry::from(function).0.into();
+            )*
         }
         $(
             $(#[$meta])*

@@ -1,9 +1,9 @@
 //! Words that a waiting loop reads only now and then, such as the one that tells a kernel to leave.
 //!
-//! A waiting loop runs for a few turns between naps, so it would see a word that it reads once in a thousand turns half a
-//! second late. Therefore a warp looks at the next such word itself before it waits. If a loop has kept waiting after it
-//! read the value that is there now, the warp waits. Otherwise the warp continues until its loop has read the word. A
-//! wrong guess costs only time.
+//! A waiting loop runs for a few turns between naps, so it would see a word that it reads once in a thousand turns half
+//! a second late. Therefore a warp looks at the next such word itself before it waits. If a loop has kept waiting after
+//! it read the value that is there now, the warp waits. Otherwise the warp continues until its loop has read the word.
+//! A wrong guess costs only time.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ const MAX_HURRIES: u32 = 4096;
 /// Maximum number of addresses in [`Harmless`], which forgets all of them beyond that.
 const MAX_ADDRESSES: usize = 4096;
 
-/// Values of rarely read words, by address, after which loops kept waiting. All kernels share them, because kernels that
-/// wait for the same sender read the same word.
+/// Values of rarely read words, by address, after which loops kept waiting. All kernels share them, because kernels
+/// that wait for the same sender read the same word.
 #[derive(Debug, Default)]
 pub(super) struct Harmless(Mutex<HashMap<u64, u64>>);
 

@@ -91,7 +91,7 @@ fn hold(t: &DriverTable, s: CUstream, counter: &'static std::sync::atomic::Atomi
 }
 
 #[test]
-fn objects_live_as_long_as_the_graph_what_was_made_of_it_and_its_launches() {
+fn user_objects_live_as_long_as_their_graph_its_executables_and_launches() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ENDED: AtomicU32 = AtomicU32::new(0);
     let t = on(0);
@@ -119,7 +119,8 @@ fn objects_live_as_long_as_the_graph_what_was_made_of_it_and_its_launches() {
             std::thread::yield_now();
         }
         assert_eq!(ended(), 1);
-        // A capture that fails ends what it held, and an object that no graph took ends with its last reference.
+        // A failed capture releases its objects. An object that no graph holds ends with the last reference of the
+        // caller.
         assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
         hold(&t, s, &ENDED);
         assert_eq!((t.cuStreamSynchronize)(s), UNSUPPORTED);

@@ -164,7 +164,7 @@ fn a_forked_process_answers_through_shared_memory() {
     rig.space.remove(base);
 }
 
-/// Waits until word 0 is 7, or word 1 is not 0, which it reads once in a thousand turns only.
+/// Waits until word 0 is 7 or word 1 is not 0. It reads word 1 only once in a thousand turns.
 fn wait_or_leave() -> Module {
     let end = BODY + 12;
     with_prologue(vec![
@@ -179,7 +179,7 @@ fn wait_or_leave() -> Module {
         mov(rd(3), imm(1000)),
         setp(Cmp::Eq, Ty::U64, 0, rd(4), imm(0)),
         when(0, false, Op::Bra { target: BODY + 1 }),
-        // What the last load that counted saw.
+        // Stores the value that ended the wait.
         st(Semantics::Relaxed, Ty::U64, rd(0), 16, rd(4)),
     ])
 }
@@ -187,7 +187,7 @@ fn wait_or_leave() -> Module {
 #[test]
 fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
     let rig = Rig::new(3);
-    // The first one is told while it waits, the others were told before they began.
+    // The word is set while the first kernel waits, and before the others start.
     let first = rig.start(wait_or_leave(), 1, 128);
     first.recv_timeout(Duration::from_millis(100)).unwrap_err();
     let told = Instant::now();
@@ -197,6 +197,6 @@ fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
         rig.start(wait_or_leave(), 1, 128).recv_timeout(LIMIT).unwrap().unwrap();
     }
     assert_eq!(rig.get(2), 1);
-    // By turns between naps of a millisecond each takes half a second.
+    // Without the look at the word each would take half a second: a thousand turns, with naps of a millisecond.
     assert!(told.elapsed() < Duration::from_secs(2), "21 waits were left after {:?}", told.elapsed());
 }
