@@ -123,8 +123,8 @@ impl Communicator {
         let group = Group::new(met.open(deadline)?);
         let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
-        let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
-        let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
+        let regions = exchange.regions.clone();
+        let resources = Resources::new(context.clone(), group.clone(), regions, config.of_transports());
         let semaphores = Arc::new(Site {
             exchange: exchange.clone(),
             resources: resources.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::service::{DataService, Outstanding};
 use super::verbs::nics::{Nic, Nics};
-use crate::env::Env;
+use crate::env::{IbEnv, Selection};
 use crate::error::Result;
 use crate::gpu::Context;
 use crate::group::Group;
@@ -13,15 +13,26 @@ use crate::memory::{Regions, RegisteredMemory};
 use crate::rdma::Verbs;
 use crate::sync::{Mutex, lock};
 
+/// What connections are told about this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The address to listen at, unless an endpoint names one.
+    pub(crate) interface: Option<IpAddr>,
+    /// Which interfaces to choose from otherwise.
+    pub(crate) sockets: Selection,
+    /// The verbs to use; libibverbs of this host if `None`.
+    pub(crate) verbs: Option<Verbs>,
+    /// Which NICs to use, and how.
+    pub(crate) ib: IbEnv,
+}
+
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) context: Context,
     pub(crate) group: Group,
     /// What peers may write by message.
     pub(crate) regions: Arc<Regions>,
-    /// The address to listen at, unless an endpoint names one.
-    pub(crate) interface: Option<IpAddr>,
-    verbs: Option<Verbs>,
+    pub(crate) settings: Settings,
     /// What connections have accepted and not delivered.
     pub(crate) outstanding: Arc<Outstanding>,
     /// The data thread; started by the first connection that needs it.
@@ -35,12 +46,11 @@ impl Resources {
         context: Context,
         group: Group,
         regions: Arc<Regions>,
-        interface: Option<IpAddr>,
-        verbs: Option<Verbs>,
+        settings: Settings,
     ) -> Arc<Self> {
         let (data, nics) = (Mutex::default(), Mutex::default());
         let outstanding = Arc::default();
-        Arc::new(Self { context, group, regions, interface, verbs, outstanding, data, nics })
+        Arc::new(Self { context, group, regions, settings, outstanding, data, nics })
     }
 
     /// The thread that moves the data of connections. Not the one of the control links: it calls the driver, which may block.
@@ -58,7 +68,7 @@ impl Resources {
         if let Some(nics) = &*nics {
             return Ok(nics.clone());
         }
-        Ok(nics.insert(Arc::new(Nics::discover(self.verbs.as_ref(), &Env::get()?.ib)?)).clone())
+        Ok(nics.insert(Arc::new(Nics::discover(self.settings.verbs.as_ref(), &self.settings.ib)?)).clone())
     }
 
     /// NIC `number` of this host.

@@ -126,9 +126,9 @@ impl super::Draft for Draft {
 
 /// The address to listen at.
 fn interface(resources: &Resources, config: &EndpointConfig) -> Result<IpAddr> {
-    match config.interface.or(resources.interface) {
+    match config.interface.or(resources.settings.interface) {
         Some(ip) => Ok(ip),
-        None => links::default_ip(),
+        None => links::default_ip(&resources.settings.sockets),
     }
 }
 
