@@ -21,7 +21,7 @@ use super::mailbox::Post;
 use super::message::{Message, Offer};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::memory::ledger::{Hold, Receipt};
+use crate::ledger::receipt::{Hold, Receipt};
 
 /// Something that `setup()` makes together with a peer.
 pub(crate) trait Item: Send {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Connection, Counters, Inner};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::ledger::{Hold, Receipt};
+use crate::ledger::receipt::{Hold, Receipt};
 use crate::setup::key::Key;
 use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
