@@ -19,6 +19,7 @@ from pathlib import Path
 
 TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+      | (?P<path>\#\[path\s*=\s*"[^"]*"\])
       | (?P<text>(?:b|c)?"(?:[^"\\]|\\.)*"|(?:b|c)?r(?P<hash>\#*)".*?"(?P=hash)|b?'(?:[^'\\\n]|\\[^\n]+?)')
       | (?P<lifetime>'\w+)
       | (?P<name>(?:r\#)?[A-Za-z_]\w*)
@@ -145,17 +146,23 @@ class Crate:
             public = "pub" in tokens[start:index]
             if word == "const" and tokens[index + 1] in ("fn", "unsafe", "extern", "async"):
                 index, word = tokens.index("fn", index), "fn"
+            paths = [token.split('"')[1] for token in tokens[start:index] if token.startswith("#[path")]
             name = tokens[index + 1] if index + 1 < len(tokens) else ""
             if word == "mod" and tokens[index + 2] == ";":
-                files = [file for file in (folder / f"{name}.rs", folder / name / "mod.rs") if file.exists()]
-                if not files:
-                    sys.exit(f"circles: {module.file} declares mod {name}, but {folder}/{name}.rs does not exist")
-                self.read(files[0], folder / name, module, name)
+                if paths:  # relative to this file, and its children stand beside it
+                    file = Path(module.file).parent / paths[0]
+                    self.read(file, file.parent, module, name)
+                else:
+                    files = [file for file in (folder / f"{name}.rs", folder / name / "mod.rs") if file.exists()]
+                    if not files:
+                        sys.exit(f"circles: {module.file} declares mod {name}, but {folder}/{name}.rs does not exist")
+                    self.read(files[0], folder / name, module, name)
                 index += 3
             elif word == "mod":
                 end = end_of_group(tokens, index + 2)
                 child = module.children[name] = Module(module.file, module, name)
-                self.parse(tokens[index + 3 : end - 1], child, folder / name)
+                inner = Path(module.file).parent / paths[0] if paths else folder / name
+                self.parse(tokens[index + 3 : end - 1], child, inner)
                 index = end
             elif word == "use":
                 end = tokens.index(";", index)

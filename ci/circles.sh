@@ -46,6 +46,11 @@ plant methods lib.rs <<<'mod t; mod more;'
 plant methods t.rs <<<'pub struct T; impl T { fn f(&self) { self.g() } }'
 plant methods more.rs <<<'use crate::t::T; impl T { pub(crate) fn g(&self) {} }'
 must_see methods 't.rs -> more.rs: T::g'
+# A module in braces takes its files from the folder that its `path` names, and the root imports them from there.
+plant doors lib.rs <<<'mod a; #[path = "."] pub mod door { pub mod b; } pub(crate) use door::b;'
+plant doors a.rs <<<'pub struct A(crate::b::B);'
+plant doors b.rs <<<'pub struct B; fn f(_: crate::a::A) {}'
+must_see doors 'b.rs -> a.rs: A'
 # None of these is a circle: re-exports, a glob, uses by tests and models, names in comments and in text.
 plant clean lib.rs <<<'mod p; pub use p::*; #[cfg(test)] mod tests;'
 plant clean p/mod.rs <<<'mod low; mod high; pub use low::Low; pub(crate) use high::High; /* High::new() */ const HELP: &str = "Low(1)";'
