@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
 
-use super::{Ends, Flavour, SemaphoreCounters};
+use super::ends::{Ends, SemaphoreCounters};
+use super::item::Flavour;
 use crate::comm::connection::{Backpressure, Connection};
 use crate::comm::tokens::{INBOUND, Side};
 use crate::deadline::{Backoff, Deadline};
