@@ -80,7 +80,9 @@ fn check_atomics(context: &str, text: &str) {
 /// behind the group's barrier.
 fn check_convergence(context: &str, text: &str) {
     let all: Vec<&str> = code(text).collect();
-    for (at, code) in all.iter().enumerate().filter(|(_, code)| code.starts_with("barrier.")) {
+    for (at, code) in
+        all.iter().enumerate().filter(|(_, code)| code.starts_with("bar.sync") || code.starts_with("bar.red"))
+    {
         assert_eq!(all[at - 1], "bar.warp.sync 0xffffffff;", "{context}: {code} without reconvergence");
         assert!(!all[at - 2].starts_with("fence."), "{context}: {} stands before {code}", all[at - 2]);
     }
