@@ -59,7 +59,7 @@ impl Resources {
         if let Some(service) = &*data {
             return Ok(service.clone());
         }
-        Ok(data.insert(DataService::start(self.outstanding.clone())?).clone())
+        Ok(data.insert(DataService::start(self.outstanding.clone(), self.group.control().clone())?).clone())
     }
 
     /// The NICs of this host.

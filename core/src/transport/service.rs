@@ -1,7 +1,8 @@
 //! The threads behind the connections of a communicator, and what keeps them running.
 //!
-//! `aqueduct-data` moves data that callers have left to it. `aqueduct-drop` drops values whose drop may block, so that
-//! `aqueduct-data` never does: a kernel may be waiting for the data that this thread brings. Both go on without an owner until
+//! `aqueduct-data` moves data that callers have left to it. It must not block: a kernel may be waiting for the data that it
+//! brings. So it leaves memory to the next call of the user, because freeing makes the driver wait for the device; and holds on
+//! peers' memory, the last of which ends the membership in the group, to `aqueduct-drop`. Both threads go on without an owner until
 //! every accepted operation is acknowledged or has failed. No drop waits for them.
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,8 @@ use std::sync::{Arc, Weak};
 
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::control::Control;
+use crate::group::subscriber::Deferred;
 use crate::net::{Frame, Handler, Link, Reactor, ReactorConfig, Registration};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -24,8 +27,8 @@ pub(crate) struct DataService {
 }
 
 impl DataService {
-    pub(crate) fn start(outstanding: Arc<Outstanding>) -> Result<Arc<Self>> {
-        let disposer = Disposer::start()?;
+    pub(crate) fn start(outstanding: Arc<Outstanding>, control: Arc<Control>) -> Result<Arc<Self>> {
+        let disposer = Disposer::start(control)?;
         let handler = Box::new(UntilDelivered(outstanding.clone()));
         let reactor = Reactor::start("aqueduct-data", ReactorConfig::default(), handler)?;
         outstanding.served.store(true, Ordering::Release);
@@ -82,12 +85,16 @@ impl Handler for UntilDelivered {
     }
 }
 
-/// Drops values on a thread of its own. The thread ends when the last clone and everything given to it is gone.
+/// Drops values whose drop may block, for threads that must not. Its thread ends when the last clone and everything given to it is
+/// gone.
 #[derive(Clone)]
-pub(super) struct Disposer(Sender<Box<dyn Any + Send>>);
+pub(super) struct Disposer {
+    thread: Sender<Box<dyn Any + Send>>,
+    control: Arc<Control>,
+}
 
 impl Disposer {
-    fn start() -> Result<Self> {
+    fn start(control: Arc<Control>) -> Result<Self> {
         let (sender, receiver) = mpsc::channel::<Box<dyn Any + Send>>();
         let run = move || receiver.into_iter().for_each(drop);
         std::thread::Builder::new()
@@ -95,12 +102,19 @@ impl Disposer {
             .stack_size(512 << 10)
             .spawn(run)
             .map_err(|error| Error::system("connect", "cannot start a service thread", error))?;
-        Ok(Self(sender))
+        Ok(Self { thread: sender, control })
     }
 
-    /// Has `what` dropped soon. In a forked child, which does not have the thread, it leaks.
+    /// Has memory freed by the next call of the user. Never by a thread that runs beside the user's: freeing would wait for what the
+    /// user has just launched, and the driver may let nobody else in meanwhile. What is given must not hold the group, which holds
+    /// the list.
+    pub(super) fn free(&self, memory: Deferred) {
+        self.control.drop_elsewhere(memory);
+    }
+
+    /// Has `what`, which may hold the group, dropped soon. In a forked child, which does not have the thread, it leaks.
     pub(super) fn dispose(&self, what: impl Any + Send) {
-        if let Err(unsent) = self.0.send(Box::new(what)) {
+        if let Err(unsent) = self.thread.send(Box::new(what)) {
             // The thread has panicked in a drop: leaking is all that is left which cannot block.
             std::mem::forget(unsent);
         }

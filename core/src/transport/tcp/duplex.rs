@@ -353,7 +353,7 @@ impl Duplex {
             drop(inbox);
             match noted {
                 Ok(turn) => {
-                    self.disposer.dispose(turn.spent);
+                    self.disposer.free(Arc::new(turn.spent));
                     None
                 }
                 Err(said) => Some(said).filter(|said| said.kind() == ErrorKind::Remote),
@@ -389,7 +389,7 @@ impl Duplex {
         outbox.clear();
         let spent = outbox.take_spent();
         drop(outbox);
-        self.disposer.dispose(spent);
+        spent.dispose(&self.disposer);
         self.completion.release();
         if settled {
             log::debug!("the Ethernet connection to rank {} ends: {why}", self.peer);
@@ -413,9 +413,7 @@ impl Pollable for Duplex {
     fn progress(&self) -> Next {
         let again = self.poller.check();
         let (next, progress, spent) = self.turn(false);
-        if !spent.is_empty() {
-            self.disposer.dispose(spent);
-        }
+        spent.dispose(&self.disposer);
         if progress {
             self.poller.disturb();
         }
@@ -495,7 +493,14 @@ impl AbortListener for Duplex {
 impl Drop for Duplex {
     fn drop(&mut self) {
         let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
-        self.disposer.dispose((outbox, inbox, completion));
+        // What is in flight, if anything is, holds the group.
+        let spent = {
+            let mut outbox = lock(&outbox);
+            outbox.clear();
+            outbox.take_spent()
+        };
+        spent.dispose(&self.disposer);
+        self.disposer.free(Arc::new((outbox, inbox, completion)));
     }
 }
 

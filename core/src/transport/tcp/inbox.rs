@@ -270,7 +270,8 @@ impl Inbox {
                 self.update(region, offset, value, regions, turn)?;
             }
             Frame::Ask => self.arrived(None, false, Effect::Acknowledge),
-            Frame::Ack { count } => turn.acknowledged = Some(count),
+            // Two threads of the peer may have overtaken each other: the higher count holds.
+            Frame::Ack { count } => turn.acknowledged = turn.acknowledged.max(Some(count)),
             Frame::Bye => turn.bye = true,
             Frame::Fail { len } => self.target = Target::Reason { text: Vec::new(), len: len as usize },
         }
@@ -378,5 +379,22 @@ impl Inbox {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Context, Device, Driver};
+
+    #[test]
+    fn acknowledgements_that_overtake_each_other_count_as_the_higher() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (mut inbox, mut turn) = (Inbox::new(Staging::new(&context).unwrap(), 1), Turn::default());
+        for count in [5, 9, 7] {
+            inbox.begin(Frame::Ack { count }, &Regions::default(), &mut turn).unwrap();
+        }
+        assert_eq!(turn.acknowledged, Some(9));
     }
 }

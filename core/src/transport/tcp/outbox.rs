@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use super::super::idle::{Activity, IdleTimer};
 use super::super::in_flight::InFlight;
+use super::super::service::Disposer;
 use super::frame::{Frame, MAX_PAYLOAD};
 use super::staging::Staging;
 use crate::error::{Error, ErrorKind, Result};
@@ -62,8 +63,14 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.remotes.is_empty()
+    /// Has everything dropped by threads that may block.
+    pub(super) fn dispose(self, disposer: &Disposer) {
+        if !self.places.is_empty() {
+            disposer.free(Arc::new(self.places));
+        }
+        if !self.remotes.is_empty() {
+            disposer.dispose(self.remotes);
+        }
     }
 
     pub(super) fn append(&mut self, mut other: Self) {

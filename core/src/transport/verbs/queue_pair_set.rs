@@ -465,7 +465,9 @@ impl Pollable for QueuePairSet {
         let spent = std::mem::take(&mut state.spent);
         drop(state);
         if !spent.is_empty() {
-            self.disposer.dispose(spent);
+            let (regions, remotes): (Vec<_>, Vec<_>) = spent.into_iter().unzip();
+            self.disposer.free(Arc::new(regions));
+            self.disposer.dispose(remotes);
         }
         if let Err(error) = covered {
             self.give_up(&error);
@@ -562,7 +564,8 @@ impl Drop for QueuePairSet {
         // SAFETY: taken once, here, and not used after.
         let device = unsafe { ManuallyDrop::take(&mut self.device) };
         // This may be the service thread, and the drop may block: it may be the last that keeps the group.
-        self.disposer.dispose((rest, device));
+        self.disposer.dispose(rest);
+        self.disposer.free(Arc::new(device));
     }
 }
 
