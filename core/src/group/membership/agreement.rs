@@ -19,6 +19,8 @@ const DECIDERS: usize = 4;
 const REPEAT: u32 = 5;
 /// Ticks after which the first attempt that was not answered is given up.
 const ATTEMPT: u32 = 12;
+/// An attempt is given this many times as long as the first one at most.
+const MAX_PATIENCE: u32 = 16;
 /// Ticks without news after which two callers that have not heard each other count as having no path.
 const SETTLED: u32 = 30;
 /// Ticks without news after which a rank that reaches too few others is cut off.
@@ -43,6 +45,11 @@ pub(crate) enum Verdict {
     NoPaths,
     /// This rank leaves out other ranks than that one does.
     Differs(u32),
+}
+
+/// Ticks that an attempt may take. Later ones may take longer, so that a slow network is no obstacle for ever.
+fn patience(ballot: Ballot) -> u32 {
+    ATTEMPT.saturating_mul(ballot.round.min(MAX_PATIENCE))
 }
 
 /// What one rank knows and is bound to.
@@ -297,8 +304,7 @@ impl Membership {
         self.pause = self.pause.saturating_sub(1);
         if let Some(attempt) = &mut self.attempt {
             attempt.age += 1;
-            // Each may take longer than the one before, so that a slow network is no obstacle for ever.
-            if attempt.age > ATTEMPT.saturating_mul(attempt.ballot.round) {
+            if attempt.age > patience(attempt.ballot) {
                 self.give_way();
             }
         }
@@ -537,6 +543,15 @@ impl Membership {
         self.pause = 2 + 3 * place;
     }
 
+    /// Gives this rank's attempt up if `ballot` is above it, and lets that one finish: two deciders that only try again as
+    /// soon as they can would overtake each other for ever on a slow network.
+    fn yield_to(&mut self, ballot: Ballot) {
+        if self.attempt.as_ref().is_some_and(|attempt| attempt.ballot < ballot) {
+            self.give_way();
+            self.pause += patience(ballot);
+        }
+    }
+
     fn prepare(&mut self, from: u32, ballot: Ballot) {
         self.round = self.round.max(ballot.round);
         if ballot < self.vote.promised {
@@ -560,9 +575,7 @@ impl Membership {
 
     fn bind(&mut self, ballot: Ballot) {
         self.vote = Vote { promised: ballot, ..self.vote.clone() };
-        if self.attempt.as_ref().is_some_and(|attempt| attempt.ballot < ballot) {
-            self.give_way();
-        }
+        self.yield_to(ballot);
     }
 
     fn answer(&mut self, to: u32, message: Message) {
@@ -576,9 +589,7 @@ impl Membership {
 
     fn hear_refusal(&mut self, promised: Ballot) {
         self.round = self.round.max(promised.round);
-        if self.attempt.as_ref().is_some_and(|attempt| attempt.ballot < promised) {
-            self.give_way();
-        }
+        self.yield_to(promised);
     }
 
     fn hear_promise(&mut self, from: u32, ballot: Ballot, accepted: Accepted) {
