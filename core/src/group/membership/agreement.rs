@@ -6,10 +6,11 @@
 //! their witness knows.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
-
-use super::message::{Accepted, Ballot, Departed, Departure, Envelope, Message, Report, Vote};
-use super::quorum::{Ranks, largest_linked, may_decide};
+use super::ballots::Ballots;
+use super::departures::Departures;
+use super::message::{Accepted, Ballot, Departure, Envelope, Message, Report, Vote};
+use super::quorum::{Ranks, may_decide};
+use super::reports::{Reports, View};
 
 /// Up to this many ranks, each reports to all others, and all members of a new group must hear each other.
 const ALL_REPORT: usize = 16;
@@ -17,10 +18,6 @@ const ALL_REPORT: usize = 16;
 const DECIDERS: usize = 4;
 /// Ticks between reports that say nothing new.
 const REPEAT: u32 = 5;
-/// Ticks after which the first attempt that was not answered is given up.
-const ATTEMPT: u32 = 12;
-/// An attempt is given this many times as long as the first one at most.
-const MAX_PATIENCE: u32 = 16;
 /// Ticks without news after which two callers that have not heard each other count as having no path.
 const SETTLED: u32 = 30;
 /// Ticks without news after which a rank that reaches too few others is cut off.
@@ -47,17 +44,10 @@ pub(crate) enum Verdict {
     Differs(u32),
 }
 
-/// Ticks that an attempt may take. Later ones may take longer, so that a slow network is no obstacle for ever.
-fn patience(ballot: Ballot) -> u32 {
-    ATTEMPT.saturating_mul(ballot.round.min(MAX_PATIENCE))
-}
-
 /// What one rank knows and is bound to.
 #[derive(Debug)]
 pub(crate) struct Membership {
     me: u32,
-    /// Equal for ranks of one host.
-    hosts: Vec<u32>,
     /// The last agreed group, and how many were agreed before it.
     group: Ranks,
     generation: u64,
@@ -68,36 +58,19 @@ pub(crate) struct Membership {
     active: bool,
     /// Whether this group is the next generation of another one.
     succeeds: bool,
-    vote: Vote,
     unreachable: Ranks,
-    departed: BTreeMap<u32, Departed>,
-    /// What others said that they are bound to.
-    votes: BTreeMap<u32, Vote>,
+    departures: Departures,
     /// Whom the caller leaves out, while it waits.
     call: Option<Ranks>,
     /// It failed for good.
     out: bool,
-    reports: BTreeMap<u32, Report>,
-    attempt: Option<Attempt>,
-    /// The highest round seen.
-    round: u32,
-    /// Ticks until the next attempt may begin.
-    pause: u32,
+    reports: Reports,
+    ballots: Ballots,
     /// Ticks without news.
     quiet: u32,
     since_report: u32,
     news: bool,
     outbox: Vec<(u32, Envelope)>,
-}
-
-/// An attempt of this rank to decide.
-#[derive(Debug)]
-struct Attempt {
-    ballot: Ballot,
-    promises: BTreeMap<u32, Accepted>,
-    proposed: Option<Ranks>,
-    accepts: Ranks,
-    age: u32,
 }
 
 impl Membership {
@@ -107,21 +80,16 @@ impl Membership {
         Self {
             me,
             group: (0..hosts.len() as u32).collect(),
-            hosts,
             generation: 0,
             taken: 0,
             active: !succeeds,
             succeeds,
-            vote: Vote::none(0),
             unreachable: Ranks::new(),
-            departed: BTreeMap::new(),
-            votes: BTreeMap::new(),
+            departures: Departures::new(me, hosts, succeeds),
             call: None,
             out: false,
-            reports: BTreeMap::new(),
-            attempt: None,
-            round: 0,
-            pause: 0,
+            reports: Reports::default(),
+            ballots: Ballots::new(me, me, 0),
             quiet: 0,
             since_report: 0,
             news: false,
@@ -131,7 +99,7 @@ impl Membership {
 
     /// Learns which ranks share a host: `hosts[r]` is equal for those.
     pub(crate) fn set_hosts(&mut self, hosts: Vec<u32>) {
-        self.hosts = hosts;
+        self.departures.set_hosts(hosts);
     }
 
     /// Messages to be sent, in this order, and their receivers.
@@ -155,7 +123,7 @@ impl Membership {
     /// Takes part no more, except to vote.
     pub(crate) fn withdraw(&mut self) {
         if self.call.take().is_some() {
-            self.attempt = None;
+            self.ballots.abandon();
             self.report();
         }
     }
@@ -163,7 +131,8 @@ impl Membership {
     /// This rank will not be a member of a later group, so that nobody waits for it. It votes all the same.
     pub(crate) fn stand_down(&mut self) {
         self.out = true;
-        (self.call, self.attempt) = (None, None);
+        self.call = None;
+        self.ballots.abandon();
         self.report();
     }
 
@@ -181,25 +150,23 @@ impl Membership {
 
     /// Whether [`complete`](Self::complete) was called.
     pub(crate) fn is_completed(&self) -> bool {
-        self.vote.completed
+        self.ballots.vote().completed
     }
 
     /// The caller has the communicator of this `generation`, and knows that all members have it: it goes on there and votes here
     /// no more. False if this rank has taken part in an attempt for a later one.
     pub(crate) fn complete(&mut self, generation: u64) -> bool {
-        let bound = self.vote.promised != Ballot::NONE || self.vote.accepted.is_some();
-        if self.generation != generation || bound {
+        if self.generation != generation || self.ballots.is_bound() {
             return false;
         }
-        self.vote.completed = true;
+        self.ballots.complete();
         self.tell_vote(self.others());
         true
     }
 
     /// A member seeks a later generation than the one that this rank is making.
     pub(crate) fn is_superseded(&self, generation: u64) -> bool {
-        let seeks = |report: &Report| report.without.is_some();
-        self.generation > generation || self.reports.values().any(seeks) || self.vote.promised != Ballot::NONE
+        self.generation > generation || self.reports.somebody_calls() || self.ballots.is_bound()
     }
 
     /// Whether all members of the last agreed group can be reached.
@@ -209,8 +176,8 @@ impl Membership {
 
     /// There is a path to `peer` from now on, or another one. Tells it what this rank is bound to, so that it can be witness.
     pub(crate) fn linked(&mut self, peer: u32) {
-        if self.active && (self.succeeds || self.vote != Vote::none(0)) {
-            self.send(peer, Message::Vote(self.vote.clone()));
+        if self.active && (self.succeeds || *self.ballots.vote() != Vote::none(0)) {
+            self.tell_vote([peer].into());
         }
         self.news = true;
     }
@@ -218,8 +185,8 @@ impl Membership {
     /// There is no path to `peer` any more; `died`: its process was seen to have ended, and nothing it said was missed.
     pub(crate) fn lost(&mut self, peer: u32, died: bool) {
         if self.unreachable.insert(peer) {
-            if died && self.same_host(self.me, peer) {
-                self.note_departed(peer, Departure::Died);
+            if died && self.departures.same_host(self.me, peer) {
+                self.departures.witness(peer, Departure::Died);
             }
             self.changed();
         }
@@ -228,14 +195,14 @@ impl Membership {
     /// `peer` has said BYE on every path.
     pub(crate) fn left(&mut self, peer: u32) {
         if self.unreachable.insert(peer) {
-            self.note_departed(peer, Departure::Left);
+            self.departures.witness(peer, Departure::Left);
             self.changed();
         }
     }
 
     /// What this rank is bound to, for those to whom it is about to say BYE.
     pub(crate) fn last_words(&mut self) {
-        if self.active && self.vote != Vote::none(0) {
+        if self.active && *self.ballots.vote() != Vote::none(0) {
             self.tell_vote(self.others());
         }
     }
@@ -244,13 +211,7 @@ impl Membership {
     pub(crate) fn receive(&mut self, from: u32, envelope: Envelope) {
         let Envelope { generation, message } = envelope;
         if let Message::Vote(vote) = message {
-            // Two threads of the sender may have sent theirs in either order.
-            match self.votes.get_mut(&from) {
-                Some(known) if known.is_later_than(&vote) => {}
-                Some(known) => *known = vote,
-                None => drop(self.votes.insert(from, vote)),
-            }
-            return;
+            return self.departures.hear_vote(from, vote);
         }
         if !self.active || self.unreachable.contains(&from) {
             return;
@@ -274,9 +235,9 @@ impl Membership {
         if !self.group.contains(&from) || !self.group.contains(&self.me) {
             return;
         }
-        if self.vote.completed {
+        if self.is_completed() {
             if matches!(message, Message::Report(_) | Message::Prepare(_) | Message::Propose(..)) {
-                self.send(from, Message::Vote(self.vote.clone()));
+                self.tell_vote([from].into());
             }
             return;
         }
@@ -284,7 +245,7 @@ impl Membership {
             Message::Report(report) => self.hear_report(from, report),
             Message::Prepare(ballot) => self.prepare(from, ballot),
             Message::Promise(ballot, accepted) => self.hear_promise(from, ballot, accepted),
-            Message::Refuse(ballot) => self.hear_refusal(ballot),
+            Message::Refuse(promised) => self.ballots.hear_refusal(promised),
             Message::Propose(ballot, members) => self.accept(from, ballot, members),
             Message::Accept(ballot) => self.hear_accept(from, ballot),
             Message::Decided(_) | Message::Vote(_) => {}
@@ -301,13 +262,7 @@ impl Membership {
         }
         self.quiet += 1;
         self.since_report += 1;
-        self.pause = self.pause.saturating_sub(1);
-        if let Some(attempt) = &mut self.attempt {
-            attempt.age += 1;
-            if attempt.age > patience(attempt.ballot) {
-                self.give_way();
-            }
-        }
+        self.ballots.tick();
         if self.news || self.since_report >= REPEAT {
             self.report();
         }
@@ -322,16 +277,15 @@ impl Membership {
         if self.generation > self.taken {
             return Verdict::Agreed { generation: self.generation, members: self.group.clone() };
         }
-        let completed = |vote: &Vote| vote.completed && vote.generation == self.generation;
-        if self.group.iter().filter_map(|rank| self.votes.get(rank)).any(completed) {
+        if self.departures.somebody_completed(&self.group, self.generation) {
             return Verdict::Completed;
         }
         if let Some(rank) = self.differing() {
             return Verdict::Differs(rank);
         }
         let awaited = self.awaited();
-        if awaited.is_empty() && self.attempt.is_none() {
-            let departed = self.subtracted(Ballot::LAST);
+        if awaited.is_empty() && !self.ballots.is_attempting() {
+            let departed = self.departures.subtracted(self.generation, Ballot::LAST);
             if self.quiet >= CUT_OFF && !may_decide(&self.group, &departed, &self.reached()) {
                 return Verdict::CutOff;
             }
@@ -342,11 +296,6 @@ impl Membership {
         Verdict::Waiting(awaited)
     }
 
-    fn same_host(&self, a: u32, b: u32) -> bool {
-        let host = |rank: u32| self.hosts.get(rank as usize);
-        host(a).is_some() && host(a) == host(b)
-    }
-
     fn send(&mut self, to: u32, message: Message) {
         self.outbox.push((to, Envelope { generation: self.generation, message }));
     }
@@ -354,13 +303,14 @@ impl Membership {
     /// Sends what this rank is bound to.
     fn tell_vote(&mut self, to: Ranks) {
         for rank in to {
-            self.send(rank, Message::Vote(self.vote.clone()));
+            self.send(rank, Message::Vote(self.ballots.vote().clone()));
         }
     }
 
     /// Tells the ranks of this host what this rank is bound to, before it acts on it: should it die, one of them is witness.
     fn tell_host(&mut self) {
-        let witnesses = self.others().into_iter().filter(|rank| self.same_host(self.me, *rank)).collect();
+        let witnesses =
+            self.others().into_iter().filter(|rank| self.departures.same_host(self.me, *rank)).collect();
         self.tell_vote(witnesses);
     }
 
@@ -381,42 +331,13 @@ impl Membership {
         }
     }
 
-    fn note_departed(&mut self, rank: u32, how: Departure) {
-        let vote = match self.votes.get(&rank) {
-            Some(vote) => vote.clone(),
-            // In a group that succeeds another one, a rank that never spoke here may be bound there.
-            None if self.succeeds => return,
-            None => Vote::none(0),
-        };
-        self.learn_departed(Departed { rank, how, witness: self.me, vote });
-    }
-
-    /// Keeps the latest words of `departed`. Whether that was news.
-    fn learn_departed(&mut self, departed: Departed) -> bool {
-        match self.departed.get(&departed.rank) {
-            Some(known) if !departed.vote.is_later_than(&known.vote) => false,
-            _ => self.departed.insert(departed.rank, departed).is_none(),
-        }
-    }
-
-    /// The ranks that do not count in attempt `ballot`: gone for certain, and bound to nothing that forbids it.
-    fn subtracted(&self, ballot: Ballot) -> Ranks {
-        let free = |departed: &&Departed| {
-            let vote = &departed.vote;
-            !vote.completed
-                && (vote.generation < self.generation
-                    || (vote.generation == self.generation && vote.promised <= ballot))
-        };
-        self.departed.values().filter(free).map(|departed| departed.rank).collect()
-    }
-
     /// Those of whom the caller must still hear: members that are neither left out nor gone, and do not call.
     fn awaited(&self) -> Ranks {
         let Some(without) = &self.call else { return Ranks::new() };
-        let calls =
-            |rank: &u32| self.reports.get(rank).is_some_and(|report| report.without.is_some() || report.out);
         let mut awaited = self.others();
-        awaited.retain(|rank| !without.contains(rank) && !self.departed.contains_key(rank) && !calls(rank));
+        awaited.retain(|rank| {
+            !without.contains(rank) && !self.departures.contains(*rank) && !self.reports.has_answered(*rank)
+        });
         if self.group.len() > ALL_REPORT && !self.deciders().contains(&self.me) {
             // The others report to the deciders only.
             awaited.retain(|rank| self.deciders().contains(rank));
@@ -426,7 +347,7 @@ impl Membership {
 
     /// The ranks to which members of a large group report.
     fn deciders(&self) -> Ranks {
-        let there = |rank: &u32| !self.departed.contains_key(rank);
+        let there = |rank: &u32| !self.departures.contains(*rank);
         self.reached().into_iter().filter(there).take(DECIDERS).collect()
     }
 
@@ -434,14 +355,9 @@ impl Membership {
         Report {
             without: self.call.clone(),
             out: self.out,
-            heard: self.reports.keys().copied().collect(),
+            heard: self.reports.from(),
             unreachable: self.unreachable.clone(),
-            departed: self
-                .departed
-                .values()
-                .filter(|gone| self.group.contains(&gone.rank))
-                .cloned()
-                .collect(),
+            departed: self.departures.of(&self.group),
         }
     }
 
@@ -450,7 +366,7 @@ impl Membership {
         let mut to = self.others();
         if self.group.len() > ALL_REPORT {
             let deciders = self.deciders();
-            to.retain(|rank| deciders.contains(rank) || self.reports.contains_key(rank));
+            to.retain(|rank| deciders.contains(rank) || self.reports.get(*rank).is_some());
         }
         let report = self.own_report();
         for rank in to {
@@ -460,8 +376,7 @@ impl Membership {
 
     fn hear_report(&mut self, from: u32, report: Report) {
         for departed in &report.departed {
-            let seen = departed.how == Departure::Left || self.same_host(departed.witness, departed.rank);
-            if seen && departed.rank != self.me && self.learn_departed(departed.clone()) {
+            if self.departures.hear(departed) {
                 (self.news, self.quiet) = (true, 0);
             }
         }
@@ -471,19 +386,14 @@ impl Membership {
         } else if before.is_none() {
             self.report();
         }
-        if before.as_ref() != self.reports.get(&from) {
+        if before.as_ref() != self.reports.get(from) {
             self.quiet = 0;
         }
     }
 
     /// A member whose caller leaves out other ranks than this rank's does, neither of the two being among them.
     fn differing(&self) -> Option<u32> {
-        let mine = self.call.as_ref()?;
-        let differs = |(rank, report): &(&u32, &Report)| {
-            !mine.contains(rank)
-                && report.without.as_ref().is_some_and(|theirs| theirs != mine && !theirs.contains(&self.me))
-        };
-        self.reports.iter().find(differs).map(|(rank, _)| *rank)
+        self.reports.differing(self.me, self.call.as_ref()?)
     }
 
     /// The members that this rank would agree to, if they may decide.
@@ -492,90 +402,48 @@ impl Membership {
         if !self.awaited().is_empty() || self.differing().is_some() || without.contains(&self.me) {
             return None;
         }
-        let own = self.own_report();
-        let view = |rank: u32| if rank == self.me { Some(&own) } else { self.reports.get(&rank) };
+        let all_report = self.group.len() <= ALL_REPORT;
+        let view = View { me: self.me, own: &self.own_report(), others: &self.reports, all_report };
         let mut callers = self.reached();
         callers.retain(|rank| {
-            let calls = view(*rank).is_some_and(|report| report.without.as_ref() == Some(without));
-            calls && !without.contains(rank) && !self.departed.contains_key(rank)
+            view.calls(*rank, without) && !without.contains(rank) && !self.departures.contains(*rank)
         });
-        let all_report = self.group.len() <= ALL_REPORT;
-        // Whether there are paths between two callers, or `None` while that is not known.
-        let paths = |a: u32, b: u32| {
-            let (at_a, at_b) = (view(a)?, view(b)?);
-            if at_a.unreachable.contains(&b) || at_b.unreachable.contains(&a) {
-                return Some(false);
-            }
-            let heard = at_a.heard.contains(&b) && at_b.heard.contains(&a);
-            (heard || !(all_report || a == self.me || b == self.me)).then_some(true)
-        };
-        let unknown = |a: &u32| callers.range(a + 1..).any(|b| paths(*a, *b).is_none());
-        if self.quiet < SETTLED && callers.iter().any(unknown) {
-            return None;
-        }
-        let candidate = largest_linked(&callers, |a, b| paths(a, b) == Some(true));
+        let candidate = view.largest_connected(&callers, self.quiet >= SETTLED)?;
         let voters = candidate.union(without).copied().collect();
-        may_decide(&self.group, &self.subtracted(Ballot::LAST), &voters).then_some(candidate)
+        let departed = self.departures.subtracted(self.generation, Ballot::LAST);
+        may_decide(&self.group, &departed, &voters).then_some(candidate)
     }
 
     /// Begins an attempt if this rank is the one to do so.
     fn evaluate(&mut self) {
-        if self.attempt.is_some() || self.pause > 0 || self.vote.completed || !self.active {
+        if !self.active || !self.ballots.may_begin() {
             return;
         }
         if self.candidate().and_then(|members| members.first().copied()) != Some(self.me) {
             return;
         }
-        self.round = self.round.max(self.vote.promised.round).saturating_add(1);
-        let ballot = Ballot::new(self.round, self.me);
-        let (promises, accepts) = (BTreeMap::new(), Ranks::new());
-        self.attempt = Some(Attempt { ballot, promises, proposed: None, accepts, age: 0 });
+        let ballot = self.ballots.begin();
         for rank in self.others() {
             self.send(rank, Message::Prepare(ballot));
         }
         self.prepare(self.me, ballot);
     }
 
-    /// Gives the attempt up; the next one comes the sooner, the lower this rank is.
-    fn give_way(&mut self) {
-        self.attempt = None;
-        let place = self.group.range(..self.me).count() as u32;
-        self.pause = 2 + 3 * place;
-    }
-
-    /// Gives this rank's attempt up if `ballot` is above it, and lets that one finish: two deciders that only try again as
-    /// soon as they can would overtake each other for ever on a slow network.
-    fn yield_to(&mut self, ballot: Ballot) {
-        if self.attempt.as_ref().is_some_and(|attempt| attempt.ballot < ballot) {
-            self.give_way();
-            self.pause += patience(ballot);
-        }
-    }
-
     fn prepare(&mut self, from: u32, ballot: Ballot) {
-        self.round = self.round.max(ballot.round);
-        if ballot < self.vote.promised {
-            return self.answer(from, Message::Refuse(self.vote.promised));
-        }
-        self.bind(ballot);
+        let answer = match self.ballots.promise(ballot) {
+            Ok(accepted) => Message::Promise(ballot, accepted),
+            Err(promised) => return self.answer(from, Message::Refuse(promised)),
+        };
         self.tell_host();
-        self.answer(from, Message::Promise(ballot, self.vote.accepted.clone()));
+        self.answer(from, answer);
     }
 
     fn accept(&mut self, from: u32, ballot: Ballot, members: Ranks) {
-        self.round = self.round.max(ballot.round);
-        if ballot < self.vote.promised {
-            return self.answer(from, Message::Refuse(self.vote.promised));
+        if let Err(promised) = self.ballots.accept(ballot, members) {
+            return self.answer(from, Message::Refuse(promised));
         }
-        self.bind(ballot);
-        self.vote.accepted = Some((ballot, members));
         self.tell_host();
         self.answer(from, Message::Accept(ballot));
-    }
-
-    fn bind(&mut self, ballot: Ballot) {
-        self.vote = Vote { promised: ballot, ..self.vote.clone() };
-        self.yield_to(ballot);
     }
 
     fn answer(&mut self, to: u32, message: Message) {
@@ -587,32 +455,22 @@ impl Membership {
         }
     }
 
-    fn hear_refusal(&mut self, promised: Ballot) {
-        self.round = self.round.max(promised.round);
-        self.yield_to(promised);
-    }
-
     fn hear_promise(&mut self, from: u32, ballot: Ballot, accepted: Accepted) {
-        let departed = self.subtracted(ballot);
-        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else { return };
-        attempt.promises.insert(from, accepted);
-        let voters: Ranks = attempt.promises.keys().copied().collect();
-        if attempt.proposed.is_some() || !may_decide(&self.group, &departed, &voters) {
+        let Some(promises) = self.ballots.hear_promise(from, ballot, accepted) else { return };
+        let departed = self.departures.subtracted(self.generation, ballot);
+        let voters: Ranks = promises.keys().copied().collect();
+        if !may_decide(&self.group, &departed, &voters) {
             return;
         }
-        // What may have been decided already is what is proposed; only if there is no such thing, this rank chooses.
-        let spoken = attempt.promises.values().flatten().cloned();
-        let last_words = self.departed.values().filter(|gone| departed.contains(&gone.rank));
-        let last_words = last_words.filter(|gone| gone.vote.generation == self.generation);
-        let last_words = last_words.filter_map(|gone| gone.vote.accepted.clone());
-        let earlier = spoken.chain(last_words).max_by_key(|(ballot, _)| *ballot).map(|(_, members)| members);
+        // Something may have been decided already, and is proposed again; only otherwise this rank chooses.
+        let spoken = promises.values().flatten().cloned();
+        let accepted = spoken.chain(self.departures.accepted(&departed, self.generation));
+        let earlier = accepted.max_by_key(|(ballot, _)| *ballot).map(|(_, members)| members);
         let members = match earlier.or_else(|| self.free_choice(&departed, &voters)) {
             Some(members) => members,
             None => return,
         };
-        if let Some(attempt) = &mut self.attempt {
-            attempt.proposed = Some(members.clone());
-        }
+        self.ballots.propose(members.clone());
         for rank in self.others() {
             self.send(rank, Message::Propose(ballot, members.clone()));
         }
@@ -627,13 +485,10 @@ impl Membership {
     }
 
     fn hear_accept(&mut self, from: u32, ballot: Ballot) {
-        let departed = self.subtracted(ballot);
-        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else { return };
-        attempt.accepts.insert(from);
-        if !may_decide(&self.group, &departed, &attempt.accepts) {
-            return;
-        }
-        if let Some(members) = attempt.proposed.clone() {
+        let Some((proposed, accepts)) = self.ballots.hear_accept(from, ballot) else { return };
+        let departed = self.departures.subtracted(self.generation, ballot);
+        if may_decide(&self.group, &departed, accepts) {
+            let members = proposed.clone();
             self.adopt(self.generation + 1, members);
         }
     }
@@ -643,10 +498,11 @@ impl Membership {
         let before = self.others();
         self.generation = generation;
         self.group = members;
-        self.vote = Vote::none(generation);
+        let place = self.group.range(..self.me).count() as u32;
+        self.ballots = Ballots::new(self.me, place, generation);
         self.reports.clear();
-        (self.call, self.attempt) = (None, None);
-        (self.round, self.pause, self.quiet, self.news) = (0, 0, 0, true);
+        self.call = None;
+        (self.quiet, self.news) = (0, true);
         for rank in before {
             self.send(rank, Message::Decided(self.group.clone()));
         }

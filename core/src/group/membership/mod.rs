@@ -2,10 +2,15 @@
 //! messages and a verdict come out, so that it runs under simulation as it does on control links.
 
 mod agreement;
+mod ballots;
+mod departures;
 mod message;
 mod quorum;
+mod reports;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use agreement::{Membership, Verdict};
 #[cfg(feature = "fuzzing")]
