@@ -12,7 +12,7 @@
 //!
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
 //! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
-//! after [`GRACE`](crate::group::standing::GRACE), in which those that find everything there have long gone on; and if one did leave, its work is not
+//! after [`GRACE`](crate::group::peer_state::GRACE), in which those that find everything there have long gone on; and if one did leave, its work is not
 //! done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ use crate::fork::Creator;
 use crate::group::frames;
 use crate::group::membership::{Membership, Ranks};
 use crate::group::peer::PeerInfo;
-use crate::group::standing::{Standing, Waiters};
+use crate::group::peer_state::{PeerState, Waiters};
 use crate::group::subscriber::{Deferred, Reaction, Subscribers};
 use crate::net::heartbeat::{Monitor, MonitoredLink};
 use crate::net::{Frame, Link};
@@ -80,8 +80,8 @@ pub(crate) struct Control {
 }
 
 struct State {
-    standing: Vec<Standing>,
-    lines: Vec<Vec<MonitoredLink>>,
+    peer_states: Vec<PeerState>,
+    links: Vec<Vec<MonitoredLink>>,
     watch: Monitor,
     /// Tells whether a path is silent enough to believe another rank that has lost its peer.
     doubt: Monitor,
@@ -109,8 +109,8 @@ impl Control {
     pub(crate) fn new(rank: u32, size: u32, member: Member, peer_timeout: Option<Duration>) -> Arc<Self> {
         let Member { abort, waiters, subscribers, succeeds } = member;
         let state = State {
-            standing: vec![Standing::Present; size as usize],
-            lines: vec![Vec::new(); size as usize],
+            peer_states: vec![PeerState::Present; size as usize],
+            links: vec![Vec::new(); size as usize],
             watch: Monitor::new(peer_timeout),
             doubt: Monitor::new(peer_timeout.map(|timeout| timeout / 2)),
             mail: Mail::default(),
@@ -147,20 +147,20 @@ impl Control {
     /// `Ok` while `peer` can be talked to. One load while all is well: every operation of a connection asks.
     #[inline]
     pub(crate) fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
-        if self.uneasy.load(Ordering::Acquire) { self.check_standing(op, peer) } else { Ok(()) }
+        if self.uneasy.load(Ordering::Acquire) { self.check_state(op, peer) } else { Ok(()) }
     }
 
     /// `Ok` while there may be a path to `peer`, for all that has failed.
     pub(crate) fn check_reach(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
-        match &state.standing[peer as usize] {
-            Standing::Suspected(_) => Ok(()),
-            standing => standing.check(op, peer).map_err(|error| self.first_cause(op, error)),
+        match &state.peer_states[peer as usize] {
+            PeerState::Suspected(_) => Ok(()),
+            peer_state => peer_state.check(op, peer).map_err(|error| self.first_cause(op, error)),
         }
     }
 
     #[cold]
-    fn check_standing(&self, op: &'static str, peer: u32) -> Result<()> {
+    fn check_state(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
         if state.leaving {
             return Err(Error::usage(op, "the communicator is closed"));
@@ -199,31 +199,31 @@ impl Control {
 
     /// A link to `peer`, if there is one.
     pub(crate) fn link(&self, peer: u32) -> Option<Link> {
-        lock(&self.state).lines[peer as usize].first().map(|line| line.link.clone())
+        lock(&self.state).links[peer as usize].first().map(|monitored| monitored.link.clone())
     }
 
     /// All links to `peer`.
     #[cfg(test)]
     pub(crate) fn links(&self, peer: u32) -> Vec<Link> {
-        lock(&self.state).lines[peer as usize].iter().map(|line| line.link.clone()).collect()
+        lock(&self.state).links[peer as usize].iter().map(|monitored| monitored.link.clone()).collect()
     }
 
     /// How many links there are, and the bytes sent on them.
     pub(crate) fn traffic(&self) -> (usize, u64) {
         let state = lock(&self.state);
-        let lines = state.lines.iter().flatten();
-        lines.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
+        let links = state.links.iter().flatten();
+        links.fold((0, 0), |(count, bytes), monitored| (count + 1, bytes + monitored.link.sent()))
     }
 
     /// Takes a link into use. False if it is from nobody we know, or from a rank that was given up.
     pub(crate) fn adopt(&self, link: &Link) -> bool {
         let mut state = lock(&self.state);
         let peer = link.peer().from;
-        let known = state.standing.get(peer as usize).filter(|_| peer != self.rank);
-        if known.is_none_or(|standing| matches!(standing, Standing::Lost(_))) {
+        let known = state.peer_states.get(peer as usize).filter(|_| peer != self.rank);
+        if known.is_none_or(|peer_state| matches!(peer_state, PeerState::Lost(_))) {
             return false;
         }
-        state.lines[peer as usize].push(MonitoredLink::new(link.clone()));
+        state.links[peer as usize].push(MonitoredLink::new(link.clone()));
         state.membership.linked(peer);
         self.wake(&mut state);
         drop(state);
@@ -316,10 +316,10 @@ impl Control {
         }
         let link = {
             let mut state = lock(&self.state);
-            let line = state.lines[peer as usize].first_mut();
-            line.map(|line| {
-                line.say(Instant::now());
-                line.link.clone()
+            let monitored = state.links[peer as usize].first_mut();
+            monitored.map(|monitored| {
+                monitored.say(Instant::now());
+                monitored.link.clone()
             })
         };
         let Some(link) = link else {
@@ -356,7 +356,7 @@ impl Control {
     /// After every change of the state, with it still locked.
     fn wake(&self, state: &mut MutexGuard<'_, State>) {
         state.version += 1;
-        if state.standing.iter().any(|standing| *standing != Standing::Present) {
+        if state.peer_states.iter().any(|peer_state| *peer_state != PeerState::Present) {
             self.uneasy.store(true, Ordering::Release);
         }
         if !state.released.is_empty() {
@@ -410,20 +410,20 @@ impl crate::failure::Outcome for Control {
 impl State {
     /// The first of `peers` that is there and has no link to us.
     fn unlinked(&self, peers: &[u32]) -> Option<u32> {
-        let there = |p: u32| !self.lines[p as usize].is_empty() || self.standing[p as usize].is_failed();
+        let there = |p: u32| !self.links[p as usize].is_empty() || self.peer_states[p as usize].is_failed();
         peers.iter().copied().find(|p| !there(*p))
     }
 
     fn all_links(&self) -> Vec<Link> {
-        self.lines.iter().flatten().map(|line| line.link.clone()).collect()
+        self.links.iter().flatten().map(|monitored| monitored.link.clone()).collect()
     }
 
     fn size(&self) -> u32 {
-        u32::try_from(self.standing.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.peer_states.len()).unwrap_or(u32::MAX)
     }
 
     fn check(&self, op: &'static str, peer: u32) -> Result<()> {
-        self.standing[peer as usize].check(op, peer)
+        self.peer_states[peer as usize].check(op, peer)
     }
 }
 
@@ -432,7 +432,7 @@ impl std::fmt::Debug for Control {
         let state = lock(&self.state);
         f.debug_struct("Control")
             .field("rank", &self.rank)
-            .field("standing", &state.standing)
+            .field("peer_states", &state.peer_states)
             .finish_non_exhaustive()
     }
 }

@@ -151,7 +151,7 @@ impl Control {
         if let Message::Vote(_) = envelope.message {
             // On every link: the peer must have read it when the last of them ends.
             let links: Vec<_> =
-                lock(&self.state).lines[to as usize].iter().map(|line| line.link.clone()).collect();
+                lock(&self.state).links[to as usize].iter().map(|monitored| monitored.link.clone()).collect();
             for link in links {
                 if let Err(error) = link.post(frames::MEMBERSHIP, &payload) {
                     log::debug!("cannot tell rank {to} of a vote: {error}");

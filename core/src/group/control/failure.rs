@@ -7,7 +7,7 @@ use super::{Control, State};
 use crate::abort::{AbortCause, AbortListener};
 use crate::error::{Error, ErrorKind};
 use crate::group::frames;
-use crate::group::standing::Standing;
+use crate::group::peer_state::PeerState;
 use crate::net::Link;
 use crate::sync::lock;
 
@@ -20,7 +20,7 @@ impl Control {
         let why = format!("{why} (noticed by rank {})", self.rank);
         let gap = {
             let state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_gone() {
+            if state.leaving || state.peer_states[peer as usize].is_gone() {
                 return;
             }
             state.watch.given_up(Instant::now())
@@ -43,10 +43,10 @@ impl Control {
         let told = blames && self.abort.abort(cause.clone());
         let (links, passed_on) = {
             let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_gone() {
+            if state.leaving || state.peer_states[peer as usize].is_gone() {
                 return;
             }
-            let passed_on = matches!(state.standing[peer as usize], Standing::Suspected(_));
+            let passed_on = matches!(state.peer_states[peer as usize], PeerState::Suspected(_));
             let links = state.lose(self.rank, peer, cause);
             self.tell_gone(&mut state, peer);
             self.wake(&mut state);
@@ -81,8 +81,8 @@ impl Control {
         let silent = {
             let state = lock(&self.state);
             let now = Instant::now();
-            let mut lines = state.lines[peer as usize].iter();
-            lines.len() > 0 && lines.all(|line| state.doubt.silence(line, now).is_some())
+            let mut links = state.links[peer as usize].iter();
+            links.len() > 0 && links.all(|monitored| state.doubt.silence(monitored, now).is_some())
         };
         if silent {
             return self.part_with(peer, cause);
@@ -90,10 +90,10 @@ impl Control {
         let told = self.abort.abort(cause.clone());
         {
             let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_failed() {
+            if state.leaving || state.peer_states[peer as usize].is_failed() {
                 return;
             }
-            state.standing[peer as usize] = Standing::Suspected(cause.reason.clone());
+            state.peer_states[peer as usize] = PeerState::Suspected(cause.reason.clone());
             self.wake(&mut state);
         }
         if !told {
@@ -115,19 +115,19 @@ impl Control {
     pub(super) fn end(&self, link: &Link, why: Option<&Error>) {
         let peer = link.peer().from;
         let mut state = lock(&self.state);
-        let Some(lines) = state.lines.get_mut(peer as usize) else { return };
-        lines.retain(|known| known.link.id() != link.id());
-        let last = lines.is_empty();
-        match (&state.standing[peer as usize], why) {
-            (Standing::Present | Standing::Suspected(_), Some(why)) => {
+        let Some(links) = state.links.get_mut(peer as usize) else { return };
+        links.retain(|known| known.link.id() != link.id());
+        let last = links.is_empty();
+        match (&state.peer_states[peer as usize], why) {
+            (PeerState::Present | PeerState::Suspected(_), Some(why)) => {
                 drop(state);
                 return self.lose(peer, why.message());
             }
-            (Standing::Present | Standing::Suspected(_) | Standing::Leaving, _) if last => {
-                state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
+            (PeerState::Present | PeerState::Suspected(_) | PeerState::Leaving, _) if last => {
+                state.peer_states[peer as usize] = PeerState::Left { at: Instant::now(), told: false };
             }
-            (Standing::Present | Standing::Suspected(_), _) => {
-                state.standing[peer as usize] = Standing::Leaving
+            (PeerState::Present | PeerState::Suspected(_), _) => {
+                state.peer_states[peer as usize] = PeerState::Leaving
             }
             _ => return,
         }
@@ -160,8 +160,8 @@ impl State {
         let info = |rank: u32| self.peers.get(rank as usize);
         let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
         self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
-        self.standing[peer as usize] = Standing::Lost(cause.reason.clone());
-        std::mem::take(&mut self.lines[peer as usize]).into_iter().map(|line| line.link).collect()
+        self.peer_states[peer as usize] = PeerState::Lost(cause.reason.clone());
+        std::mem::take(&mut self.links[peer as usize]).into_iter().map(|monitored| monitored.link).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::Control;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::frames;
-use crate::group::standing::Standing;
+use crate::group::peer_state::PeerState;
 use crate::sync::lock;
 use crate::wire::{Reader, WireResult, Writer};
 
@@ -165,7 +165,7 @@ impl Control {
 
 impl super::State {
     fn check_needs(&self, needs: &Needs) -> Result<()> {
-        let gone = |rank: &&u32| self.standing[**rank as usize].is_gone();
+        let gone = |rank: &&u32| self.peer_states[**rank as usize].is_gone();
         if let Some(rank) = needs.ranks.iter().find(gone) {
             return self.check(needs.op, *rank);
         }
@@ -180,9 +180,10 @@ impl super::State {
     }
 
     pub(super) fn lost(&self) -> impl Iterator<Item = u32> {
-        let ranks = (0..).zip(&self.standing);
-        let lost = |standing: &Standing| matches!(standing, Standing::Lost(_) | Standing::Suspected(_));
-        ranks.filter(move |(_, standing)| lost(standing)).map(|(rank, _)| rank)
+        let ranks = (0..).zip(&self.peer_states);
+        let lost =
+            |peer_state: &PeerState| matches!(peer_state, PeerState::Lost(_) | PeerState::Suspected(_));
+        ranks.filter(move |(_, peer_state)| lost(peer_state)).map(|(rank, _)| rank)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Control, State};
 use crate::abort::AbortCause;
 use crate::group::frames;
-use crate::group::standing::{GRACE, Standing};
+use crate::group::peer_state::{GRACE, PeerState};
 use crate::net::Link;
 use crate::sync::{Ordering, lock};
 
@@ -21,21 +21,21 @@ impl Control {
                 return;
             }
             let now = Instant::now();
-            let State { standing, lines, watch, .. } = &mut *state;
-            watch.look(now, lines.iter_mut().flatten());
-            for (rank, standing) in (0..).zip(standing) {
-                if let Standing::Left { at, told: told @ false } = standing
+            let State { peer_states, links, watch, .. } = &mut *state;
+            watch.look(now, links.iter_mut().flatten());
+            for (rank, peer_state) in (0..).zip(peer_states) {
+                if let PeerState::Left { at, told: told @ false } = peer_state
                     && at.elapsed() >= GRACE
                 {
                     *told = true;
                     departed.push(rank);
                 }
             }
-            for line in lines.iter_mut().flatten() {
-                if let Some(silence) = watch.silence(line, now) {
-                    silent.push((line.link.peer().from, silence));
-                } else if watch.is_on() && line.beat(now) {
-                    quiet.push(line.link.clone());
+            for monitored in links.iter_mut().flatten() {
+                if let Some(silence) = watch.silence(monitored, now) {
+                    silent.push((monitored.link.peer().from, silence));
+                } else if watch.is_on() && monitored.beat(now) {
+                    quiet.push(monitored.link.clone());
                 }
             }
         }
@@ -67,7 +67,8 @@ impl Control {
         let Some(awaited) = self.waiters.abandoned() else { return };
         let departed = {
             let state = lock(&self.state);
-            let left = |rank: u32| matches!(state.standing.get(rank as usize), Some(Standing::Left { .. }));
+            let left =
+                |rank: u32| matches!(state.peer_states.get(rank as usize), Some(PeerState::Left { .. }));
             awaited.filter(|rank| left(*rank)).or_else(|| (0..state.size()).find(|rank| left(*rank)))
         };
         if let Some(rank) = departed {
@@ -83,9 +84,9 @@ impl Control {
 
 impl State {
     pub(super) fn hear(&mut self, link: &Link) {
-        let mut lines = self.lines[link.peer().from as usize].iter_mut();
-        if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
-            line.hear(Instant::now());
+        let mut links = self.links[link.peer().from as usize].iter_mut();
+        if let Some(monitored) = links.find(|monitored| monitored.link.id() == link.id()) {
+            monitored.hear(Instant::now());
         }
     }
 }
