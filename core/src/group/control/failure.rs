@@ -1,17 +1,70 @@
-//! Losing a peer: what follows here, and how all others hear of it.
+//! Speaking to peers, and losing them: what follows here, and how all others hear of it. The two belong together: a peer that
+//! does not read what it is sent is lost, and its loss is told to the others.
 #![forbid(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::{Control, State};
+use super::shared::Control;
 use crate::abort::{AbortCause, AbortListener};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::group::frames;
+use crate::group::membership::{Envelope, Message};
 use crate::group::peer_state::PeerState;
 use crate::net::Link;
 use crate::sync::lock;
 
 impl Control {
+    /// Sends a frame to `peer`, to which there is a link. Never waits.
+    pub(crate) fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
+        if self.forked() {
+            return Err(Error::usage("post", "control links do not survive fork"));
+        }
+        let link = {
+            let mut state = lock(&self.state);
+            let monitored = state.links[peer as usize].first_mut();
+            monitored.map(|monitored| {
+                monitored.say(Instant::now());
+                monitored.link.clone()
+            })
+        };
+        let Some(link) = link else {
+            return Err(Error::peer_lost("post", peer, "there is no control link to it"));
+        };
+        let posted = link.post_fds(kind, payload, fds);
+        if let Err(error) = &posted
+            && error.kind() == ErrorKind::Remote
+        {
+            // It takes nothing while its link is full: it will not come back to it.
+            self.lose(peer, error.message());
+        }
+        posted
+    }
+
+    /// Sends what is to be sent to ranks to which there are links.
+    pub(super) fn send_membership(&self) {
+        let outbox = lock(&self.state).membership.take_outbox();
+        for (to, envelope) in outbox {
+            self.send_one(to, &envelope);
+        }
+    }
+
+    pub(super) fn send_one(&self, to: u32, envelope: &Envelope) {
+        let payload = envelope.encode();
+        if let Message::Vote(_) = envelope.message {
+            // On every link: the peer must have read it when the last of them ends.
+            let links: Vec<_> =
+                lock(&self.state).links[to as usize].iter().map(|monitored| monitored.link.clone()).collect();
+            for link in links {
+                if let Err(error) = link.post(frames::MEMBERSHIP, &payload) {
+                    log::debug!("cannot tell rank {to} of a vote: {error}");
+                }
+            }
+        } else if let Err(error) = self.post(to, frames::MEMBERSHIP, &payload, Vec::new()) {
+            log::debug!("cannot tell rank {to} about membership: {error}");
+        }
+    }
+
     /// The peer is lost: aborts, remembers why, and cuts it off.
     pub(crate) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
         let why = why.to_string();
@@ -48,7 +101,7 @@ impl Control {
             }
             let passed_on = matches!(state.peer_states[peer as usize], PeerState::Suspected(_));
             let links = state.lose(self.rank, peer, cause);
-            self.tell_gone(&mut state, peer);
+            self.tell_gone(peer);
             self.wake(&mut state);
             (links, passed_on)
         };
@@ -132,7 +185,7 @@ impl Control {
             _ => return,
         }
         if last {
-            self.tell_gone(&mut state, peer);
+            self.tell_gone(peer);
             state.membership.left(peer);
         }
         self.wake(&mut state);
@@ -151,17 +204,6 @@ impl Control {
         if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
             say(links, cause);
         }
-    }
-}
-
-impl State {
-    /// Gives up every path from `me` to `peer`; the links to it.
-    fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause) -> Vec<Link> {
-        let info = |rank: u32| self.peers.get(rank as usize);
-        let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
-        self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
-        self.peer_states[peer as usize] = PeerState::Lost(cause.reason.clone());
-        std::mem::take(&mut self.links[peer as usize]).into_iter().map(|monitored| monitored.link).collect()
     }
 }
 

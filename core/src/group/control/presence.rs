@@ -3,11 +3,10 @@
 
 use std::time::Instant;
 
-use super::{Control, State};
-use crate::abort::AbortCause;
+use super::shared::Control;
+use super::state::State;
 use crate::group::frames;
 use crate::group::peer_state::{GRACE, PeerState};
-use crate::net::Link;
 use crate::sync::{Ordering, lock};
 
 impl Control {
@@ -52,41 +51,5 @@ impl Control {
             self.dismissed.store(true, Ordering::Relaxed);
         }
         self.notice_abandoned();
-    }
-
-    /// Aborts if a kernel has left because the rank that it waited for had.
-    #[inline]
-    pub(super) fn notice_abandoned(&self) {
-        if self.dismissed.load(Ordering::Relaxed) && !self.abort.is_aborted() {
-            self.look_for_abandoned();
-        }
-    }
-
-    #[cold]
-    fn look_for_abandoned(&self) {
-        let Some(awaited) = self.waiters.abandoned() else { return };
-        let departed = {
-            let state = lock(&self.state);
-            let left =
-                |rank: u32| matches!(state.peer_states.get(rank as usize), Some(PeerState::Left { .. }));
-            awaited.filter(|rank| left(*rank)).or_else(|| (0..state.size()).find(|rank| left(*rank)))
-        };
-        if let Some(rank) = departed {
-            let reason = format!(
-                "it left the communicator in good order while a kernel of rank {} waited for it; let all ranks finish \
-                 their work before one leaves",
-                self.rank
-            );
-            self.abort.abort(AbortCause::peer_lost(rank, reason));
-        }
-    }
-}
-
-impl State {
-    pub(super) fn hear(&mut self, link: &Link) {
-        let mut links = self.links[link.peer().from as usize].iter_mut();
-        if let Some(monitored) = links.find(|monitored| monitored.link.id() == link.id()) {
-            monitored.hear(Instant::now());
-        }
     }
 }
