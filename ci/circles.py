@@ -19,12 +19,14 @@ from pathlib import Path
 
 TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+      | \#\[path\s*=\s*"(?P<path>[^"]*)"\]
       | (?P<text>(?:b|c)?"(?:[^"\\]|\\.)*"|(?:b|c)?r(?P<hash>\#*)".*?"(?P=hash)|b?'(?:[^'\\\n]|\\[^\n]+?)')
       | (?P<lifetime>'\w+)
       | (?P<name>(?:r\#)?[A-Za-z_]\w*)
       | (?P<other>\d[\w.]*(?<!\.)|::|\.\.=?|->|=>|.)""",
     re.S | re.X,
 )
+PATH = "#[path]"  # begins the token that stands for such an attribute
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 DEFINES = {"fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "use", "impl", "macro_rules"}
 
@@ -36,7 +38,9 @@ def is_name(token):
 def tokens_of(text):
     tokens = []
     for match in TOKEN.finditer(text):
-        if match.lastgroup != "skip" and not match["skip"]:
+        if match["path"]:
+            tokens.append(PATH + match["path"])
+        elif not match["skip"]:
             tokens.append('""' if match["text"] else match[0].removeprefix("r#") if match["name"] else match[0])
     return without_tests(tokens)
 
@@ -146,16 +150,18 @@ class Crate:
             if word == "const" and tokens[index + 1] in ("fn", "unsafe", "extern", "async"):
                 index, word = tokens.index("fn", index), "fn"
             name = tokens[index + 1] if index + 1 < len(tokens) else ""
+            path = next((token.removeprefix(PATH) for token in tokens[start:index] if token.startswith(PATH)), None)
             if word == "mod" and tokens[index + 2] == ";":
-                files = [file for file in (folder / f"{name}.rs", folder / name / "mod.rs") if file.exists()]
+                files = [folder / path] if path else [folder / f"{name}.rs", folder / name / "mod.rs"]
+                files = [file for file in files if file.exists()]
                 if not files:
                     sys.exit(f"circles: {module.file} declares mod {name}, but {folder}/{name}.rs does not exist")
-                self.read(files[0], folder / name, module, name)
+                self.read(files[0], files[0].parent if path else folder / name, module, name)
                 index += 3
             elif word == "mod":
                 end = end_of_group(tokens, index + 2)
                 child = module.children[name] = Module(module.file, module, name)
-                self.parse(tokens[index + 3 : end - 1], child, folder / name)
+                self.parse(tokens[index + 3 : end - 1], child, folder / (path or name))
                 index = end
             elif word == "use":
                 end = tokens.index(";", index)

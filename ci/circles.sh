@@ -46,6 +46,11 @@ plant methods lib.rs <<<'mod t; mod more;'
 plant methods t.rs <<<'pub struct T; impl T { fn f(&self) { self.g() } }'
 plant methods more.rs <<<'use crate::t::T; impl T { pub(crate) fn g(&self) {} }'
 must_see methods 't.rs -> more.rs: T::g'
+# A module stands in a folder that an attribute names.
+plant path lib.rs <<<'#[doc(hidden)] #[path = "."] pub mod hidden { pub mod a; mod b; }'
+plant path a.rs <<<'pub struct A(super::b::B);'
+plant path b.rs <<<'pub struct B; fn f(_: super::a::A) {}'
+must_see path 'a.rs -> b.rs: B'
 # None of these is a circle: re-exports, a glob, uses by tests and models, names in comments and in text.
 plant clean lib.rs <<<'mod p; pub use p::*; #[cfg(test)] mod tests;'
 plant clean p/mod.rs <<<'mod low; mod high; pub use low::Low; pub(crate) use high::High; /* High::new() */ const HELP: &str = "Low(1)";'

@@ -90,6 +90,8 @@ soak() {
 loss() {
     AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
 }
+# Makes and drops everything of a communicator in random order while traffic runs, over every transport.
+churn() { AQUEDUCT_TEST_ROUNDS=1000 tests 900 -p aqueduct-tests --test it churn:: -- --nocapture --test-threads=1; }
 # Repeats all tests with more threads than cores, to find failures that depend on timing.
 again() {
     local round
@@ -155,5 +157,6 @@ lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
 lane soak soak
 lane loss loss
+lane churn churn
 lane again again
 finish

@@ -18,13 +18,14 @@
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group |
-//! | 4 | setup |
-//! | 5 | memory |
-//! | 6 | transport |
-//! | 7 | [`comm`] |
-//! | 8 | [`proxy`] |
-//! | 9 | [`channel`] |
-//! | 10 | [`collective`] |
+//! | 4 | ledger |
+//! | 5 | setup |
+//! | 6 | memory |
+//! | 7 | transport |
+//! | 8 | [`comm`] |
+//! | 9 | [`proxy`] |
+//! | 10 | [`channel`] |
+//! | 11 | [`collective`] |
 
 mod abort;
 mod deadline;
@@ -39,6 +40,7 @@ pub mod gpu;
 pub mod bootstrap;
 mod group;
 
+mod ledger;
 mod memory;
 mod setup;
 

@@ -7,11 +7,12 @@ mod c;
 mod cpp;
 mod operation;
 mod ptx;
+mod render;
 mod table;
 
 use self::operation::Call;
-use crate::fragment::{Fragment, FragmentParam, Variant};
-use crate::{Instance, Target, TemplateError, globals, sources, template};
+use crate::fragment::{Fragment, Variant};
+use crate::{Instance, Target, TemplateError};
 
 /// A module with every operation as a `.visible .func`, for `cuLinkAddData` beside a user's kernel.
 ///
@@ -118,17 +119,6 @@ const HEADER_OPERATIONS: &str = "
  * aqueduct_group_barrier spreads a status to a whole group. `order` names the pairs of release and acquire that an
  * operation takes part in; docs/memory-model.md lists them. */
 ";
-
-fn render(
-    fragment: &Fragment,
-    variant: &Variant,
-    target: Target,
-    bind: impl Fn(usize, &FragmentParam) -> String,
-) -> Result<String, TemplateError> {
-    let bound = fragment.params.iter().enumerate().map(|(i, param)| (param.name.clone(), bind(i, param)));
-    let params: Vec<_> = bound.chain(variant.consts.iter().cloned()).collect();
-    template::render_fragment(&fragment.file, &sources::find, &globals(target), &params)
-}
 
 #[cfg(test)]
 mod tests {

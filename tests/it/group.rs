@@ -92,7 +92,10 @@ pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank
 
 /// Configuration of the tests' communicators.
 pub(crate) fn config() -> CommunicatorConfig {
-    CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(64)
+    CommunicatorConfig::from_env()
+        .expect("the environment is valid")
+        .with_interface(Ipv4Addr::LOCALHOST.into())
+        .with_semaphores(64)
 }
 
 /// Like [`threads`], with environment variables and a configuration.

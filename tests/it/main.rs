@@ -7,6 +7,7 @@
 mod attackers;
 mod bad_input;
 mod channels;
+mod churn;
 mod collectives;
 mod conformance;
 mod data;

@@ -12,7 +12,7 @@ fn exchange(rank: u32, id: &UniqueId, driver: &Driver) -> Result<Vec<u8>> {
     let deadline = Deadline::after(Duration::from_secs(30));
     let (peer, context) = (1 - rank, Context::new(&Device::new(driver, rank % Device::count(driver)?)?)?);
     let bootstrap = TcpBootstrap::new(rank, 2, id, deadline)?;
-    let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::default(), deadline)?;
+    let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     let mine = Arc::new(GpuBuffer::new(&context, 4096)?);
     let inbox = Arc::new(GpuBuffer::new(&context, 4096)?);
     mine.fill(rank as u8 + 1, deadline)?;

@@ -25,9 +25,9 @@ use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
 use crate::group::wire_up::{self, Description, Introduction};
 use crate::group::{Group, frames};
-use crate::memory::registry;
-use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
-use crate::memory::{Exchange, Ledger};
+use crate::ledger::Ledger;
+use crate::memory::Exchange;
+use crate::memory::{self, RecvItem, RegisteredMemory, SendItem, registry};
 use crate::setup::key::{Key, Kind, Namespace};
 use crate::setup::mailbox::{Post, SetupMail};
 use crate::setup::pending::{Dependency, Pending};
@@ -125,8 +125,8 @@ impl Communicator {
         let group = Group::new(met.open(deadline)?);
         let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
-        let (regions, interface, verbs) = (exchange.regions.clone(), config.interface, config.verbs.clone());
-        let resources = Resources::new(context.clone(), group.clone(), regions, interface, verbs);
+        let regions = exchange.regions.clone();
+        let resources = Resources::new(context.clone(), group.clone(), regions, config.of_transports());
         let semaphores = Arc::new(Site {
             exchange: exchange.clone(),
             resources: resources.clone(),
@@ -341,15 +341,19 @@ impl Communicator {
         self.shared.abort.record().map(AbortReport::from)
     }
 
-    /// Leaves in good order, once this rank's streams are idle: waits until peers have closed what they opened of ours by legacy handles, then says goodbye.
-    /// Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object does
-    /// the same except for the wait.
+    /// Leaves in good order, once this rank's streams are idle: waits until peers have acknowledged every operation of its
+    /// connections, dropped ones included, and have closed what they opened of this rank's memory by legacy handles; then says
+    /// goodbye. Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object
+    /// does the same, except that nobody waits.
     ///
     /// # Errors
-    /// `Timeout` if peers still use our memory, which then stays allocated until this process ends.
+    /// `Timeout`, naming a peer, if operations are not acknowledged: nothing has changed then, and it can be called again.
+    /// `Timeout` if peers still use memory of this rank, which then stays allocated until this process ends. The failure by which
+    /// accepted operations of a connection were lost, if no call has returned it before.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.group().check("close")?;
+        self.shared.resources.outstanding.wait(|| self.group().check("close"), deadline)?;
         let released = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
         self.group().check("close")?;
         self.group().leave(deadline)?;
@@ -360,6 +364,12 @@ impl Communicator {
             "close",
             "peers still have memory of this rank open by legacy handles; drop it there first",
         ))
+    }
+
+    /// How many things of this rank are kept because a peer uses them: memory, semaphore slots. For tests.
+    #[doc(hidden)]
+    pub fn held_by_peers(&self) -> usize {
+        self.shared.exchange.ledger.len()
     }
 
     /// The next tag of the library's own. The same on all ranks as long as all ask for them in the same order.

@@ -5,10 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::env::{Env, IbEnv, Selection};
 use crate::error::Result;
+use crate::fault;
 use crate::group::config::GroupConfig;
 use crate::net::Layer;
 use crate::rdma::Verbs;
+use crate::transport::resources::Settings;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,12 @@ pub struct CommunicatorConfig {
     pub layer: Option<NetLayer>,
     /// The verbs to use; libibverbs of this host if `None`.
     pub verbs: Option<Verbs>,
+    /// Which network interfaces to choose from where none is named; all unless set.
+    pub sockets: Selection,
+    /// Which NICs to use, and how; all with their defaults unless set.
+    pub ib: IbEnv,
+    /// Faults on purpose in the network; none unless set.
+    pub faults: Option<fault::Plan>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
@@ -55,19 +64,29 @@ impl Default for CommunicatorConfig {
             layer: None,
             verbs: None,
             peer_timeout: Some(Duration::from_secs(3)),
+            sockets: Selection::default(),
+            ib: IbEnv::default(),
+            faults: None,
         }
     }
 }
 
 impl CommunicatorConfig {
-    /// The defaults, changed where the environment says so.
+    /// The defaults, changed where the environment says so. Nothing below a communicator reads the environment: two of one
+    /// process may differ in everything.
     ///
     /// # Errors
     /// `InvalidUsage` for a variable that cannot be read.
     pub fn from_env() -> Result<Self> {
-        let env = crate::env::Env::get()?;
-        let (scratch_bytes, peer_timeout) = (env.scratch_bytes, env.peer_timeout);
-        Ok(Self { scratch_bytes, peer_timeout, ..Self::default() })
+        let env = Env::get()?;
+        Ok(Self {
+            scratch_bytes: env.scratch_bytes,
+            peer_timeout: env.peer_timeout,
+            sockets: env.selection(),
+            ib: env.ib.clone(),
+            faults: env.faults.clone(),
+            ..Self::default()
+        })
     }
 
     /// The same with another bound on scratch memory.
@@ -120,12 +139,23 @@ impl CommunicatorConfig {
     }
 
     /// What concerns the group of the ranks, whatever devices they have.
+    pub(crate) fn of_transports(&self) -> Settings {
+        Settings {
+            interface: self.interface,
+            sockets: self.sockets.clone(),
+            verbs: self.verbs.clone(),
+            ib: self.ib.clone(),
+        }
+    }
+
     pub(crate) fn of_group(&self) -> GroupConfig {
         GroupConfig {
             interface: self.interface,
             host_id: self.host_id.clone(),
             peer_timeout: self.peer_timeout,
             layer: self.layer.as_ref().map(|NetLayer(layer)| layer.clone()),
+            sockets: self.sockets.clone(),
+            faults: self.faults.clone(),
         }
     }
 }

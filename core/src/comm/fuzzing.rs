@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::group::frames::{decode_failure, encode_failure};
 use crate::group::membership::{self, Envelope, Membership, Ranks};
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
-use crate::memory::holds::{HoldId, Release};
+use crate::ledger::holds::{HoldId, Release};
 use crate::setup::key::{Key, Kind};
 use crate::setup::message::{Message, Offer, Setup};
 use crate::transport::endpoint::{EndpointWire, Transport};

@@ -9,9 +9,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
 use crate::memory::{self, HostBuffer, RegisteredMemory};
 use crate::rdma::Access;
-use crate::sync::{Mutex, lock};
-use crate::transport::Resources;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 use crate::transport::endpoint::{Transport, Transports};
+use crate::transport::{self, Resources};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
 pub(crate) const SLOT_BYTES: usize = 256;
@@ -65,18 +65,23 @@ impl Tokens {
 pub(crate) struct TokenPool {
     side: Side,
     memory: RegisteredMemory,
-    /// The same for each NIC that a semaphore has needed it for.
-    on_nics: Mutex<HashMap<u8, RegisteredMemory>>,
+    /// The same for each transport that a semaphore has needed it for.
+    registered: Mutex<HashMap<Transport, RegisteredMemory>>,
     /// In order of release, so that a slot rests as long as possible before its next use.
     free: Mutex<VecDeque<u32>>,
     count: u32,
+    /// Claims so far.
+    claims: AtomicU32,
 }
 
-/// A slot in use; free again when the semaphore here and the peer's are both gone.
+/// A slot in use. The semaphore of this rank holds it, and the ledger until the peer has given it back: when neither the peer's
+/// semaphore nor a signal on its way uses it any more. So no signal can reach the next semaphore in the slot.
 #[derive(Debug)]
 pub(crate) struct TokenSlot {
     pool: Arc<TokenPool>,
     slot: u32,
+    /// The number of the claim: a peer that gives a slot back twice does not give back its next use.
+    claim: u32,
 }
 
 impl TokenPool {
@@ -95,29 +100,29 @@ impl TokenPool {
         Ok(Arc::new(Self {
             side,
             memory,
-            on_nics: Mutex::default(),
+            registered: Mutex::default(),
             free: Mutex::new((0..count).collect()),
             count,
+            claims: AtomicU32::new(0),
         }))
     }
 
     /// All of it, for one transport.
     fn memory(&self, resources: &Resources, transport: Transport) -> Result<RegisteredMemory> {
-        let Transport::Ib(number) = transport else {
-            return Ok(self.memory.clone().with_transports(transport.into()));
-        };
-        let mut known = lock(&self.on_nics);
-        if let Some(memory) = known.get(&number) {
+        let mut known = lock(&self.registered);
+        if let Some(memory) = known.get(&transport) {
             return Ok(memory.clone());
         }
         let memory = self.memory.clone().with_transports(transport.into());
         // Signals must not pass the data that they speak of: no relaxed ordering.
-        let memory = resources.register_with(memory, &[resources.nic(number)?], Access::FLAGS)?;
-        Ok(known.entry(number).or_insert(memory).clone())
+        let memory = transport::provider(transport).register(resources, transport, memory, Access::FLAGS)?;
+        Ok(known.entry(transport).or_insert(memory).clone())
     }
 
     /// A slot whose words are zero.
     pub(crate) fn claim(self: &Arc<Self>) -> Result<Arc<TokenSlot>> {
+        // Signals that have arrived give their slots back, here and at peers that do the same.
+        self.memory.context().reap();
         let Some(slot) = lock(&self.free).pop_front() else {
             let message = format!(
                 "all {} semaphores of this communicator are in use; drop some, or raise CommunicatorConfig::semaphores",
@@ -125,7 +130,8 @@ impl TokenPool {
             );
             return Err(Error::new(ErrorKind::Exhausted, "build_semaphore", message));
         };
-        let slot = Arc::new(TokenSlot { pool: self.clone(), slot });
+        let claim = self.claims.fetch_add(1, Ordering::Relaxed);
+        let slot = Arc::new(TokenSlot { pool: self.clone(), slot, claim });
         let memory = self.memory.range(slot.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
         match memory.host() {
             Some(words) => words.fill(0),
@@ -136,9 +142,9 @@ impl TokenPool {
 }
 
 impl TokenSlot {
-    /// Its name among all slots of the communicator.
+    /// Its name among all claims of the communicator's slots.
     pub(crate) fn number(&self) -> u64 {
-        u64::from(self.slot) << 1 | u64::from(self.pool.side == Side::Host)
+        u64::from(self.claim) << 32 | u64::from(self.slot) << 1 | u64::from(self.pool.side == Side::Host)
     }
 
     /// Its bytes, as memory that can be sent, for `transport`.

@@ -14,7 +14,6 @@ use super::pod::Pod;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;
-use crate::env::Env;
 pub use crate::env::HandlePolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Ordering};
@@ -62,12 +61,17 @@ struct FabricRefused(AtomicBool);
 const ZEROING: Duration = Duration::from_secs(60);
 
 impl GpuBuffer {
-    /// A zeroed buffer of `len` bytes, shareable as `AQUEDUCT_HANDLE` says.
+    /// A zeroed buffer of `len` bytes, shareable by the kind of handle that [`Driver::handle_policy`](super::Driver::handle_policy)
+    /// names.
     ///
     /// # Errors
-    /// Invalid usage for zero bytes or a bad `AQUEDUCT_HANDLE`; out of memory and any other driver error.
+    /// Invalid usage for zero bytes; out of memory and any other driver error.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
-        Self::with_options(context, len, BufferOptions { zeroed: true, handles: Env::get()?.handle })
+        Self::with_options(
+            context,
+            len,
+            BufferOptions { zeroed: true, handles: context.driver().handle_policy() },
+        )
     }
 
     /// A buffer of `len` bytes.

@@ -8,6 +8,7 @@ use cuda_driver_sys::{CUresult, DriverTable};
 
 use super::slots::Slots;
 use super::status;
+use crate::env::HandlePolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::DriverFaults;
 use crate::fork::Creator;
@@ -80,6 +81,7 @@ struct Inner {
     provenance: Provenance,
     version: i32,
     reason: String,
+    handles: HandlePolicy,
     creator: Creator,
     slots: Slots,
 }
@@ -151,18 +153,34 @@ impl Driver {
     /// The same driver with `hooks` around each call. Contexts are not shared with the driver without them.
     #[must_use]
     pub fn with_hooks(&self, hooks: Arc<dyn Hooks>) -> Self {
-        let Inner { table, provenance, version, reason, creator, .. } = &*self.inner;
-        Self {
-            inner: Arc::new(Inner {
-                table: *table,
-                hooks: Some(hooks),
-                provenance: provenance.clone(),
-                version: *version,
-                reason: reason.clone(),
-                creator: *creator,
-                slots: Slots::default(),
-            }),
-        }
+        self.changed(|inner| inner.hooks = Some(hooks))
+    }
+
+    /// The same driver with another policy for the handles of buffers that name none. Contexts are not shared with it.
+    #[must_use]
+    pub fn with_handle_policy(&self, handles: HandlePolicy) -> Self {
+        self.changed(|inner| inner.handles = handles)
+    }
+
+    /// By which kind of handle buffers that name none can be shared.
+    pub fn handle_policy(&self) -> HandlePolicy {
+        self.inner.handles
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut Inner)) -> Self {
+        let Inner { table, hooks, provenance, version, reason, handles, creator, .. } = &*self.inner;
+        let mut inner = Inner {
+            table: *table,
+            hooks: hooks.clone(),
+            provenance: provenance.clone(),
+            version: *version,
+            reason: reason.clone(),
+            handles: *handles,
+            creator: *creator,
+            slots: Slots::default(),
+        };
+        change(&mut inner);
+        Self { inner: Arc::new(inner) }
     }
 
     /// Where it came from.
@@ -203,7 +221,8 @@ impl Driver {
     fn initialise(table: DriverTable, provenance: Provenance, reason: String) -> Result<Self> {
         let creator = Creator::current();
         let slots = Slots::default();
-        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, creator, slots };
+        let handles = HandlePolicy::default();
+        let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, handles, creator, slots };
         let checked = |function, result: CUresult| match result {
             CUresult::CUDA_SUCCESS => Ok(()),
             other => Err(status::error(&table, function, other)),

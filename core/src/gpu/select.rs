@@ -18,7 +18,8 @@ impl Driver {
     ///
     /// `AQUEDUCT_DRIVER=cuda` takes the NVIDIA driver, from `AQUEDUCT_CUDA_LIBRARY` if that is set; `soft` takes the
     /// software device `soft`; `auto`, the default, takes the NVIDIA driver if it loads, initialises and has a device,
-    /// and the software device otherwise. `AQUEDUCT_FAULTS` puts faults around its calls. [`Driver::reason`] says which
+    /// and the software device otherwise. `AQUEDUCT_HANDLE` is the policy for
+    /// handles of buffers that name none. `AQUEDUCT_FAULTS` puts faults around its calls. [`Driver::reason`] says which
     /// driver was chosen and why.
     ///
     /// # Errors
@@ -27,7 +28,7 @@ impl Driver {
     pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
         let env = Env::get()?;
         let library = env.cuda_library.as_ref().map(|path| path.to_string_lossy());
-        let driver = select(env.driver, library.as_deref(), soft)?;
+        let driver = select(env.driver, library.as_deref(), soft)?.with_handle_policy(env.handle);
         Ok(match env.faults.as_ref().filter(|plan| !plan.driver.is_empty()) {
             Some(plan) => driver.with_hooks(Arc::new(DriverFaults::new(plan.driver.clone()))),
             None => driver,

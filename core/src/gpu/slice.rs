@@ -32,6 +32,11 @@ impl DeviceSlice {
         Self { ptr, len, context: context.clone(), keep }
     }
 
+    /// The same, which keeps `more` alive as well.
+    pub(crate) fn keeping(self, more: KeepAlive) -> Self {
+        Self { keep: std::sync::Arc::new((self.keep, more)), ..self }
+    }
+
     /// The device address.
     pub fn ptr(&self) -> CUdeviceptr {
         self.ptr

@@ -5,17 +5,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::env::Selection;
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::net::Layer;
 use crate::net::heartbeat::SHORTEST;
 
 /// Settings of a group, with or without devices; each as the setting of the same name of a communicator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct GroupConfig {
     pub(crate) interface: Option<IpAddr>,
     pub(crate) host_id: Option<String>,
     pub(crate) peer_timeout: Option<Duration>,
     pub(crate) layer: Option<Arc<dyn Layer>>,
+    /// Which network interfaces to choose from if `interface` names none.
+    pub(crate) sockets: Selection,
+    /// Faults on purpose.
+    pub(crate) faults: Option<fault::Plan>,
 }
 
 impl GroupConfig {

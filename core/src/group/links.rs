@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::abort::AbortCause;
 use crate::deadline::Deadline;
+use crate::env::Selection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::config::GroupConfig;
 use crate::group::control::{Control, Outcome, Service};
@@ -42,12 +43,12 @@ impl Identity {
         scope.copy_from_slice(&named.expose()[..8]);
         let secret = secret.unwrap_or(seed);
         let network = Network::new(secret.derive("control links")).with_max_frame(128 << 10).with_ranks(size);
-        let network = network.with_faults(crate::env::Env::get().ok().and_then(|env| env.faults.as_ref()));
         Self { secret, network, scope: u64::from_le_bytes(scope), rank, size }
     }
 
     /// The same with what `config` puts between the links and their sockets.
     pub(crate) fn through(mut self, config: &GroupConfig) -> Self {
+        self.network = self.network.with_faults(config.faults.as_ref());
         if let Some(layer) = &config.layer {
             self.network = self.network.with_layer(layer.clone());
         }
@@ -80,7 +81,7 @@ impl Listeners {
         let claims = identity.claims(Claims::ANY);
         let ip = match config.interface {
             Some(ip) => ip,
-            None => default_ip()?,
+            None => default_ip(&config.sockets)?,
         };
         Ok(Self {
             tcp: vec![identity.network.listen_tcp(ip, claims)?],
@@ -106,9 +107,9 @@ impl Listeners {
     }
 }
 
-/// The first address that other hosts can reach, by the environment's wishes.
-pub(crate) fn default_ip() -> Result<IpAddr> {
-    let chosen = crate::net::choose(&crate::env::Env::get()?.selection())?;
+/// The first address that other hosts can reach, of the interfaces that `sockets` names.
+pub(crate) fn default_ip(sockets: &Selection) -> Result<IpAddr> {
+    let chosen = crate::net::choose(sockets)?;
     chosen.first().map(|interface| interface.ip).ok_or_else(|| {
         Error::usage(
             "Communicator::new",

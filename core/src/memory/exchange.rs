@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::imports::Imports;
-use super::ledger::Ledger;
 use super::regions::Regions;
 use super::registry::{self, Member};
 use crate::gpu::Context;
 use crate::group::Group;
+use crate::ledger::receipt::Ledger;
 
 /// What exporting and importing memory needs. Received memory holds it, and the group with it.
 #[derive(Debug)]

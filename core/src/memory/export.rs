@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use super::allocation::Allocation;
 use super::exchange::Exchange;
-use super::holds::HoldId;
-use super::ledger::Hold;
 use super::registered::{OnNics, Origin, RegisteredMemory};
 use super::registry;
 use super::rights::Rights;
@@ -16,6 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::KeepAlive;
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{HandleTypes, PhysicalAllocation};
+use crate::ledger::holds::HoldId;
+use crate::ledger::receipt::Hold;
 use crate::rdma::MemoryRegion;
 use crate::setup::message::Offer;
 

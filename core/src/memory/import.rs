@@ -4,10 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use super::exchange::Exchange;
-use super::holds::HoldId;
 use super::host::HostBuffer;
 use super::imports::{Import, Mapped};
-use super::ledger::Receipt;
 use super::place::Place;
 use super::registered::{Origin, RegisteredMemory};
 use super::registry;
@@ -18,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
 use crate::gpu::{CUdeviceptr, DeviceSlice, KeepAlive};
+use crate::ledger::holds::HoldId;
+use crate::ledger::receipt::Receipt;
 use crate::setup::message::Offer;
 use crate::sync::{Mutex, lock};
 
@@ -48,6 +48,8 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>)
             }
         }
     };
+    // A stream that uses the memory keeps its place, and so the hold on it.
+    let place = place.keeping(&(remote.clone() as KeepAlive));
     let (context, transports, rights) = (exchange.context.clone(), wire.transports, wire.rights);
     let origin = Origin::Received { remote, offset: 0 };
     Ok(RegisteredMemory { place, len, context, transports, rights, origin })

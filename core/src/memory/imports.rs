@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::host::HostBuffer;
-use super::ledger::Receipt;
 use crate::gpu::CUdeviceptr;
 use crate::gpu::ipc::LegacyMapping;
 use crate::gpu::vmm::Mapping;
 use crate::group::Group;
+use crate::ledger::receipt::Receipt;
 use crate::sync::{Mutex, lock};
 
 /// The live imports of a communicator, by the rank that exported the allocation and its number for it. The rank is who proved

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::exchange::Exchange;
 use super::export::Export;
 use super::import::import;
-use super::ledger::{Hold, Receipt};
 use super::registered::RegisteredMemory;
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ledger::receipt::{Hold, Receipt};
 use crate::setup::key::Key;
 use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
@@ -38,7 +39,7 @@ impl Item for SendItem {
     }
 
     /// The peer's offer to receive has nothing in it.
-    fn build(&mut self, _: Offer<Receipt>) -> Result<()> {
+    fn build(&mut self, _: Offer<Receipt>, _: Deadline) -> Result<()> {
         Ok(())
     }
 
@@ -69,7 +70,7 @@ impl Item for RecvItem {
         Ok(Offer::default())
     }
 
-    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
         self.made = Some(import(&self.exchange, self.key.peer, offer)?);
         Ok(())
     }

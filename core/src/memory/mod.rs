@@ -5,14 +5,10 @@ mod exchange;
 mod export;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-pub(crate) mod holds;
 mod host;
 mod import;
 mod imports;
 mod items;
-pub(crate) mod ledger;
-#[cfg(all(test, loom))]
-mod models;
 mod place;
 mod regions;
 mod register;
@@ -31,7 +27,6 @@ pub use host::HostBuffer;
 pub(crate) use host::HostSlice;
 pub(crate) use import::import;
 pub(crate) use items::{RecvItem, SendItem};
-pub(crate) use ledger::Ledger;
 pub(crate) use place::Place;
 pub(crate) use regions::Regions;
 pub(crate) use register::{register_buffer, register_host, register_raw};

@@ -3,7 +3,7 @@
 
 use super::host::HostSlice;
 use crate::error::Result;
-use crate::gpu::DeviceSlice;
+use crate::gpu::{DeviceSlice, KeepAlive};
 
 /// A range of memory as this process sees it.
 #[derive(Clone, Debug)]
@@ -22,6 +22,16 @@ impl Place {
         match self {
             Self::Device(slice) | Self::Host(_, Some(slice)) => Some(slice),
             Self::Host(_, None) | Self::Elsewhere => None,
+        }
+    }
+
+    /// The same, which keeps `more` alive as well: so does every stream that uses it.
+    pub(crate) fn keeping(self, more: &KeepAlive) -> Self {
+        let device = |slice: DeviceSlice| slice.keeping(more.clone());
+        match self {
+            Self::Device(slice) => Self::Device(device(slice)),
+            Self::Host(host, slice) => Self::Host(host.keeping(more.clone()), slice.map(device)),
+            Self::Elsewhere => Self::Elsewhere,
         }
     }
 

@@ -154,10 +154,12 @@ impl RegisteredMemory {
         self
     }
 
-    /// The same, known to NICs as `regions`, by number of the NIC, each of all of it. Memory that was received stays as it is.
-    pub(crate) fn on_nics(mut self, regions: Vec<(u8, MemoryRegion)>) -> Self {
+    /// The same, registered with NIC `number` as `region`, which covers exactly this memory.
+    pub(crate) fn with_region(mut self, number: u8, region: MemoryRegion) -> Self {
         if let Origin::Local { nics, .. } = &mut self.origin {
-            *nics = Some(OnNics { regions: Arc::new(regions), offset: 0 });
+            let known = nics.iter().flat_map(|on| on.regions.iter().cloned());
+            let regions = Arc::new(known.chain([(number, region)]).collect());
+            *nics = Some(OnNics { regions, offset: 0 });
         }
         self
     }

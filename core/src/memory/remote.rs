@@ -1,11 +1,12 @@
 //! A peer's memory, as the peer described it.
 #![forbid(unsafe_code)]
 
-use super::ledger::Receipt;
 use super::wire::RemoteKey;
 use crate::group::Group;
+use crate::ledger::receipt::Receipt;
 
-/// What a peer said about a memory of its own, beside how to map it.
+/// This rank's hold on a memory of a peer, and what the peer said about it beside how to map it. Whatever uses the memory
+/// holds this: handles, and operations until they are acknowledged. The drop of the last gives back what the peer keeps for it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     /// The communicator lives as long as memory received by it.

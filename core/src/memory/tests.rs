@@ -9,7 +9,7 @@ use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transports};
 use crate::deadline::Deadline;
 use crate::gpu::{Context, Device, Driver};
-use crate::memory::ledger::Receipt;
+use crate::ledger::receipt::Receipt;
 use crate::setup::message::Offer;
 
 fn communicators() -> Vec<Communicator> {

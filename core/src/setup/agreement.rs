@@ -8,7 +8,7 @@ use super::attempts::{Attempts, Heard, Next};
 use super::key::{Key, Kind};
 use super::message::{Message, Offer};
 use crate::error::Error;
-use crate::memory::holds::HoldId;
+use crate::ledger::holds::HoldId;
 
 /// One rank as `setup()` drives it: the same steps, without items.
 struct Side {

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use super::key::Key;
 use super::message::{Message, Offer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::holds::HoldId;
+use crate::ledger::holds::HoldId;
 
 /// How many items one peer can have asked for before this rank has.
 const MAX_AHEAD: usize = 1 << 16;

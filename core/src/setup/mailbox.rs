@@ -11,8 +11,8 @@ use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::group::subscriber::{Deferred, Reaction, Subscriber};
 use crate::group::{Group, frames};
-use crate::memory::holds::{HoldId, Release};
-use crate::memory::ledger::{Hold, Ledger, Receipt};
+use crate::ledger::holds::{HoldId, Release};
+use crate::ledger::receipt::{Hold, Ledger, Receipt};
 use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// The attempts of a communicator. The service thread writes down what peers say, `setup()` waits for it.

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use super::key::{Key, Kind, Namespace};
 use crate::error::Error;
 use crate::group::frames::{MAX_TEXT, clip, kind_from_code};
-use crate::memory::holds::HoldId;
+use crate::ledger::holds::HoldId;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Bytes of an offer: several times what the largest description of a memory or an endpoint takes.
@@ -25,8 +25,8 @@ const MAX_BODY: usize = 8 << 10;
 const MAX_HOLDS: usize = 8;
 
 /// What the peer needs in order to build its end. `H` stands for what is held for the peer until it gives it back: the
-/// sender's [`Hold`](crate::memory::ledger::Hold)s, their names on the wire, the receiver's
-/// [`Receipt`](crate::memory::ledger::Receipt)s.
+/// sender's [`Hold`](crate::ledger::receipt::Hold)s, their names on the wire, the receiver's
+/// [`Receipt`](crate::ledger::receipt::Receipt)s.
 #[derive(Debug)]
 pub(crate) struct Offer<H> {
     pub(crate) body: Vec<u8>,

@@ -21,7 +21,7 @@ use super::mailbox::Post;
 use super::message::{Message, Offer};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::memory::ledger::{Hold, Receipt};
+use crate::ledger::receipt::{Hold, Receipt};
 
 /// Something that `setup()` makes together with a peer.
 pub(crate) trait Item: Send {
@@ -35,8 +35,8 @@ pub(crate) trait Item: Send {
     /// What the peer needs, which has asked for it. Called once, when this is ready, before [`build`](Self::build).
     fn offer(&mut self) -> Result<Offer<Hold>>;
 
-    /// Makes this end from the peer's offer. What it does not use of it, it drops.
-    fn build(&mut self, offer: Offer<Receipt>) -> Result<()>;
+    /// Makes this end from the peer's offer, before `deadline`. What it does not use of it, it drops.
+    fn build(&mut self, offer: Offer<Receipt>, deadline: Deadline) -> Result<()>;
 
     /// Gives out what was built, or the reason why not.
     fn finish(self: Box<Self>, result: Result<()>);
@@ -138,7 +138,8 @@ impl Running {
             // A rank that gave up by itself says why itself.
             Next::Ended(Err(error)) => return Err(self.withdrawn.take().unwrap_or(error)),
             Next::Build(offer) => {
-                return self.build(post, offer.map(|id| post.ledger.receipt(post.group, key.peer, id)));
+                let theirs = offer.map(|id| post.ledger.receipt(post.group, key.peer, id));
+                return self.build(post, theirs, deadline);
             }
             Next::Offer => {
                 let offer = self.item.offer()?;
@@ -168,7 +169,7 @@ impl Running {
                 hold.sent();
                 post.ledger.receipt(post.group, key.peer, id)
             });
-            self.item.build(received)?;
+            self.item.build(received, deadline)?;
             return Ok(Progress::Ended(Ok(())));
         }
         post.group.open_link(key.peer, deadline)?;
@@ -180,17 +181,17 @@ impl Running {
     }
 
     /// Builds this end from what the peer sent.
-    fn build(&mut self, post: &Post<'_>, theirs: Offer<Receipt>) -> Result<Progress> {
+    fn build(&mut self, post: &Post<'_>, theirs: Offer<Receipt>, deadline: Deadline) -> Result<Progress> {
         let key = self.key;
         if !key.leads(post.group.rank()) {
             let mine = self.item.offer()?;
-            self.item.build(theirs)?;
+            self.item.build(theirs, deadline)?;
             post.mail.with(|attempts| attempts.accept(key));
             post.say_offer(key, self.attempt, mine, Message::Accept)?;
             self.step = Step::Accepted;
             return Ok(Progress::Some);
         }
-        self.item.build(theirs)?;
+        self.item.build(theirs, deadline)?;
         if !post.mail.with(|attempts| attempts.commit(key)) {
             // The follower has withdrawn meanwhile: the next look says why.
             return Ok(Progress::Some);

@@ -56,18 +56,37 @@ impl<'a> Span<'a> {
     }
 }
 
-/// What a transport does. Ranges, rights and registration have been checked; no operation has zero bytes.
+/// What a connection asks of its transport. Ranges, rights and registration have been checked; no operation has zero bytes.
+#[derive(Clone, Copy)]
+pub(crate) enum Operation<'a> {
+    Write {
+        dst: Span<'a>,
+        src: Span<'a>,
+    },
+    Read {
+        dst: Span<'a>,
+        src: Span<'a>,
+    },
+    /// A value for the 8 bytes at `dst`, whose previous value was `old`.
+    Update {
+        dst: Span<'a>,
+        old: u64,
+        value: u64,
+    },
+}
+
+/// One end of a connection, as its transport made it.
+///
+/// An operation that was taken holds the memory at both its ends until it is acknowledged, whatever its caller drops. Dropping
+/// the backend never waits: the transport goes on until everything it took is acknowledged, or has failed.
 pub(crate) trait Backend: Send + Sync {
-    /// Takes an operation, or says why it has failed; [`kick`](Self::kick) puts it on its way.
-    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
-    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()>;
-    /// The value before was `old`.
-    fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()>;
-    /// Puts on its way what was taken.
+    /// Takes an operation; [`kick`](Self::kick) sends it. False if too many wait already. Never waits.
+    fn post(&self, operation: &Operation<'_>) -> Result<bool>;
+    /// Sends what was taken.
     fn kick(&self) -> Result<()> {
         Ok(())
     }
-    /// Whether an operation would be taken without waiting for earlier ones; moves those along.
+    /// Whether an operation would be taken now; moves earlier ones along.
     fn has_room(&self) -> Result<bool> {
         Ok(true)
     }
@@ -77,26 +96,28 @@ pub(crate) trait Backend: Send + Sync {
     }
     /// A position behind everything so far.
     fn mark(&self) -> Result<u64>;
-    /// Whether everything before a position is done; asked again and again by [`Connection::flush`].
+    /// Whether everything before a position is acknowledged; polled by [`Connection::flush`](crate::comm::Connection::flush).
     fn is_done(&self, mark: u64) -> Result<bool>;
-    /// What somebody who waits for this connection does between two looks.
+    /// Waits a little between two polls of this connection.
     fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
         backoff.pause(deadline);
     }
-    /// How many signals have come of which somebody was told.
+    /// Number of signals that arrived with a wake-up; 0 where waiters poll memory.
     fn arrivals(&self) -> u64 {
         0
     }
-    /// [`pause`](Self::pause) of somebody who waits for a signal, with what `arrivals` were before the last look.
+    /// [`pause`](Self::pause) of a thread that waits for a signal; `arrivals` is the number before its last poll.
     fn await_arrival(&self, _arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
         self.pause(backoff, deadline);
     }
-    /// Why it has failed.
+    /// Returns the failure of the connection, if it has failed.
     fn check(&self) -> Result<()> {
         Ok(())
     }
+    /// Lets later operations begin only after the work before `event`.
     fn wait_event(&self, event: &Event) -> Result<()>;
+    /// Puts `event` behind everything so far.
     fn record_event(&self, event: &Event) -> Result<()>;
-    /// Fills in what only the transport counts.
+    /// Fills in the counters that only the transport has.
     fn count(&self, _counters: &mut ConnectionCounters) {}
 }

@@ -3,18 +3,39 @@
 //! The stream executes in order, and the value write comes with a fence over all earlier work of the stream (CUDA driver
 //! API, `CU_STREAM_WRITE_VALUE_DEFAULT`), so the peer that sees the value sees the data. A position in the stream is a
 //! number that the stream writes to pinned memory when it gets there: whoever waits for one does not wait for what others
-//! enqueue behind it.
+//! enqueue behind it. The stream retains the slices of its operations, and with them the memory at both ends, until they are
+//! done.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
-use super::{Backend, Span};
-use crate::error::Result;
-use crate::gpu::{Context, DeviceSlice, Event, PinnedBuffer, Stream};
+use super::service::{Delivery, Outstanding};
+use super::{Backend, Draft, EndpointConfig, EndpointWire, Operation, Provider, Resources};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceSlice, Event, PinnedBuffer, Stream};
+use crate::setup::key::Key;
 use crate::sync::{Mutex, Ordering, lock};
 
+/// Connections over copy engines.
+pub(super) struct CopyEngines;
+
+impl Provider for CopyEngines {
+    fn offer(&self, resources: &Resources, key: Key, _: &EndpointConfig) -> Result<Box<dyn Draft>> {
+        Ok(Box::new(CudaIpc::new(resources, key.peer)?))
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct CudaIpc {
+struct CudaIpc {
+    queue: Arc<Queue>,
+    outstanding: Arc<Outstanding>,
+}
+
+/// The stream of a connection.
+#[derive(Debug)]
+struct Queue {
+    peer: u32,
     stream: Stream,
     /// The last mark; under a lock, so that the stream reaches marks in their order.
     marked: Mutex<u64>,
@@ -22,52 +43,139 @@ pub(crate) struct CudaIpc {
     reached: Arc<PinnedBuffer>,
 }
 
+/// What a dropped connection had not done yet. The stream is the reaper's; this only knows when it is done.
+#[derive(Debug)]
+struct Remainder {
+    peer: u32,
+    reached: Arc<PinnedBuffer>,
+    mark: u64,
+}
+
 impl CudaIpc {
-    pub(crate) fn new(context: &Context) -> Result<Self> {
-        let reached = Arc::new(PinnedBuffer::new(context, size_of::<u64>())?);
-        Ok(Self { stream: Stream::new(context)?, marked: Mutex::new(0), reached })
+    fn new(resources: &Resources, peer: u32) -> Result<Self> {
+        let reached = Arc::new(PinnedBuffer::new(&resources.context, size_of::<u64>())?);
+        let stream = Stream::new(&resources.context)?;
+        let queue = Arc::new(Queue { peer, stream, marked: Mutex::new(0), reached });
+        let delivery: Arc<dyn Delivery> = queue.clone();
+        resources.outstanding.add(Arc::downgrade(&delivery));
+        Ok(Self { queue, outstanding: resources.outstanding.clone() })
     }
 }
 
-impl Backend for CudaIpc {
-    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        self.stream.copy(&dst.device()?, &src.device()?)
+impl Draft for CudaIpc {
+    fn describe(&self) -> Vec<u8> {
+        Vec::new()
     }
 
-    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        self.stream.copy(&dst.device()?, &src.device()?)
+    fn accept(self: Box<Self>, _: &Resources, _: &EndpointWire, _: Deadline) -> Result<Box<dyn Backend>> {
+        Ok(self)
     }
+}
 
-    fn update(&self, dst: Span<'_>, _: u64, value: u64) -> Result<()> {
-        // SYNC connection.signal: the fence is part of the write.
-        self.stream.write_value64(&dst.device()?, value)
-    }
-
-    fn report(&self, word: &DeviceSlice, value: u64) -> Result<bool> {
-        // SYNC port.flushed (release): as above.
-        self.stream.write_value64(word, value).map(|()| true)
-    }
-
+impl Queue {
     fn mark(&self) -> Result<u64> {
         let mut marked = lock(&self.marked);
         self.stream.write_value64(&self.reached.slice(..)?, *marked + 1)?;
         *marked += 1;
         Ok(*marked)
     }
+}
+
+fn has_reached(word: &PinnedBuffer, mark: u64) -> Result<bool> {
+    Ok(word.memory().word64(0)?.load(Ordering::Acquire) >= mark)
+}
+
+impl Backend for CudaIpc {
+    fn post(&self, operation: &Operation<'_>) -> Result<bool> {
+        let stream = &self.queue.stream;
+        match operation {
+            Operation::Write { dst, src } | Operation::Read { dst, src } => {
+                stream.copy(&dst.device()?, &src.device()?)?;
+            }
+            // SYNC connection.signal: the fence is part of the write.
+            Operation::Update { dst, value, .. } => stream.write_value64(&dst.device()?, *value)?,
+        }
+        Ok(true)
+    }
+
+    fn report(&self, word: &DeviceSlice, value: u64) -> Result<bool> {
+        // SYNC port.flushed (release): as above.
+        self.queue.stream.write_value64(word, value).map(|()| true)
+    }
+
+    fn mark(&self) -> Result<u64> {
+        self.queue.mark()
+    }
 
     fn is_done(&self, mark: u64) -> Result<bool> {
-        if self.reached.memory().word64(0)?.load(Ordering::Acquire) >= mark {
+        if has_reached(&self.queue.reached, mark)? {
+            // Lets go of what the operations held: a peer may be waiting for it.
+            self.queue.stream.context().reap();
             return Ok(true);
         }
-        // Also how a failure of the work is noticed, behind which no mark is reached.
-        self.stream.is_idle()
+        // Also notices a failure of the work, behind which no mark is reached.
+        self.queue.stream.is_idle()
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {
-        self.stream.wait_event(event)
+        self.queue.stream.wait_event(event)
     }
 
     fn record_event(&self, event: &Event) -> Result<()> {
-        event.record(&self.stream)
+        event.record(&self.queue.stream)
+    }
+}
+
+impl Drop for CudaIpc {
+    fn drop(&mut self) {
+        let Queue { peer, stream, reached, .. } = &*self.queue;
+        if stream.context().driver().forked() || !matches!(stream.is_idle(), Ok(false)) {
+            return;
+        }
+        match self.queue.mark() {
+            Ok(mark) => {
+                let remainder = Remainder { peer: *peer, reached: reached.clone(), mark };
+                self.outstanding.add_remainder(Arc::new(remainder));
+            }
+            Err(error) => log::warn!("a dropped connection to rank {peer} cannot be waited for: {error}"),
+        }
+    }
+}
+
+impl Delivery for Queue {
+    fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    fn is_delivered(&self) -> bool {
+        // A stream that has failed delivers nothing more; the context says so to every caller.
+        self.stream.is_idle().unwrap_or(true)
+    }
+
+    fn lost(&self) -> Option<Error> {
+        None
+    }
+
+    /// The device needs no thread.
+    fn is_undelivered(&self) -> bool {
+        false
+    }
+}
+
+impl Delivery for Remainder {
+    fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.reached.context().is_lost() || has_reached(&self.reached, self.mark).unwrap_or(true)
+    }
+
+    fn lost(&self) -> Option<Error> {
+        None
+    }
+
+    fn is_undelivered(&self) -> bool {
+        false
     }
 }

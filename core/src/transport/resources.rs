@@ -3,16 +3,28 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::endpoint::Transport;
+use super::service::{DataService, Outstanding};
 use super::verbs::nics::{Nic, Nics};
-use crate::env::Env;
-use crate::error::{Error, ErrorKind, Result};
+use crate::env::{IbEnv, Selection};
+use crate::error::Result;
 use crate::gpu::Context;
 use crate::group::Group;
 use crate::memory::{Regions, RegisteredMemory};
-use crate::net::{Frame, Handler, Link, Reactor, ReactorConfig};
-use crate::rdma::{Access, Verbs};
+use crate::rdma::Verbs;
 use crate::sync::{Mutex, lock};
+
+/// What connections are told about this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The address to listen at, unless an endpoint names one.
+    pub(crate) interface: Option<IpAddr>,
+    /// Which interfaces to choose from otherwise.
+    pub(crate) sockets: Selection,
+    /// The verbs to use; libibverbs of this host if `None`.
+    pub(crate) verbs: Option<Verbs>,
+    /// Which NICs to use, and how.
+    pub(crate) ib: IbEnv,
+}
 
 #[derive(Debug)]
 pub(crate) struct Resources {
@@ -20,11 +32,11 @@ pub(crate) struct Resources {
     pub(crate) group: Group,
     /// What peers may write by message.
     pub(crate) regions: Arc<Regions>,
-    /// The address to listen at, unless an endpoint names one.
-    pub(crate) interface: Option<IpAddr>,
-    verbs: Option<Verbs>,
-    /// Serves the data of connections; started by the first that needs it.
-    data: Mutex<Option<Arc<Reactor>>>,
+    pub(crate) settings: Settings,
+    /// What connections have accepted and not delivered.
+    pub(crate) outstanding: Arc<Outstanding>,
+    /// The data thread; started by the first connection that needs it.
+    data: Mutex<Option<Arc<DataService>>>,
     /// Found when the first is named.
     nics: Mutex<Option<Arc<Nics>>>,
 }
@@ -34,21 +46,20 @@ impl Resources {
         context: Context,
         group: Group,
         regions: Arc<Regions>,
-        interface: Option<IpAddr>,
-        verbs: Option<Verbs>,
+        settings: Settings,
     ) -> Arc<Self> {
         let (data, nics) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { context, group, regions, interface, verbs, data, nics })
+        let outstanding = Arc::default();
+        Arc::new(Self { context, group, regions, settings, outstanding, data, nics })
     }
 
-    /// The thread that moves the data of connections. Not the one of the control links: it may wait for the driver.
-    pub(crate) fn data_reactor(&self) -> Result<Arc<Reactor>> {
+    /// The thread that moves the data of connections. Not the one of the control links: it calls the driver, which may block.
+    pub(super) fn service(&self) -> Result<Arc<DataService>> {
         let mut data = lock(&self.data);
-        if let Some(reactor) = &*data {
-            return Ok(reactor.clone());
+        if let Some(service) = &*data {
+            return Ok(service.clone());
         }
-        let reactor = Reactor::start("aqueduct-data", ReactorConfig::default(), Box::new(NoLinks))?;
-        Ok(data.insert(Arc::new(reactor)).clone())
+        Ok(data.insert(DataService::start(self.outstanding.clone())?).clone())
     }
 
     /// The NICs of this host.
@@ -57,49 +68,19 @@ impl Resources {
         if let Some(nics) = &*nics {
             return Ok(nics.clone());
         }
-        Ok(nics.insert(Arc::new(Nics::discover(self.verbs.as_ref(), &Env::get()?.ib)?)).clone())
+        Ok(nics.insert(Arc::new(Nics::discover(self.settings.verbs.as_ref(), &self.settings.ib)?)).clone())
     }
 
     /// NIC `number` of this host.
     pub(crate) fn nic(&self, number: u8) -> Result<Arc<Nic>> {
-        self.nics()?.nic(number, &*self.data_reactor()?)
+        self.nics()?.nic(number, self.service()?.reactor())
     }
 
-    /// Registers `memory` with `nics` for `access`.
-    pub(crate) fn register_with(
-        &self,
-        memory: RegisteredMemory,
-        nics: &[Arc<Nic>],
-        access: Access,
-    ) -> Result<RegisteredMemory> {
-        let register = |nic: &Arc<Nic>| Ok((nic.number(), nic.register(memory.place(), access)?));
-        let regions = nics.iter().map(register).collect::<Result<Vec<_>>>()?;
-        Ok(memory.on_nics(regions))
-    }
-
-    /// Registers `memory` with the NICs among its transports.
+    /// Registers `memory` with all its transports, for what its rights allow.
     pub(crate) fn register(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
-        let nics = memory.transports().iter().filter_map(|transport| match transport {
-            Transport::Ib(number) => Some(self.nic(number)),
-            _ => None,
-        });
-        match nics.collect::<Result<Vec<_>>>()? {
-            nics if nics.is_empty() => Ok(memory),
-            nics => {
-                let access = memory.rights().access();
-                self.register_with(memory, &nics, access)
-            }
-        }
+        let (mut transports, access) = (memory.transports().iter(), memory.rights().access());
+        transports.try_fold(memory, |memory, transport| {
+            super::provider(transport).register(self, transport, memory, access)
+        })
     }
-}
-
-/// The thread for data serves no control links.
-struct NoLinks;
-
-impl Handler for NoLinks {
-    fn frame(&mut self, _: &Link, _: Frame) -> Result<()> {
-        Err(Error::new(ErrorKind::Internal, "data", "a frame on the thread for data"))
-    }
-
-    fn closed(&mut self, _: &Link, _: &Error) {}
 }

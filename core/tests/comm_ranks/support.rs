@@ -29,7 +29,10 @@ pub(crate) fn driver() -> Driver {
 }
 
 pub(crate) fn config() -> CommunicatorConfig {
-    CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into()).with_semaphores(64)
+    CommunicatorConfig::from_env()
+        .expect("the environment is valid")
+        .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
+        .with_semaphores(64)
 }
 
 /// One rank in a test.

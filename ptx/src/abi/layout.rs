@@ -1,6 +1,4 @@
-//! How a structure declares itself to both sides: one macro, one table.
-
-use super::{CONSTANTS, STRUCTS};
+//! The macro that declares a structure of the ABI, and the layout that it exports.
 
 /// A structure of the device ABI.
 ///
@@ -55,25 +53,6 @@ pub struct Field {
     pub offset: usize,
 }
 
-/// All symbols templates may use without being given them: `PREFIX_SUFFIX` per field (its offset),
-/// `PREFIX_SIZE` per structure (its bytes), and the module's constants.
-pub fn symbols() -> Vec<(String, u64)> {
-    let mut table = Vec::new();
-    for layout in STRUCTS {
-        table.push((format!("{}_SIZE", layout.prefix), layout.size as u64));
-        for field in layout.fields {
-            table.push((format!("{}_{}", layout.prefix, field.suffix), field.offset as u64));
-        }
-    }
-    table.extend(CONSTANTS.iter().map(|&(name, value)| (name.to_owned(), value)));
-    table
-}
-
-/// The value of one symbol.
-pub fn symbol(name: &str) -> Option<u64> {
-    symbols().into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
-}
-
 /// Declares a structure, asserts its frozen offsets and size, and derives its [`StructLayout`].
 macro_rules! device_struct {
     (
@@ -101,19 +80,19 @@ macro_rules! device_struct {
 
         impl Default for $name {
             fn default() -> Self {
-                <Self as $crate::abi::DeviceStruct>::zeroed()
+                <Self as $crate::abi::layout::DeviceStruct>::zeroed()
             }
         }
 
         // SAFETY: repr(C), integers only (nested structures are of the same kind), padding excluded above.
-        unsafe impl $crate::abi::DeviceStruct for $name {
-            const LAYOUT: $crate::abi::StructLayout = $crate::abi::StructLayout {
+        unsafe impl $crate::abi::layout::DeviceStruct for $name {
+            const LAYOUT: $crate::abi::layout::StructLayout = $crate::abi::layout::StructLayout {
                 name: stringify!($name),
                 prefix: $prefix,
                 doc: &[$($doc),*],
                 size: size_of::<$name>(),
                 fields: &[$(
-                    $crate::abi::Field {
+                    $crate::abi::layout::Field {
                         name: stringify!($field),
                         suffix: $suffix,
                         rust_type: stringify!($type),

@@ -1,6 +1,9 @@
 //! A port channel as kernels see it.
 
+use super::abort::AbortHandle;
 use super::layout::device_struct;
+use super::memory_channel::SemaphoreHandle;
+use super::trigger::Fifo;
 
 /// `ABORTED` of a device operation: it was done.
 pub const LEFT_NOT: u32 = 0;
@@ -20,11 +23,11 @@ device_struct! {
     /// becomes packets in `src`, which are put; packets that arrive in `packets` become `data`.
     pub struct PortChannelHandle as "PORT_CHANNEL" size 208 {
         /// The queue to the proxy.
-        pub fifo: super::Fifo => "FIFO" at 0,
+        pub fifo: Fifo => "FIFO" at 0,
         /// The semaphore of the connection; its outbound counter is the host's.
-        pub semaphore: super::SemaphoreHandle => "SEMAPHORE" at 64,
+        pub semaphore: SemaphoreHandle => "SEMAPHORE" at 64,
         /// Abort word, record and my rank, for waits for the peer and for flushes.
-        pub abort: super::AbortHandle => "ABORT" at 96,
+        pub abort: AbortHandle => "ABORT" at 96,
         /// Address of the FIFO position behind the latest flush that has completed (u64, pinned host memory).
         pub flushed: u64 => "FLUSHED" at 120,
         /// Bytes of the peer's memory.

@@ -5,8 +5,10 @@
 //! cleared and an all-zero payload is legal. What the payload means is the consumer's business: the channels' meaning
 //! is [`ChannelTrigger`], and a consumer of a user's own may give all 4 x 63 bits another one.
 
-use super::layout::device_struct;
 use std::fmt;
+
+use super::abort::AbortHandle;
+use super::layout::device_struct;
 
 /// Top bit of every word: the lap.
 const LAP: u64 = 1 << 63;
@@ -51,7 +53,7 @@ device_struct! {
         /// Its base-two logarithm.
         pub capacity_log2: u32 => "CAPACITY_LOG2" at 36,
         /// Abort word, record and my rank.
-        pub abort: super::AbortHandle => "ABORT" at 40,
+        pub abort: AbortHandle => "ABORT" at 40,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The operations of a memory channel.
 
-use super::{Arg, Entry, Kernel, Launch, Param, arg};
+use super::row::{Arg, Entry, Kernel, Launch, Param, arg};
 
 const CHANNEL: Arg = arg("channel", "MemoryChannelHandle");
 

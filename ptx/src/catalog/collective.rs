@@ -1,6 +1,6 @@
 //! Collectives written by hand.
 
-use super::{Arg, Entry, Kernel, Launch, Param, arg};
+use super::row::{Arg, Entry, Kernel, Launch, Param, arg};
 
 /// Element type, operation, and number of ranks (0: any number, by loops instead of unrolled code).
 const REDUCTION: &[Param] = &[

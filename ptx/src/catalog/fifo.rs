@@ -1,6 +1,6 @@
 //! Pushing triggers.
 
-use super::{Entry, Kernel, Launch, arg};
+use super::row::{Entry, Kernel, Launch, arg};
 
 pub(super) const ROWS: &[Kernel] = &[Kernel {
     name: "fifo",

@@ -1,6 +1,6 @@
 //! LL128 lines of a memory channel.
 
-use super::{Arg, Entry, Kernel, Launch, arg};
+use super::row::{Arg, Entry, Kernel, Launch, arg};
 
 const CHANNEL: Arg = arg("channel", "MemoryChannelHandle");
 

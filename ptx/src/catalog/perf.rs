@@ -1,6 +1,6 @@
 //! Loops that measure on the device.
 
-use super::{Arg, Entry, Kernel, Launch, Param, arg};
+use super::row::{Arg, Entry, Kernel, Launch, Param, arg};
 
 const CHANNEL: Arg = arg("channel", "MemoryChannelHandle");
 const PORT: Arg = arg("port", "PortChannelHandle");

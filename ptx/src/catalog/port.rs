@@ -1,6 +1,6 @@
 //! Port channels.
 
-use super::{Arg, Entry, Kernel, Launch, Param, arg};
+use super::row::{Arg, Entry, Kernel, Launch, Param, arg};
 
 const PORT: Arg = arg("port", "PortChannelHandle");
 const STATUS: Arg = arg("status", "u64");

@@ -2,7 +2,7 @@
 
 use super::c::comment;
 use super::operation::{Argument, Call, Term, Type};
-use super::render;
+use super::render::render;
 use crate::fragment::{Direction, Fragment, FragmentParam, Variant};
 use crate::{Target, TemplateError, failure};
 use std::fmt::Write as _;

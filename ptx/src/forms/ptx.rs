@@ -1,7 +1,7 @@
 //! Operations as PTX functions, for `cuLinkAddData` beside a user's kernel.
 
 use super::operation::{Argument, Call, Term, Type};
-use super::render;
+use super::render::render;
 use crate::{Target, TemplateError};
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
-//! How many lane-instructions per second one core executes, by kind of work.
+//! Measures the lane-instructions per second of one core, by kind of work.
 //!
-//! Counted against the processor time that the process used, so that a busy machine does not matter.
+//! The time is the processor time of the process, so a busy machine does not affect the result.
 //!
 //! `cargo run -p aqueduct-cuda-soft --release --example lane_rate`
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
-/// A loop body: its name, the instructions in it, and how often it is repeated inside the loop.
+/// A loop body: name, instructions, and number of repetitions inside the loop.
 struct Work {
     name: &'static str,
     body: &'static [&'static str],
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Lane-instructions per second of one block, which one core runs.
+/// Measures the lane-instructions per second of one block, which runs on one core.
 fn measure(table: &DriverTable, work: &Work, mut buffer: u64) -> Result<f64, Box<dyn Error>> {
     let body = work.body.join("\n        ");
     let body = vec![body; work.unroll as usize].join("\n        ");

@@ -34,7 +34,7 @@ pub struct Lacks {
     pub vmm: bool,
     /// Access between devices (`p2p`).
     pub p2p: bool,
-    /// Native atomics over links between devices, as over NVLink; without, as over PCIe: attribute 0 (`native_atomics`).
+    /// Native atomics between devices, as over NVLink. Without them the links are like PCIe (`native_atomics`).
     pub native_atomics: bool,
     /// Export of memory as a POSIX file descriptor (`posix_fd`).
     pub posix_fd: bool,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_driver_sys::CUresult;
 use parking_lot::RwLock;
 
-use crate::machine::Result;
+use crate::abi::Result;
 
 /// The live objects of one kind.
 #[derive(Debug)]

@@ -12,7 +12,7 @@
 //! | [`ptx`] | parses text into a syntax tree |
 //! | [`lower`] | compiles the syntax tree to [`code`] |
 //! | [`exec`] | executes code and stream work on a few threads |
-//! | [`mem`] | shared memory objects, the address space, access rights, doorbells |
+//! | [`mem`] | shared memory objects, the address space, access rights, event counts |
 //! | `stream` | operations and their order: streams, events, captures, graphs |
 //! | `driver` | the API calls, one family per file |
 //!
@@ -46,11 +46,14 @@ pub mod lower;
 pub mod mem;
 pub mod ptx;
 
+mod abi;
 mod config;
 mod driver;
 mod handles;
+mod jit;
 mod machine;
 mod module;
+mod sticky;
 mod stream;
 
 pub use config::{Config, Lacks, configure};

@@ -1,72 +1,75 @@
 //! The software machine of this process: devices, memory, engine and every live handle.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
+use crate::abi::Result;
 use crate::config::{self, Config};
 use crate::exec::{Engine, Residency, Watchdog};
 use crate::handles::Handles;
 use crate::mem::Space;
 use crate::mem::allocation::Allocations;
+use crate::mem::budget::Budget;
+use crate::mem::import::Import;
 use crate::mem::physical::{Physical, Reservations};
 use crate::module::{Kernel, LinkState, Loaded};
+use crate::sticky::StickyError;
 use crate::stream::capture::Captures;
-use crate::stream::graph::{Graph, GraphExec, Node};
+use crate::stream::event::Event;
+use crate::stream::graph::Graphs;
+use crate::stream::graph_exec::GraphExec;
 use crate::stream::host::HostThread;
+use crate::stream::op::Op;
+use crate::stream::runtime::Runtime;
+use crate::stream::streams::{Stream, Streams};
 use crate::stream::user_object::Held;
-use crate::stream::{Event, Stream, Streams};
+use crate::stream::work::Work;
 
-/// What a driver call yields.
-pub(crate) type Result<T = ()> = std::result::Result<T, CUresult>;
-
-/// Everything `cuInit` makes. Lives until the process ends.
+/// The machine that `cuInit` creates. It exists until the process ends.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) config: &'static Config,
     pub(crate) space: Arc<Space>,
-    pub(crate) engine: Engine,
     pub(crate) devices: Vec<Device>,
-    pub(crate) allocations: Allocations,
+    pub(crate) allocations: Arc<Allocations>,
     pub(crate) reservations: Mutex<Reservations>,
-    pub(crate) host: HostThread,
+    /// Memory opened through legacy IPC.
+    pub(crate) imports: Mutex<Vec<Import>>,
     pub(crate) captures: Captures,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
     pub(crate) modules: Handles<Loaded>,
     pub(crate) kernels: Handles<Kernel>,
     pub(crate) links: Handles<LinkState>,
-    pub(crate) graphs: Handles<Graph>,
-    pub(crate) nodes: Handles<Node>,
+    pub(crate) graphs: Arc<Graphs>,
     pub(crate) execs: Handles<GraphExec>,
     pub(crate) user_objects: Handles<Held>,
     pub(crate) physical: Handles<Physical>,
 }
 
-/// One device with its primary context.
+/// One device and its primary context.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
-    /// How often the primary context is retained; 0 means it does not exist.
+    /// How often the primary context is retained; 0 if it does not exist.
     pub(crate) retained: Mutex<u32>,
     active: AtomicBool,
-    /// The sticky error of the context, 0 for none.
-    error: AtomicU32,
-    /// Bytes of device memory in use.
-    pub(crate) used: Arc<AtomicU64>,
+    runtime: Arc<Runtime>,
+    pub(crate) memory: Budget,
     /// The streams of the context.
     pub(crate) streams: Streams,
-    /// Devices whose memory this context may access.
+    /// The devices whose memory this context may access, as a mask.
     pub(crate) peers: Mutex<u64>,
 }
 
-/// The machine after `cuInit`.
+/// Returns the machine.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_INITIALIZED` before `cuInit` and in a forked child.
+/// `CUDA_ERROR_NOT_INITIALIZED` before `cuInit`, and in a forked child.
 pub(crate) fn machine() -> Result<&'static Machine> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
@@ -74,11 +77,11 @@ pub(crate) fn machine() -> Result<&'static Machine> {
     MACHINE.get().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)
 }
 
-/// `cuInit`: makes the machine once.
+/// `cuInit`: creates the machine, once.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` when the environment describes an impossible machine (said on standard error),
-/// `CUDA_ERROR_NO_DEVICE` when it has none, `CUDA_ERROR_NOT_INITIALIZED` in a forked child.
+/// `CUDA_ERROR_INVALID_VALUE` if the environment is invalid (standard error has the reason), `CUDA_ERROR_NO_DEVICE` if
+/// the machine has no devices, `CUDA_ERROR_NOT_INITIALIZED` in a forked child.
 pub(crate) fn init() -> Result {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
@@ -101,7 +104,7 @@ pub(crate) fn init() -> Result {
 static MACHINE: OnceLock<Machine> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Runs in a forked child, where neither the threads nor the locks of the machine are worth anything.
+/// Runs in a forked child, which has none of the machine's threads and cannot trust its locks.
 extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
@@ -118,29 +121,36 @@ impl Machine {
             fault_after: config.watchdog,
             ..Watchdog::default()
         };
+        let allocations = Arc::new(Allocations::new(Arc::clone(&space)));
+        let runtime = Arc::new(Runtime {
+            engine: Engine::new(cores, watchdog),
+            space: Arc::clone(&space),
+            allocations: Arc::clone(&allocations),
+            host: HostThread::default(),
+            errors: (0..config.devices).map(|_| StickyError::default()).collect(),
+        });
+        let graphs = Arc::new(Graphs::new(Handles::new(6), Handles::new(7)));
         Self {
             config,
-            engine: Engine::new(cores, watchdog),
-            devices: (0..config.devices).map(Device::new).collect(),
-            allocations: Allocations::new(Arc::clone(&space)),
+            devices: (0..config.devices).map(|i| Device::new(&runtime, i, config.memory)).collect(),
+            allocations,
             space,
             reservations: Mutex::default(),
-            host: HostThread::default(),
-            captures: Captures::default(),
+            imports: Mutex::default(),
+            captures: Captures::new(Arc::clone(&graphs)),
             streams: Handles::new(1),
             events: Handles::new(2),
             modules: Handles::new(3),
             kernels: Handles::new(4),
             links: Handles::new(5),
-            graphs: Handles::new(6),
-            nodes: Handles::new(7),
+            graphs,
             execs: Handles::new(8),
             physical: Handles::new(9),
             user_objects: Handles::new(10),
         }
     }
 
-    /// The device of this number.
+    /// The device with this ordinal.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_DEVICE`.
@@ -151,7 +161,7 @@ impl Machine {
             .ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// What one device holds.
+    /// The capacity of one device.
     pub(crate) fn residency(&self) -> Residency {
         Residency {
             sms: self.config.sms,
@@ -161,64 +171,70 @@ impl Machine {
             registers_per_sm: 0,
         }
     }
+
+    /// Submits work to a stream. Returns its operation, or `None` if the stream captured the work.
+    ///
+    /// # Errors
+    /// Those of stream capture.
+    pub(crate) fn submit(&self, stream: &Stream, work: Work) -> Result<Option<Arc<Op>>> {
+        self.devices[stream.device].streams.submit(stream, &[], work)
+    }
+
+    /// The unfinished operations of a stream, as [`Streams::pending_in`] returns them.
+    ///
+    /// # Errors
+    /// Those of stream capture.
+    pub(crate) fn pending(&self, stream: &Stream) -> Result<Vec<Arc<Op>>> {
+        self.devices[stream.device].streams.pending_in(stream)
+    }
 }
 
 impl Device {
-    fn new(ordinal: usize) -> Self {
+    fn new(runtime: &Arc<Runtime>, ordinal: usize, memory: u64) -> Self {
         Self {
             ordinal,
             retained: Mutex::new(0),
             active: AtomicBool::new(false),
-            error: AtomicU32::new(0),
-            used: Arc::default(),
-            streams: Streams::new(ordinal),
+            runtime: Arc::clone(runtime),
+            memory: Budget::new(memory),
+            streams: Streams::new(Arc::clone(runtime), ordinal),
             peers: Mutex::new(0),
         }
     }
 
-    /// The sticky error, if the context has met one.
+    /// # Errors
+    /// The sticky error of the context, if there is one.
     pub(crate) fn check(&self) -> Result {
-        match self.error.load(Ordering::Acquire) {
-            0 => Ok(()),
-            code => Err(CUresult(code)),
-        }
-    }
-
-    /// Makes the context fail with `code` from now on; the first error stays.
-    pub(crate) fn poison(&self, code: CUresult) {
-        let _ = self.error.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+        self.runtime.errors[self.ordinal].check()
     }
 
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Begins or ends the life of the primary context; a new one has no error.
+    /// Marks the primary context as created or destroyed. A new context has no sticky error.
     pub(crate) fn set_active(&self, active: bool) {
-        self.error.store(0, Ordering::Release);
+        self.runtime.errors[self.ordinal].clear();
         self.active.store(active, Ordering::Release);
     }
 }
 
-/// Numbers of the modelled device, those of an H100 where that makes sense.
+/// Limits of the device: those of an H100 where applicable.
 pub(crate) mod limits {
-    /// Threads of a block.
+    /// Maximum threads in a block.
     pub(crate) const THREADS: u32 = 1024;
-    /// Block dimensions.
+    /// Maximum block dimensions.
     pub(crate) const BLOCK: [u32; 3] = [1024, 1024, 64];
-    /// Grid dimensions.
+    /// Maximum grid dimensions.
     pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-    /// Shared memory of a block without opting in.
+    /// Bytes of shared memory of a block without opting in.
     pub(crate) const SHARED: u32 = 48 << 10;
-    /// Shared memory of a block after opting in.
+    /// Bytes of shared memory of a block after opting in.
     pub(crate) const SHARED_OPTIN: u32 = 227 << 10;
-    /// Shared memory of a multiprocessor.
+    /// Bytes of shared memory of a multiprocessor.
     pub(crate) const SHARED_PER_SM: u32 = 228 << 10;
-    /// Constant memory of a module.
+    /// Bytes of constant memory.
     pub(crate) const CONSTANT: u32 = 64 << 10;
-    /// Parameters of a kernel.
-    #[allow(dead_code, reason = "the parser enforces it")]
-    pub(crate) const PARAMS: u32 = 32764;
-    /// What `cuFuncGetAttribute` says about registers: the interpreter has no register file to run out of.
+    /// Registers per thread, as `cuFuncGetAttribute` reports them. The interpreter has no limit.
     pub(crate) const REGISTERS: u32 = 32;
 }

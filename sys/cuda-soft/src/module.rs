@@ -1,4 +1,4 @@
-//! Loaded modules: code compiled for the device and its variables in memory.
+//! Loaded modules: compiled code, and variables in device memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicU32;
 use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
+use crate::abi::Result;
 use crate::code::{self, Symbol};
-use crate::driver::jit::Jit;
 use crate::exec::Image;
+use crate::jit::Jit;
 use crate::lower;
-use crate::machine::{Device, Machine, Result, machine};
-use crate::mem::allocation::{Allocation, Origin};
+use crate::mem::allocation::{Allocations, Owned};
+use crate::mem::budget::Budget;
 use crate::ptx::{self, ast};
 
 /// One module of a context.
@@ -20,17 +21,17 @@ use crate::ptx::{self, ast};
 pub(crate) struct Loaded {
     pub(crate) device: usize,
     pub(crate) image: Arc<Image>,
-    /// `.version` as `CU_FUNC_ATTRIBUTE_PTX_VERSION` gives it.
+    /// `.version`, in the form of `CU_FUNC_ATTRIBUTE_PTX_VERSION`.
     pub(crate) ptx_version: u32,
     /// Bytes of `.const` variables.
     pub(crate) constant: u64,
-    /// Handles of functions given out, by index.
+    /// Handles of kernels that callers have, by function index.
     pub(crate) kernels: Mutex<HashMap<usize, u64>>,
-    /// Where the variables lie.
-    variables: Option<Arc<Allocation>>,
+    /// The memory of the variables, freed with the module.
+    _variables: Option<Owned>,
 }
 
-/// One kernel of a module, as `CUfunction`.
+/// One kernel of a module: the object of a `CUfunction`.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) loaded: Arc<Loaded>,
@@ -46,21 +47,21 @@ pub(crate) struct LinkState {
     pub(crate) inputs: Mutex<LinkInputs>,
 }
 
-/// What has been added to a link, and what came out.
+/// The inputs of a link, and its result.
 #[derive(Debug, Default)]
 pub(crate) struct LinkInputs {
     pub(crate) texts: Vec<String>,
     pub(crate) image: Option<Box<[u8]>>,
 }
 
-/// Code ready to be loaded.
+/// Compiled code, not loaded yet.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     code: code::Module,
     ptx_version: u32,
 }
 
-/// Why compiling failed: the code, and what the JIT log says.
+/// The error of a compilation: the result code, and the text of the JIT log.
 pub(crate) type Refusal = (CUresult, String);
 
 impl Kernel {
@@ -69,18 +70,20 @@ impl Kernel {
     }
 }
 
-/// Parses one PTX text for this machine.
+/// Parses one PTX text for devices of this compute capability.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
-pub(crate) fn parse(machine: &Machine, text: &str) -> std::result::Result<ast::Module, Refusal> {
-    let module = ptx::parse(text).map_err(|d| (CUresult::CUDA_ERROR_INVALID_PTX, d.to_string()))?;
-    if module.version > PTX_VERSION {
-        let (major, minor) = module.version;
-        let why = format!("ptxas fatal   : Unsupported .version {major}.{minor}; current version is '9.0'");
-        return Err((CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, why));
-    }
-    let (major, minor) = machine.config.compute_capability;
+pub(crate) fn parse(capability: (u32, u32), text: &str) -> std::result::Result<ast::Module, Refusal> {
+    let module = ptx::parse(text).map_err(|d| {
+        let code = if d.unsupported_version {
+            CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+        } else {
+            CUresult::CUDA_ERROR_INVALID_PTX
+        };
+        (code, d.to_string())
+    })?;
+    let (major, minor) = capability;
     let here = major * 10 + minor;
     let runs = match module.sm_suffix {
         None => module.sm <= here,
@@ -98,25 +101,27 @@ pub(crate) fn parse(machine: &Machine, text: &str) -> std::result::Result<ast::M
     Ok(module)
 }
 
-/// Compiles texts that belong together.
+/// Compiles and links PTX texts for devices of this compute capability.
 ///
 /// # Errors
-/// As [`parse`].
-pub(crate) fn compile(machine: &Machine, texts: &[String]) -> std::result::Result<Compiled, Refusal> {
-    let modules = texts.iter().map(|t| parse(machine, t)).collect::<std::result::Result<Vec<_>, _>>()?;
+/// Those of [`parse`].
+pub(crate) fn compile(capability: (u32, u32), texts: &[String]) -> std::result::Result<Compiled, Refusal> {
+    let modules = texts.iter().map(|t| parse(capability, t)).collect::<std::result::Result<Vec<_>, _>>()?;
     let ptx_version = modules.iter().map(|m| m.version.0 * 10 + m.version.1).max().unwrap_or(0);
     let code = lower::compile(&modules).map_err(|d| (CUresult::CUDA_ERROR_INVALID_PTX, d.to_string()))?;
     Ok(Compiled { code, ptx_version })
 }
 
-/// The newest PTX of the driver version this device says it has.
-const PTX_VERSION: (u32, u32) = (9, 0);
-
-/// Gives the variables of a module memory and their initial values.
+/// Loads a module for `device`: allocates and initialises its variables.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
-pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Result<Loaded> {
+pub(crate) fn load(
+    allocations: &Arc<Allocations>,
+    device: usize,
+    memory: &Budget,
+    compiled: Compiled,
+) -> Result<Loaded> {
     let Compiled { code, ptx_version } = compiled;
     let mut end = 0u64;
     let mut offsets = Vec::with_capacity(code.globals.len());
@@ -127,9 +132,9 @@ pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Re
     }
     let variables = match end {
         0 => None,
-        _ => Some(machine.allocations.device(device, end, Origin::Module, machine.config.memory)?),
+        _ => Some(allocations.variables(device, memory, end)?),
     };
-    let base = variables.as_ref().map_or(0, |a| a.base);
+    let base = variables.as_ref().map_or(0, Owned::base);
     let globals: Vec<u64> = offsets.iter().map(|at| base + at).collect();
     for (global, at) in code.globals.iter().zip(&globals) {
         let write = |offset: u64, bytes: &[u8]| {
@@ -138,7 +143,7 @@ pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Re
                 offset.checked_add(length).is_some_and(|end| end <= global.size),
                 "initial bytes outside"
             );
-            // SAFETY: inside the variable, which lies in memory just allocated that nobody else knows yet.
+            // SAFETY: the bytes are inside the variable, and no other code knows the new memory yet.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (at + offset) as *mut u8, bytes.len()) };
         };
         global.init.iter().for_each(|(offset, bytes)| write(*offset, bytes));
@@ -153,24 +158,16 @@ pub(crate) fn load(machine: &Machine, device: &Device, compiled: Compiled) -> Re
     }
     let constant = code.globals.iter().filter(|g| g.constant).map(|g| g.size).sum();
     let image = Arc::new(Image { code: Arc::new(code), globals });
-    Ok(Loaded { device: device.ordinal, image, ptx_version, constant, kernels: Mutex::default(), variables })
+    Ok(Loaded { device, image, ptx_version, constant, kernels: Mutex::default(), _variables: variables })
 }
 
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        if let (Some(variables), Ok(machine)) = (&self.variables, machine()) {
-            machine.allocations.remove(variables.base);
-        }
-    }
-}
-
-/// What `cuLinkComplete` yields: the texts, to be compiled again where they are loaded.
+/// The image that `cuLinkComplete` returns. It contains the PTX texts, which are compiled again when it is loaded.
 pub(crate) mod image {
-    /// Not the beginning of any text, cubin or fat binary.
+    /// No text, cubin or fat binary begins like this.
     const MAGIC: [u8; 8] = *b"\x7fAQSOFT\x01";
     const HEADER: usize = 16;
 
-    /// Packs texts.
+    /// Packs texts into an image.
     pub(crate) fn encode(texts: &[String]) -> Box<[u8]> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0; 8]);
@@ -183,18 +180,18 @@ pub(crate) mod image {
         bytes.into()
     }
 
-    /// The whole size of a packed image that begins with these bytes, if it is one.
+    /// The total size of the image that begins with these bytes; `None` if it is not an image.
     pub(crate) fn total(header: &[u8; 16]) -> Option<usize> {
         let size: [u8; 8] = header[8..].try_into().ok()?;
         header.starts_with(&MAGIC).then(|| usize::try_from(u64::from_le_bytes(size)).ok()).flatten()
     }
 
-    /// Whether one byte more may still belong to a packed image.
+    /// Whether an image may begin with these bytes.
     pub(crate) fn may_begin_with(first: &[u8]) -> bool {
         MAGIC.starts_with(&first[..first.len().min(MAGIC.len())])
     }
 
-    /// Unpacks.
+    /// Unpacks the texts of an image; `None` if it is damaged.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<String>> {
         let mut rest = bytes.get(HEADER..)?;
         let mut texts = Vec::new();

@@ -44,7 +44,8 @@ fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
                 scope.spawn(move || {
                     let device = Device::new(driver, ordinal)?;
                     let context = Context::new(&device)?;
-                    let config = CommunicatorConfig::default()
+                    let config = CommunicatorConfig::from_env()
+                        .expect("the environment is valid")
                         .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
                         .with_semaphores(64);
                     job(&bootstrap, &context, config)

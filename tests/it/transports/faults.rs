@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::comm::{EndpointConfig, Transport};
+use aqueduct::gpu::{Event, Stream};
 use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
@@ -61,6 +62,42 @@ fn malformed_and_unauthorised_messages_end_one_connection() {
     });
     if ranks::rank().is_some() {
         assert_eq!(faults.fired(), CASES.len() as u64, "every rule took effect");
+    }
+}
+
+/// A peer that acknowledges what was never sent: nothing counts as done, and neither calls nor streams wait for ever.
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
+    // What stands for the count of the first message of rank 1, which says nothing but that all has landed.
+    for seed in [2, 3] {
+        let rule = NetFault::new(NetAction::Corrupt(8)).from_rank(1).to_rank(0).on(LinkKind::Data);
+        let faults = Arc::new(NetFaults::new([rule.after_bytes(24)], seed));
+        let test = "transports::faults::an_acknowledgement_of_what_was_never_sent_ends_the_connection";
+        let config = config().with_layer(faults.clone());
+        threads_with(Machine::Software, 2, test, &config, &[], |rank| {
+            let end = peer_connections(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
+            if rank.me() == 0 {
+                let (stream, event) =
+                    (Stream::new(rank.comm.context()).unwrap(), Event::new(rank.comm.context()).unwrap());
+                end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
+                let recorded = end.connection.record_event(&event);
+                let flushed = end.connection.flush(soon());
+                let error = recorded.and(flushed).unwrap_err();
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
+                assert!(error.to_string().contains("acknowledged"), "it says why: {error}");
+                stream.wait_event(&event).unwrap();
+                stream.synchronize(soon()).unwrap();
+                end.fails();
+            } else {
+                let error = end.semaphore.wait(soon()).unwrap_err();
+                assert!(error.to_string().contains("acknowledged"), "the peer hears why: {error}");
+            }
+            rank.comm.check().unwrap();
+            rank.barrier();
+        });
+        if ranks::rank().is_some() {
+            assert_eq!(faults.fired(), 1, "the rule took effect");
+        }
     }
 }
 

@@ -25,7 +25,13 @@ fn three() -> (Rank, Vec<PeerConnection>) {
     let bootstrap = bootstrap::from_env().unwrap().expect("started as one of three ranks");
     assert_eq!(bootstrap.size(), 3);
     let context = crate::group::context(&Machine::Software.driver(), bootstrap.rank());
-    let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::default(), soon()).unwrap();
+    let comm = Communicator::new(
+        &*bootstrap,
+        &context,
+        CommunicatorConfig::from_env().expect("the environment is valid"),
+        soon(),
+    )
+    .unwrap();
     let rank = Rank { comm, bootstrap };
     let others: Vec<u32> = (0..3).filter(|&other| other != rank.me()).collect();
     let ends = peer_connections(&rank, &others, Transport::Ib(0));

@@ -4,6 +4,7 @@ mod cases;
 mod device_memory;
 mod faults;
 mod losses;
+mod ownership;
 mod pair;
 mod peer_connection;
 mod refusals;

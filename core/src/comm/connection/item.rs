@@ -4,17 +4,16 @@
 use std::sync::Arc;
 
 use super::{Connection, Counters, Inner};
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::ledger::{Hold, Receipt};
+use crate::ledger::receipt::{Hold, Receipt};
 use crate::setup::key::Key;
 use crate::setup::message::Offer;
 use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 use crate::sync::{AtomicBool, AtomicU32};
-use crate::transport::backend::Backend;
-use crate::transport::endpoint::{EndpointConfig, EndpointWire, Transport};
-use crate::transport::ipc::CudaIpc;
-use crate::transport::{Resources, tcp, verbs};
+use crate::transport::endpoint::{EndpointConfig, EndpointWire};
+use crate::transport::{self, Draft, Resources};
 
 const OP: &str = "connect";
 
@@ -23,15 +22,9 @@ pub(crate) struct ConnectItem {
     key: Key,
     config: EndpointConfig,
     pending: Pending<Connection>,
-    draft: Option<Draft>,
+    /// This rank's end, until the other is known.
+    draft: Option<Box<dyn Draft>>,
     made: Option<Connection>,
-}
-
-/// This end, as far as it can be made without knowing the other.
-enum Draft {
-    CudaIpc(CudaIpc),
-    Ethernet(Box<tcp::Draft>),
-    Verbs(Box<verbs::Draft>),
 }
 
 impl ConnectItem {
@@ -43,22 +36,6 @@ impl ConnectItem {
     ) -> Self {
         Self { resources, key, config, pending, draft: None, made: None }
     }
-
-    fn draft(&self) -> Result<(Draft, Vec<u8>)> {
-        match self.config.transport {
-            Transport::CudaIpc => Ok((Draft::CudaIpc(CudaIpc::new(&self.resources.context)?), Vec::new())),
-            Transport::Ethernet => {
-                let draft = tcp::Draft::new(&self.resources, self.key, &self.config)?;
-                let detail = draft.describe();
-                Ok((Draft::Ethernet(Box::new(draft)), detail))
-            }
-            Transport::Ib(number) => {
-                let draft = verbs::Draft::new(&self.resources, self.key, &self.config, number)?;
-                let detail = draft.describe();
-                Ok((Draft::Verbs(Box::new(draft)), detail))
-            }
-        }
-    }
 }
 
 impl Item for ConnectItem {
@@ -67,13 +44,14 @@ impl Item for ConnectItem {
     }
 
     fn offer(&mut self) -> Result<Offer<Hold>> {
-        let (draft, detail) = self.draft()?;
+        let transport = self.config.transport;
+        let draft = transport::provider(transport).offer(&self.resources, self.key, &self.config)?;
+        let body = EndpointWire { transport, detail: draft.describe() }.encode();
         self.draft = Some(draft);
-        let body = EndpointWire { transport: self.config.transport, detail }.encode();
         Ok(Offer { body, ..Offer::default() })
     }
 
-    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>, deadline: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let theirs = EndpointWire::decode(&offer.body).map_err(|error| {
             let message = format!("rank {peer} asked for a transport that this version does not have");
@@ -86,22 +64,15 @@ impl Item for ConnectItem {
             );
             return Err(Error::usage(OP, message).with_peer(peer));
         }
-        let backend: Box<dyn Backend> = match self.draft.take() {
-            Some(Draft::CudaIpc(backend)) => Box::new(backend),
-            Some(Draft::Ethernet(draft)) => Box::new(draft.finish(&self.resources, &theirs.detail)?),
-            Some(Draft::Verbs(draft)) => Box::new(draft.finish(&self.resources, &theirs)?),
-            None => {
-                return Err(Error::new(
-                    ErrorKind::Internal,
-                    OP,
-                    "a connection was built before it was offered",
-                ));
-            }
-        };
+        let unoffered =
+            || Error::new(ErrorKind::Internal, OP, "a connection was built before it was offered");
+        let draft = self.draft.take().ok_or_else(unoffered)?;
+        let backend = draft.accept(&self.resources, &theirs, deadline)?;
         let inner = Inner {
             group: self.resources.group.clone(),
             key: self.key,
             transport: self.config.transport,
+            timeout: self.config.timeout,
             backend,
             counters: Counters::default(),
             batches: AtomicU32::new(0),

@@ -1,11 +1,14 @@
 //! Connections: host-driven, one-sided data movement between two ranks.
 
+mod backpressure;
 mod item;
 mod served;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+pub(crate) use backpressure::Backpressure;
 pub(crate) use item::ConnectItem;
 pub(crate) use served::Claim;
 
@@ -16,7 +19,7 @@ use crate::group::Group;
 use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::transport::backend::{Backend, ConnectionCounters, Span};
+use crate::transport::backend::{Backend, ConnectionCounters, Operation, Span};
 use crate::transport::endpoint::Transport;
 
 /// One way for data between this rank and another, with the operations of one transport.
@@ -24,13 +27,15 @@ use crate::transport::endpoint::Transport;
 /// Operations are one-sided: the peer does nothing. Those of one connection are executed in the order of the calls, so
 /// that a value written by [`update_and_sync`](Self::update_and_sync) is seen only after the data of earlier
 /// [`write`](Self::write)s; between connections there is no order. A call returns when the operation is on its way, or
-/// waits for earlier ones when too many are outstanding; [`flush`](Self::flush) waits for all. Memory in use is kept alive
-/// until then. An operation that fails fails its connection, and every later call says why; other connections go on.
+/// waits for earlier ones when too many are outstanding; [`flush`](Self::flush) waits for all. An operation holds the memory at
+/// both its ends until the peer has acknowledged it, so every handle can be dropped right after the call. An operation that
+/// fails fails its connection, and every later call says why; other connections go on.
 ///
-/// What was taken is done even if the connection is dropped before, as long as the process lives; the peer's end has to live as
-/// long. RDMA has no farewell: over `Ib` a peer that dropped its end, or whose NIC is gone, is noticed when the
+/// Accepted operations are delivered even if the connection, and everything else of this rank, is dropped before, as long as the
+/// process and the peer's end live; a failure after that is logged, and [`Communicator::close`](super::Communicator::close)
+/// returns it. RDMA has no farewell: over `Ib` a peer that dropped its end, or whose NIC is gone, is noticed when the
 /// retries of this rank's NIC are over (`AQUEDUCT_IB_TIMEOUT`, `AQUEDUCT_IB_RETRY_CNT`), so agree, by a signal or a barrier, before
-/// dropping. A lost process is noticed sooner, by the communicator.
+/// dropping. The communicator notices a lost process sooner. See docs/operations.md.
 ///
 /// Cheap to clone; clones are one connection. Usable from several threads; their calls are ordered as they happen to come.
 #[derive(Clone)]
@@ -42,6 +47,8 @@ struct Inner {
     group: Group,
     key: Key,
     transport: Transport,
+    /// How long a call waits for room.
+    timeout: Duration,
     backend: Box<dyn Backend>,
     counters: Counters,
     /// How many batches are open.
@@ -114,8 +121,7 @@ impl Connection {
         let dst = self.theirs(OP, dst, dst_offset, size)?;
         let src = self.ours(OP, src, src_offset, size)?;
         if size > 0 {
-            self.inner.backend.write(dst, src)?;
-            self.kick()?;
+            self.post(OP, &Operation::Write { dst, src })?;
         } else {
             self.inner.backend.check()?;
         }
@@ -142,8 +148,7 @@ impl Connection {
         src.check_rights(OP, Rights::REMOTE_READ)?;
         let src = self.theirs(OP, src, src_offset, size)?;
         if size > 0 {
-            self.inner.backend.read(dst, src)?;
-            self.kick()?;
+            self.post(OP, &Operation::Read { dst, src })?;
         } else {
             self.inner.backend.check()?;
         }
@@ -165,6 +170,22 @@ impl Connection {
         counter: &mut u64,
         value: u64,
     ) -> Result<()> {
+        let mut wait = None;
+        while !self.try_update_and_sync(dst, dst_offset, counter, value)? {
+            wait.get_or_insert_with(|| Backpressure::new(self, "update_and_sync")).pause()?;
+        }
+        Ok(())
+    }
+
+    /// [`update_and_sync`](Self::update_and_sync), which never waits: false, having done nothing, if too many operations wait
+    /// already.
+    pub(crate) fn try_update_and_sync(
+        &self,
+        dst: &RegisteredMemory,
+        dst_offset: usize,
+        counter: &mut u64,
+        value: u64,
+    ) -> Result<bool> {
         const OP: &str = "update_and_sync";
         self.check_peer(OP)?;
         dst.check_rights(OP, Rights::REMOTE_WRITE)?;
@@ -179,11 +200,12 @@ impl Connection {
                 format!("offset {dst_offset} gives an address that is no multiple of 8"),
             ));
         }
-        self.inner.backend.update(dst, *counter, value)?;
-        self.kick()?;
+        if !self.inner.backend.post(&Operation::Update { dst, old: *counter, value })? {
+            return Ok(false);
+        }
         *counter = value;
         count(&self.inner.counters.signals, 1);
-        Ok(())
+        self.kick().map(|()| true)
     }
 
     /// Waits until everything called before is done: data has arrived, sources can be reused.
@@ -277,6 +299,21 @@ impl Connection {
     /// What somebody who waits for a signal of this connection does between two looks; `arrivals` were before the last.
     pub(crate) fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
         self.inner.backend.await_arrival(arrivals, backoff, deadline);
+    }
+
+    /// Has the transport take an operation, and waits for room first if too many wait already.
+    #[inline]
+    fn post(&self, op: &'static str, operation: &Operation<'_>) -> Result<()> {
+        if !self.inner.backend.post(operation)? {
+            let mut wait = Backpressure::new(self, op);
+            loop {
+                wait.pause()?;
+                if self.inner.backend.post(operation)? {
+                    break;
+                }
+            }
+        }
+        self.kick()
     }
 
     fn kick(&self) -> Result<()> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
 
-use super::{Ends, Flavour, SemaphoreCounters};
-use crate::comm::connection::Connection;
+use super::ends::{Ends, SemaphoreCounters};
+use super::item::Flavour;
+use crate::comm::connection::{Backpressure, Connection};
 use crate::comm::tokens::{INBOUND, Side};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
@@ -41,11 +42,20 @@ impl Counted {
         Arc::new(Self { ends, outbound: Mutex::new(0) })
     }
 
-    /// The lock makes the signals leave in the order of their values.
+    /// The lock makes the signals leave in the order of their values. Nobody holds it while waiting for room.
     fn signal(&self) -> Result<()> {
-        let mut outbound = lock(&self.outbound);
-        let next = *outbound + 1;
-        self.ends.connection.update_and_sync(&self.ends.theirs, INBOUND, &mut outbound, next)
+        let Ends { connection, theirs, .. } = &self.ends;
+        let mut wait = None;
+        loop {
+            {
+                let mut outbound = lock(&self.outbound);
+                let next = *outbound + 1;
+                if connection.try_update_and_sync(theirs, INBOUND, &mut outbound, next)? {
+                    return Ok(());
+                }
+            }
+            wait.get_or_insert_with(|| Backpressure::new(connection, "update_and_sync")).pause()?;
+        }
     }
 }
 

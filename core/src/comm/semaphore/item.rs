@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use super::Ends;
+use super::ends::{Ends, Site};
 use crate::comm::connection::Connection;
-use crate::comm::semaphore::Site;
 use crate::comm::tokens::{SLOT_BYTES, Side, TokenSlot};
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ledger::holds::HoldId;
+use crate::ledger::receipt::{Hold, Receipt};
 use crate::memory;
-use crate::memory::holds::HoldId;
-use crate::memory::ledger::{Hold, Receipt};
 use crate::setup::key::Key;
 use crate::setup::message::Offer;
 use crate::setup::pending::{Dependency, Pending};
@@ -19,13 +19,13 @@ use crate::transport::endpoint::Transport;
 
 const OP: &str = "build_semaphore";
 
-/// One of the sorts of semaphores.
+/// One kind of semaphore.
 pub(crate) trait Flavour: Clone + Send + 'static {
-    /// Its number on the wire.
+    /// Its number in messages between ranks.
     const NUMBER: u8;
-    /// Its name in messages.
+    /// Its name in messages to users.
     const NAME: &'static str;
-    /// Where it is waited for.
+    /// Where its waits run.
     const SIDE: Side;
     /// Whether devices signal it, and so must have the peer's words mapped.
     const NEEDS_MAPPING: bool;
@@ -53,7 +53,7 @@ impl<S: Flavour> SemaphoreItem<S> {
         Self { site, key, dependency, pending, connection: None, slot: None, made: None }
     }
 
-    /// `Ok` if a semaphore of this sort can be built on `connection`.
+    /// `Ok` if a semaphore of this kind can be built on `connection`.
     fn check(&self, connection: &Connection) -> Result<()> {
         if !connection.belongs_to(&self.site.exchange.group) {
             return Err(Error::usage(OP, "the connection is of another communicator"));
@@ -85,7 +85,7 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         })
     }
 
-    /// The sort of semaphore in one byte, and its words as a memory.
+    /// The kind of semaphore in one byte, and its words as a memory.
     fn offer(&mut self) -> Result<Offer<Hold>> {
         let Some(connection) = &self.connection else { return Err(out_of_order()) };
         let (exchange, peer) = (&self.site.exchange, self.key.peer);
@@ -98,36 +98,36 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         Ok(offer)
     }
 
-    fn build(&mut self, offer: Offer<Receipt>) -> Result<()> {
+    fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
         let peer = self.key.peer;
         let invalid = || {
             let message = format!("rank {peer} described its semaphore in an invalid way");
             Error::new(ErrorKind::Remote, OP, message).with_peer(peer)
         };
         let Offer { mut body, fds, holds } = offer;
-        let sort = *body.first().ok_or_else(invalid)?;
+        let kind = *body.first().ok_or_else(invalid)?;
         body.remove(0);
-        if sort != S::NUMBER {
+        if kind != S::NUMBER {
             let message = format!(
-                "{}: rank {peer} builds another sort of semaphore than {}; ask for the same at both ends",
+                "{}: rank {peer} builds another kind of semaphore than {}; ask for the same at both ends",
                 self.key,
                 S::NAME
             );
             return Err(Error::usage(OP, message).with_peer(peer));
         }
-        let (mut words, holds): (Vec<_>, Vec<_>) =
-            holds.into_iter().partition(|receipt| matches!(receipt.id(), HoldId::Token(_)));
-        let their_words = words.pop().ok_or_else(invalid)?;
+        if !holds.iter().any(|receipt| matches!(receipt.id(), HoldId::Token(_))) {
+            return Err(invalid());
+        }
         let (Some(connection), Some(slot)) = (self.connection.take(), self.slot.take()) else {
             return Err(out_of_order());
         };
         let mine = slot.memory(&self.site.resources, connection.transport())?;
+        // The hold on the memory has all receipts: the peer keeps memory and slot until nothing of this rank uses them.
         let theirs = memory::import(&self.site.exchange, peer, Offer { body, fds, holds })?;
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
-        let ends =
-            Ends { site: self.site.clone(), connection, mine, theirs, slot, _their_words: their_words };
+        let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot };
         self.made = Some(S::over(ends));
         Ok(())
     }

@@ -2,48 +2,50 @@
 //!
 //! The lower rank of the two listens and the higher one connects, on sockets that prove the job's secret like all others.
 //! A write names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire.
-//! [`flush`](super::Connection::flush) asks for an acknowledgement and waits for it.
+//! [`flush`](crate::comm::Connection::flush) asks for an acknowledgement and waits for it. The memory at the other end is held until
+//! an acknowledgement has come: it is asked for after many operations, when the connection is idle, and before it is closed.
 
+mod duplex;
 mod frame;
 mod inbox;
-mod loan;
 mod outbox;
-mod patience;
+mod poller;
+mod spin;
 mod staging;
-mod wire;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::{Backend, Span};
+use super::endpoint::{EndpointConfig, EndpointWire};
+use super::service::DataService;
+use super::{Backend, Operation, Provider, Resources, Span};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
 use crate::group::links;
+use crate::memory::Remote;
 use crate::net::{Address, Listener, Registration, Stream};
 use crate::setup::key::Key;
-use crate::transport::Resources;
-use crate::transport::endpoint::EndpointConfig;
 use crate::wire::{Reader, WireResult, Writer};
+use duplex::Duplex;
 use outbox::{Outbox, SMALL};
-use wire::Wire;
 
 /// Operations held back in a batch before they are sent all the same.
 const BATCH: usize = 256;
 const MAX_ADDRESSES: usize = 8;
 const MAX_ADDRESS: usize = 64;
 
-/// One end, before the other is known.
-pub(crate) struct Draft {
-    key: Key,
-    config: EndpointConfig,
-    /// The lower rank's.
-    listener: Option<Listener>,
-}
+/// Connections over TCP.
+pub(super) struct Sockets;
 
-impl Draft {
-    pub(crate) fn new(resources: &Resources, key: Key, config: &EndpointConfig) -> Result<Self> {
-        let mut draft = Self { key, config: config.clone(), listener: None };
+impl Provider for Sockets {
+    fn offer(
+        &self,
+        resources: &Resources,
+        key: Key,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn super::Draft>> {
+        let mut draft = Draft { key, config: config.clone(), listener: None };
         if resources.group.rank() < key.peer {
             let (network, claims) = resources.group.links().for_data(key.peer, key.number());
             let ip = interface(resources, config)?;
@@ -56,11 +58,21 @@ impl Draft {
                 Error::new(error.kind(), "connect", message).with_peer(key.peer).with_source(error)
             })?);
         }
-        Ok(draft)
+        Ok(Box::new(draft))
     }
+}
 
-    /// What the other end needs: where this one listens.
-    pub(crate) fn describe(&self) -> Vec<u8> {
+/// One end, before the other is known.
+struct Draft {
+    key: Key,
+    config: EndpointConfig,
+    /// The lower rank's.
+    listener: Option<Listener>,
+}
+
+impl super::Draft for Draft {
+    /// Where this end listens.
+    fn describe(&self) -> Vec<u8> {
         let address = match self.listener.as_ref().map(Listener::address) {
             Some(Address::Tcp(address)) => Some(*address),
             _ => None,
@@ -74,33 +86,30 @@ impl Draft {
     }
 
     /// Connects to the other end, or waits for it in the background.
-    pub(crate) fn finish(self, resources: &Resources, detail: &[u8]) -> Result<Ethernet> {
-        let (peer, reactor) = (self.key.peer, resources.data_reactor()?);
-        let wire = Wire::new(
-            &resources.context,
-            peer,
-            resources.regions.clone(),
-            resources.group.control().clone(),
-        )?;
-        let mut ethernet = Ethernet { wire: wire.clone(), config: self.config, peer, listening: None };
+    fn accept(
+        self: Box<Self>,
+        resources: &Resources,
+        theirs: &EndpointWire,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Backend>> {
+        let (peer, service) = (self.key.peer, resources.service()?);
+        let duplex = Duplex::new(resources, &service, peer)?;
+        let mut ethernet = Ethernet { duplex: duplex.clone(), config: self.config, listening: None, service };
         if let Some(listener) = self.listener {
-            let (wire, serving): (Weak<Wire>, Weak<_>) = (Arc::downgrade(&wire), Arc::downgrade(&reactor));
-            let take = move |stream: Stream| match (wire.upgrade(), serving.upgrade()) {
-                (Some(wire), Some(reactor)) if !wire.is_attached() => {
-                    wire.attach(stream.into_raw(), &reactor);
-                    false
-                }
-                _ => false,
+            // Holds the duplex: operations may be accepted, and everything dropped, before the peer has connected.
+            let take = move |stream: Stream| {
+                duplex.attach(stream.into_raw());
+                false
             };
-            ethernet.listening = Some(reactor.accept(listener, Box::new(take)));
-            return Ok(ethernet);
+            ethernet.listening = Some(ethernet.service.reactor().accept(listener, Box::new(take)));
+            return Ok(Box::new(ethernet));
         }
-        let addresses = decode(detail).map_err(|error| {
+        let addresses = decode(&theirs.detail).map_err(|error| {
             let message = format!("rank {peer} described its end of {} in an invalid way", self.key);
             Error::new(ErrorKind::Remote, "connect", message).with_peer(peer).with_source(error)
         })?;
         let (network, claims) = resources.group.links().for_data(peer, self.key.number());
-        let deadline = Deadline::after(ethernet.config.timeout);
+        let deadline = deadline.min(Deadline::after(ethernet.config.timeout));
         let stream = network.connect_tcp(&addresses, claims, deadline).map_err(|error| {
             let message = format!(
                 "{}: cannot reach rank {peer} at {addresses:?} ({}); choose an interface that leads there, with \
@@ -110,16 +119,16 @@ impl Draft {
             );
             Error::new(error.kind(), "connect", message).with_peer(peer).with_source(error)
         })?;
-        wire.attach(stream.into_raw(), &reactor);
-        Ok(ethernet)
+        duplex.attach(stream.into_raw());
+        Ok(Box::new(ethernet))
     }
 }
 
 /// The address to listen at.
 fn interface(resources: &Resources, config: &EndpointConfig) -> Result<IpAddr> {
-    match config.interface.or(resources.interface) {
+    match config.interface.or(resources.settings.interface) {
         Some(ip) => Ok(ip),
-        None => links::default_ip(),
+        None => links::default_ip(&resources.settings.sockets),
     }
 }
 
@@ -134,125 +143,108 @@ fn decode(detail: &[u8]) -> WireResult<Vec<SocketAddr>> {
 }
 
 /// One end of a connection over TCP.
-pub(crate) struct Ethernet {
-    wire: Arc<Wire>,
+struct Ethernet {
+    duplex: Arc<Duplex>,
     config: EndpointConfig,
-    peer: u32,
     listening: Option<Registration>,
-}
-
-impl Ethernet {
-    /// Gives the sending half something, once it has room.
-    fn give(&self, op: &'static str, f: impl FnOnce(&mut Outbox) -> Result<()>) -> Result<()> {
-        self.wire.check()?;
-        let mut give = Some(f);
-        let mut waited = None;
-        loop {
-            let (waiting, given) = self.wire.outbox(|outbox| {
-                let waiting = outbox.waiting();
-                let room = waiting < self.config.max_outstanding;
-                (waiting, give.take_if(|_| room).map(|give| give(outbox)))
-            });
-            if let Some(given) = given {
-                return if waiting >= BATCH { given.and_then(|()| self.wire.kick()) } else { given };
-            }
-            self.wire.kick()?;
-            let new = || (Backoff::new(), Deadline::after(self.config.timeout));
-            let (backoff, deadline) = waited.get_or_insert_with(new);
-            if deadline.expired() {
-                let message = format!(
-                    "rank {} has not taken the {waiting} operations before this one within {:?}",
-                    self.peer, self.config.timeout
-                );
-                return Err(Error::timeout(op, message).with_peer(self.peer));
-            }
-            self.wire.assist(backoff, *deadline);
-        }
-    }
+    /// Dropped last: the data thread goes on until the duplex has delivered everything.
+    service: Arc<DataService>,
 }
 
 impl Backend for Ethernet {
-    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        let (region, offset) = region(dst)?;
-        self.give("write", |outbox| {
-            if src.len <= SMALL
-                && let Some(memory) = src.memory.host()
-                && outbox.write_now(region, offset, memory.slice(src.offset, src.len)?)?
-            {
-                return Ok(());
+    fn post(&self, operation: &Operation<'_>) -> Result<bool> {
+        self.duplex.check()?;
+        let waiting = self.duplex.outbox(|outbox| {
+            let waiting = outbox.waiting();
+            if waiting >= self.config.max_outstanding {
+                return Ok(None);
             }
-            outbox.write(region, offset, src.place()?, src.len);
-            Ok(())
-        })
-    }
-
-    fn read(&self, _: Span<'_>, _: Span<'_>) -> Result<()> {
-        let message = "Ethernet connections cannot read: let the rank that has the data write it, or use another transport";
-        Err(Error::new(ErrorKind::Unsupported, "read", message))
-    }
-
-    fn update(&self, dst: Span<'_>, _: u64, value: u64) -> Result<()> {
-        let (region, offset) = region(dst)?;
-        self.give("update_and_sync", |outbox| {
-            outbox.update(region, offset, value);
-            Ok(())
-        })
+            match operation {
+                Operation::Write { dst, src } => write(outbox, dst, src)?,
+                Operation::Update { dst, value, .. } => {
+                    let (remote, region, offset) = region(dst)?;
+                    outbox.update(remote, region, offset, *value);
+                }
+                Operation::Read { .. } => {
+                    let message = "Ethernet connections cannot read: let the rank that has the data write it, or use another transport";
+                    return Err(Error::new(ErrorKind::Unsupported, "read", message));
+                }
+            }
+            Ok(Some(waiting))
+        })?;
+        match waiting {
+            Some(waiting) if waiting >= BATCH => self.duplex.kick().map(|()| true),
+            waiting => Ok(waiting.is_some()),
+        }
     }
 
     fn kick(&self) -> Result<()> {
-        self.wire.kick()
+        self.duplex.kick()
     }
 
     fn has_room(&self) -> Result<bool> {
-        if self.wire.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding {
+        if self.duplex.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding {
             return Ok(true);
         }
-        self.wire.kick()?;
-        Ok(self.wire.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding)
+        self.duplex.kick()?;
+        Ok(self.duplex.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding)
     }
 
     fn mark(&self) -> Result<u64> {
-        let mark = self.wire.outbox(Outbox::ask);
-        match self.wire.kick() {
-            Err(error) if !self.wire.has_landed(mark).unwrap_or(false) => Err(error),
+        let mark = self.duplex.outbox(Outbox::ask);
+        match self.duplex.kick() {
+            Err(error) if !self.duplex.has_landed(mark).unwrap_or(false) => Err(error),
             _ => Ok(mark),
         }
     }
 
     fn is_done(&self, mark: u64) -> Result<bool> {
-        self.wire.has_landed(mark)
+        self.duplex.has_landed(mark)
     }
 
     fn pause(&self, backoff: &mut Backoff, deadline: Deadline) {
-        self.wire.assist(backoff, deadline);
+        self.duplex.assist(backoff, deadline);
     }
 
     fn check(&self) -> Result<()> {
-        self.wire.check()
+        self.duplex.check()
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {
-        self.wire.outbox(|outbox| outbox.after(event))
+        self.duplex.outbox(|outbox| outbox.after(event))
     }
 
     fn record_event(&self, event: &Event) -> Result<()> {
         let mark = self.mark()?;
-        self.wire.record(event, mark)
+        self.duplex.record(event, mark)
     }
 }
 
 impl Drop for Ethernet {
     fn drop(&mut self) {
-        if let Some(listening) = self.listening.take().filter(|_| !self.wire.is_attached()) {
+        let needless = !self.duplex.is_attached() && self.duplex.outbox(|outbox| outbox.is_empty());
+        if let Some(listening) = self.listening.take().filter(|_| needless) {
             listening.forget();
         }
-        self.wire.close();
+        self.duplex.close();
     }
 }
 
-/// The number and offset by which the receiver knows the place.
-fn region(dst: Span<'_>) -> Result<(u64, u64)> {
+fn write(outbox: &mut Outbox, dst: &Span<'_>, src: &Span<'_>) -> Result<()> {
+    let (remote, region, offset) = region(dst)?;
+    if src.len <= SMALL
+        && let Some(memory) = src.memory.host()
+        && outbox.write_now(remote, region, offset, memory.slice(src.offset, src.len)?)?
+    {
+        return Ok(());
+    }
+    outbox.write(remote, region, offset, src.place()?, src.len);
+    Ok(())
+}
+
+/// The hold on the peer's memory, and the number and offset by which the peer knows the place.
+fn region<'a>(dst: &Span<'a>) -> Result<(&'a Arc<Remote>, u64, u64)> {
     let (remote, offset) = dst.remote("write")?;
     let missing = || Error::usage("write", "the memory was not sent for Ethernet; name it when registering");
-    Ok((remote.region().ok_or_else(missing)?, offset))
+    Ok((remote, remote.region().ok_or_else(missing)?, offset))
 }

@@ -1,17 +1,22 @@
 //! The sending half: operations become frames, and frames go to the socket as far as it takes them.
 //!
 //! A small write is copied when it is asked for, together with those around it: many of them, and their signal, are one
-//! piece of memory that goes to the socket in one call, and nothing has to be kept alive for them.
+//! piece of memory that goes to the socket in one call. The source is held until its bytes are with the kernel, the
+//! destination until the peer has acknowledged them.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
 
+use super::super::idle::{Activity, IdleTimer};
+use super::super::in_flight::InFlight;
 use super::frame::{Frame, MAX_PAYLOAD};
 use super::staging::Staging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Event};
-use crate::memory::{HostSlice, Place};
+use crate::memory::{HostSlice, Place, Remote};
 use crate::net::RawStream;
 use crate::volatile::VolatileSlice;
 
@@ -21,6 +26,8 @@ const READY: usize = 32;
 pub(super) const SMALL: usize = 512;
 /// Bytes of frames that are collected in one piece.
 const COLLECTED: usize = 4 << 10;
+/// Counted frames after which an acknowledgement is asked for, so that what they hold is released in time.
+const ASK_EVERY: u64 = 1024;
 
 /// What is to be sent, in order.
 pub(super) struct Outbox {
@@ -28,8 +35,11 @@ pub(super) struct Outbox {
     operations: VecDeque<Operation>,
     pieces: VecDeque<Piece>,
     staging: Staging,
-    /// What is on its way and need not be kept any more; to be dropped where waiting is allowed.
-    spent: Vec<Place>,
+    /// What is no longer used; to be dropped where a drop may block.
+    spent: Spent,
+    /// The peer's memories that unacknowledged frames write to.
+    in_flight: InFlight<Arc<Remote>>,
+    idle: IdleTimer,
     /// The memory of a piece that was sent, for the next.
     spare: Vec<u8>,
     /// Operations among the pieces that were put there without waiting.
@@ -38,6 +48,28 @@ pub(super) struct Outbox {
     count: u64,
     /// The count behind the latest request for an acknowledgement.
     asked: u64,
+    /// Counted frames that the socket has taken.
+    sent: u64,
+    /// Counted frames that the peer has acknowledged.
+    acknowledged: u64,
+}
+
+/// Memory that operations no longer use. Its drop may wait for the device, and may end the communicator.
+#[derive(Default)]
+pub(super) struct Spent {
+    pub(super) places: Vec<Place>,
+    pub(super) remotes: Vec<Arc<Remote>>,
+}
+
+impl Spent {
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.remotes.is_empty()
+    }
+
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.places.append(&mut other.places);
+        self.remotes.append(&mut other.remotes);
+    }
 }
 
 enum Operation {
@@ -56,6 +88,8 @@ struct Piece {
     filled: Option<Event>,
     /// Operations in it that were collected.
     collected: usize,
+    /// Frames in it that are counted.
+    counted: u64,
 }
 
 enum Payload {
@@ -82,11 +116,15 @@ impl Outbox {
             operations: VecDeque::new(),
             pieces: VecDeque::new(),
             staging,
-            spent: Vec::new(),
+            spent: Spent::default(),
+            in_flight: InFlight::new(),
+            idle: IdleTimer::default(),
             spare: Vec::new(),
             collected: 0,
             count: 0,
             asked: 0,
+            sent: 0,
+            acknowledged: 0,
         }
     }
 
@@ -99,14 +137,33 @@ impl Outbox {
         self.operations.is_empty() && self.pieces.is_empty()
     }
 
-    pub(super) fn write(&mut self, region: u64, offset: u64, source: Place, len: usize) {
+    /// Whether the peer has acknowledged every operation.
+    pub(super) fn is_settled(&self) -> bool {
+        self.acknowledged == self.count
+    }
+
+    pub(super) fn write(
+        &mut self,
+        remote: &Arc<Remote>,
+        region: u64,
+        offset: u64,
+        source: Place,
+        len: usize,
+    ) {
         self.count += len.div_ceil(MAX_PAYLOAD) as u64;
         self.operations.push_back(Operation::Write { region, offset, source, len, done: 0 });
+        self.hold(remote);
     }
 
     /// [`write`](Self::write) of at most [`SMALL`] bytes, which are read now; false, having done nothing, if earlier operations
     /// wait, which may be for whoever produces these bytes.
-    pub(super) fn write_now(&mut self, region: u64, offset: u64, source: VolatileSlice<'_>) -> Result<bool> {
+    pub(super) fn write_now(
+        &mut self,
+        remote: &Arc<Remote>,
+        region: u64,
+        offset: u64,
+        source: VolatileSlice<'_>,
+    ) -> Result<bool> {
         let len = source.len();
         if !self.collect(Frame::Write { region, offset, len: len as u32 }, len) {
             return Ok(false);
@@ -116,14 +173,55 @@ impl Outbox {
             piece.head.resize(at + len, 0);
             source.read(0, &mut piece.head[at..])?;
         }
+        self.hold(remote);
         Ok(true)
     }
 
-    pub(super) fn update(&mut self, region: u64, offset: u64, value: u64) {
+    pub(super) fn update(&mut self, remote: &Arc<Remote>, region: u64, offset: u64, value: u64) {
         if !self.collect(Frame::Update { region, offset, value }, 0) {
             self.count += 1;
             self.operations.push_back(Operation::Update { region, offset, value });
         }
+        self.hold(remote);
+    }
+
+    /// Holds the memory that the latest frame writes to, until the frame is acknowledged.
+    #[inline]
+    fn hold(&mut self, remote: &Arc<Remote>) {
+        self.in_flight.hold(self.count - 1, |known| Arc::ptr_eq(known, remote), || remote.clone());
+        if self.count - self.asked >= ASK_EVERY {
+            self.ask();
+        }
+    }
+
+    /// The peer says that `count` counted frames have landed. It may say so after it said more: its threads race.
+    ///
+    /// # Errors
+    /// `Remote` if it cannot have received so many.
+    pub(super) fn acknowledge(&mut self, count: u64) -> Result<()> {
+        let begun = self.pieces.front().map_or(0, |piece| if piece.sent > 0 { piece.counted } else { 0 });
+        if count > self.sent + begun {
+            let (peer, sent) = (self.peer, self.sent);
+            let message = format!("rank {peer} acknowledged {count} messages of {sent} that were sent");
+            return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(peer));
+        }
+        self.acknowledged = self.acknowledged.max(count);
+        self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(count)));
+        Ok(())
+    }
+
+    /// Whether the service thread must be told to look for idleness: operations are unacknowledged, and it does not look yet.
+    pub(super) fn must_watch(&mut self) -> bool {
+        self.asked != self.count && self.idle.arm()
+    }
+
+    /// A look of the service thread. If the connection has become idle, an acknowledgement is asked for with the next progress.
+    pub(super) fn look_for_idleness(&mut self) -> Activity {
+        let activity = self.idle.look(self.count, Instant::now);
+        if activity == Activity::Idle {
+            self.ask();
+        }
+        activity
     }
 
     /// Asks for an acknowledgement of everything so far: the count that it will name.
@@ -158,19 +256,20 @@ impl Outbox {
     pub(super) fn clear(&mut self) {
         for operation in self.operations.drain(..) {
             if let Operation::Write { source, .. } = operation {
-                self.spent.push(source);
+                self.spent.places.push(source);
             }
         }
         for piece in self.pieces.drain(..) {
             if let Payload::Host(host) = piece.payload {
-                self.spent.push(Place::Host(host, None));
+                self.spent.places.push(Place::Host(host, None));
             }
         }
         self.collected = 0;
+        self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
     }
 
-    /// What need not be kept any more.
-    pub(super) fn take_spent(&mut self) -> Vec<Place> {
+    /// What operations no longer use.
+    pub(super) fn take_spent(&mut self) -> Spent {
         std::mem::take(&mut self.spent)
     }
 
@@ -223,6 +322,7 @@ impl Outbox {
         }
         if let Some(piece) = self.pieces.back_mut() {
             piece.collected += 1;
+            piece.counted += 1;
         }
         self.collected += 1;
         self.count += 1;
@@ -233,7 +333,7 @@ impl Outbox {
     fn piece(&mut self, frame: Frame) -> Piece {
         let mut head = std::mem::take(&mut self.spare);
         head.extend_from_slice(&frame.encode());
-        Piece { head, payload: Payload::None, sent: 0, filled: None, collected: 0 }
+        Piece { head, payload: Payload::None, sent: 0, filled: None, collected: 0, counted: 0 }
     }
 
     /// Makes frames of operations. What the next one waits for.
@@ -276,10 +376,10 @@ impl Outbox {
             };
             let unfinished = matches!(operation, Operation::Write { len, done, .. } if *done < *len);
             if !unfinished && let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
-                self.spent.push(source);
+                self.spent.places.push(source);
             }
             let piece = self.piece(frame);
-            self.pieces.push_back(Piece { payload, filled, ..piece });
+            self.pieces.push_back(Piece { payload, filled, counted: 1, ..piece });
         }
         Ok(Waits::Nothing)
     }
@@ -328,13 +428,16 @@ impl Outbox {
             if piece.sent < piece.len() {
                 continue;
             }
-            let Some(Piece { mut head, payload, collected, .. }) = self.pieces.pop_front() else { return };
+            let Some(Piece { mut head, payload, collected, counted, .. }) = self.pieces.pop_front() else {
+                return;
+            };
             self.collected -= collected;
+            self.sent += counted;
             head.clear();
             self.spare = head;
             match payload {
                 Payload::Staged { .. } => self.staging.free_oldest(),
-                Payload::Host(host) => self.spent.push(Place::Host(host, None)),
+                Payload::Host(host) => self.spent.places.push(Place::Host(host, None)),
                 Payload::None => {}
             }
         }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::Span;
-use super::arrivals::SIGNAL;
-use super::lane::{Lane, Request};
-use super::road::{Mark, Road, State};
+use super::credits::SIGNAL;
+use super::queue_pair_set::{Mark, QueuePairSet, State};
+use super::send_queue::{SendQueue, WorkRequest};
 use crate::error::{Error, Result};
 use crate::gpu::Event;
 use crate::memory::{HostSlice, Remote};
@@ -17,7 +17,7 @@ const STRIPE: u64 = 256 << 10;
 pub(super) const INLINE: usize = 64;
 
 /// An operation as its caller names it: borrowed, because most become requests at once.
-pub(super) enum Ask<'a> {
+pub(super) enum Request<'a> {
     Transfer(Transfer<'a>),
     Update { to: RemoteRange, old: u64, value: u64, remote: &'a Arc<Remote> },
 }
@@ -55,7 +55,7 @@ pub(super) enum Operation {
     Mark(u64),
 }
 
-impl<'a> Ask<'a> {
+impl<'a> Request<'a> {
     /// Moves what `ours` and `theirs` name; `nic` is ours.
     #[inline]
     pub(super) fn transfer(
@@ -93,21 +93,21 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Road {
+impl QueuePairSet {
     /// Turns operations into requests and posts them; false if something waits for completions.
     pub(super) fn issue(&self, state: &mut State) -> Result<bool> {
         let mut all = give_back(state)?;
-        while let Some(operation) = state.queue.pop_front() {
+        while let Some(operation) = state.waiting.pop_front() {
             if let Some(unfinished) = self.issue_one(state, operation)? {
-                state.queue.push_front(unfinished);
+                state.waiting.push_front(unfinished);
                 all = false;
                 break;
             }
         }
-        for lane in &mut state.lanes {
-            lane.post()?;
+        for queue in &mut state.queues {
+            queue.post()?;
         }
-        Ok(all && !state.lanes.iter().any(Lane::has_unposted))
+        Ok(all && !state.queues.iter().any(SendQueue::has_unposted))
     }
 
     /// Gives the operation back if it cannot be finished now.
@@ -118,51 +118,51 @@ impl Road {
             Operation::Transfer { read, local, offset, host, at, done, remote } => {
                 let host = host.as_ref().map(|host| (host, 0));
                 let transfer = Transfer { read: *read, local, offset: *offset, host, at: *at, remote };
-                self.ask(state, &Ask::Transfer(transfer), done)?
+                self.make(state, &Request::Transfer(transfer), done)?
             }
             Operation::Update { to, old, value, remote } => {
-                self.ask(state, &Ask::Update { to: *to, old: *old, value: *value, remote }, &mut 0)?
+                self.make(state, &Request::Update { to: *to, old: *old, value: *value, remote }, &mut 0)?
             }
         };
         Ok((!finished).then_some(operation))
     }
 
     /// Makes requests of an operation, from byte `done` on, which moves along; false if not all of it has room now.
-    pub(super) fn ask(&self, state: &mut State, ask: &Ask<'_>, done: &mut u64) -> Result<bool> {
-        match *ask {
-            Ask::Transfer(ref transfer) => self.transfer(state, transfer, done),
-            Ask::Update { to, old, value, remote } => self.update(state, to, old, value, remote),
+    pub(super) fn make(&self, state: &mut State, request: &Request<'_>, done: &mut u64) -> Result<bool> {
+        match *request {
+            Request::Transfer(ref transfer) => self.transfer(state, transfer, done),
+            Request::Update { to, old, value, remote } => self.update(state, to, old, value, remote),
         }
     }
 
     #[inline]
     fn transfer(&self, state: &mut State, transfer: &Transfer<'_>, done: &mut u64) -> Result<bool> {
-        let State { lanes, next_lane, unfenced, .. } = state;
+        let State { queues, next_queue, unfenced, .. } = state;
         let Transfer { read, local, offset, host, at, remote } = *transfer;
-        let spread = lanes.len() > 1 && at.len() >= 2 * STRIPE;
+        let spread = queues.len() > 1 && at.len() >= 2 * STRIPE;
         let most = if spread { STRIPE } else { self.max_message };
         while *done < at.len() {
             let size = (at.len() - *done).min(most);
-            let place = if spread { *next_lane % lanes.len() } else { 0 };
-            let lane = &mut lanes[place];
+            let place = if spread { *next_queue % queues.len() } else { 0 };
+            let queue = &mut queues[place];
             let to = at.part(*done, size)?;
             let request = match host {
                 Some((host, offset)) if size as usize <= self.max_inline => {
                     let from = host.memory().slice(offset + *done as usize, size as usize)?;
-                    Request::Copied(from, to)
+                    WorkRequest::Copied(from, to)
                 }
-                _ if read => Request::Read(local.range(offset + *done, size)?, to),
-                _ => Request::Write(local.range(offset + *done, size)?, to),
+                _ if read => WorkRequest::Read(local.range(offset + *done, size)?, to),
+                _ => WorkRequest::Write(local.range(offset + *done, size)?, to),
             };
-            if !lane.push(request, *unfenced && !read, false, Some((Some(local), remote)))? {
+            if !queue.push(request, *unfenced && !read, false, Some((Some(local), remote)))? {
                 return Ok(false);
             }
             if read {
                 *unfenced = true;
-            } else if lanes.len() == 1 {
+            } else if queues.len() == 1 {
                 *unfenced = false;
             }
-            *next_lane += usize::from(spread);
+            *next_queue += usize::from(spread);
             *done += size;
         }
         Ok(true)
@@ -176,27 +176,27 @@ impl Road {
         value: u64,
         remote: &Arc<Remote>,
     ) -> Result<bool> {
-        let State { lanes, unfenced, flow, .. } = state;
-        let Some((first, others)) = lanes.split_first_mut() else { return Ok(true) };
-        for lane in others {
-            if !(lane.is_idle() || lane.cover()? && lane.is_idle()) {
+        let State { queues, unfenced, credits, .. } = state;
+        let Some((first, others)) = queues.split_first_mut() else { return Ok(true) };
+        for queue in others {
+            if !(queue.is_idle() || queue.cover()? && queue.is_idle()) {
                 return Ok(false);
             }
         }
         let bytes = value.to_le_bytes();
         // SYNC connection.signal: behind the data, on the same queue pair, into memory without relaxed ordering.
-        let (request, landing) = match (&self.device.landing, &flow) {
-            (None, None) => (Request::Inline(&bytes, to), None),
-            (None, Some(flow)) if !flow.may_signal() => return Ok(false),
-            (None, Some(_)) => (Request::Tell(&bytes, to, SIGNAL), None),
+        let (request, landing) = match (&self.device.landing, &credits) {
+            (None, None) => (WorkRequest::Inline(&bytes, to), None),
+            (None, Some(credits)) if !credits.may_signal() => return Ok(false),
+            (None, Some(_)) => (WorkRequest::Tell(&bytes, to, SIGNAL), None),
             (Some(landing), _) => {
-                (Request::Add(landing.range(0, 8)?, to, value.wrapping_sub(old)), Some(landing))
+                (WorkRequest::Add(landing.range(0, 8)?, to, value.wrapping_sub(old)), Some(landing))
             }
         };
         let taken = first.push(request, *unfenced, false, Some((landing, remote)))?;
         *unfenced &= !taken;
-        if taken && let Some(flow) = flow {
-            flow.signalled();
+        if taken && let Some(credits) = credits {
+            credits.signalled();
         }
         Ok(taken)
     }
@@ -207,25 +207,25 @@ fn unregistered(op: &'static str, nic: u8) -> Error {
     Error::usage(op, format!("the memory is not registered with Ib{nic}; name it when registering"))
 }
 
-/// Notes what every lane must have completed for position `number` to be reached; false if that cannot be seen yet.
+/// Notes what every queue must have completed for position `number` to be reached; false if that cannot be seen yet.
 fn mark(state: &mut State, number: u64) -> Result<bool> {
-    for lane in &mut state.lanes {
-        if !lane.cover()? {
+    for queue in &mut state.queues {
+        if !queue.cover()? {
             return Ok(false);
         }
     }
-    let targets = state.lanes.iter().map(Lane::posted).collect();
+    let targets = state.queues.iter().map(SendQueue::posted).collect();
     state.marks.push_back(Mark { number, targets });
     Ok(true)
 }
 
 /// Tells the peer of receives that are there again; false if there is no room now.
 fn give_back(state: &mut State) -> Result<bool> {
-    let State { lanes, flow: Some(flow), .. } = state else { return Ok(true) };
-    let (Some(count), Some(first)) = (flow.owed(), lanes.first_mut()) else { return Ok(true) };
-    let taken = first.push(Request::Immediate(count), false, true, None)?;
+    let State { queues, credits: Some(credits), .. } = state else { return Ok(true) };
+    let (Some(count), Some(first)) = (credits.owed(), queues.first_mut()) else { return Ok(true) };
+    let taken = first.push(WorkRequest::Immediate(count), false, true, None)?;
     if taken {
-        flow.told();
+        credits.told();
     }
     Ok(taken)
 }

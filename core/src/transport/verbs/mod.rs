@@ -8,32 +8,32 @@
 //! sleeps there, so that waiting costs no polling; and it posts the receives anew, so that the peer of a connection that nobody
 //! waits for can go on.
 
-mod arrivals;
+mod credits;
 mod issue;
-mod kept;
-mod lane;
 pub(crate) mod nics;
-mod road;
+mod queue_pair_set;
+mod send_queue;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use super::{Backend, ConnectionCounters, Span};
+use super::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
+use super::service::DataService;
+use super::{Backend, ConnectionCounters, Operation, Provider, Resources, Span};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
+use crate::memory::RegisteredMemory;
 use crate::rdma::{
     Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
 };
 use crate::setup::key::Key;
-use crate::transport::Resources;
-use crate::transport::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
-use crate::transport::verbs::nics::Nic;
 use crate::wire::{Reader, WireResult, Writer};
-use arrivals::{Arrivals, RECEIVE, RECEIVES};
-use issue::Ask;
-use road::Road;
+use credits::{RECEIVE, RECEIVES, SignalWaiters};
+use issue::Request;
+use nics::Nic;
+use queue_pair_set::QueuePairSet;
 
 /// Requests that a queue pair holds.
 const QUEUE: u32 = 512;
@@ -44,8 +44,42 @@ std::thread_local! {
     static CAPACITY: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
+/// Connections over the queue pairs of NICs.
+pub(super) struct QueuePairs;
+
+impl Provider for QueuePairs {
+    fn register(
+        &self,
+        resources: &Resources,
+        transport: Transport,
+        memory: RegisteredMemory,
+        access: Access,
+    ) -> Result<RegisteredMemory> {
+        let nic = resources.nic(number(transport)?)?;
+        let region = nic.register(memory.place(), access)?;
+        Ok(memory.with_region(nic.number(), region))
+    }
+
+    fn offer(
+        &self,
+        resources: &Resources,
+        key: Key,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn super::Draft>> {
+        Ok(Box::new(Draft::new(resources, key, config, number(config.transport)?)?))
+    }
+}
+
+/// The number of the NIC.
+fn number(transport: Transport) -> Result<u8> {
+    match transport {
+        Transport::Ib(number) => Ok(number),
+        other => Err(Error::new(ErrorKind::Internal, "connect", format!("{other} is not for verbs"))),
+    }
+}
+
 /// One end, before the other is known.
-pub(crate) struct Draft {
+struct Draft {
     key: Key,
     config: EndpointConfig,
     nic: Arc<Nic>,
@@ -56,7 +90,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn new(resources: &Resources, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
+    fn new(resources: &Resources, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
         let nics = resources.nics()?;
         let nic = resources.nic(number)?;
         let settings = config.ib.as_ref().unwrap_or(nics.settings());
@@ -86,9 +120,11 @@ impl Draft {
         let max_message = u64::from(port.attributes.max_message).clamp(4096, 1 << 30);
         Ok(Self { key, config: config.clone(), nic, queue_pairs, completions, channel, max_message })
     }
+}
 
-    /// What the other end needs: how signals are sent, and the addresses of the queue pairs.
-    pub(crate) fn describe(&self) -> Vec<u8> {
+impl super::Draft for Draft {
+    /// How signals are sent, and the addresses of the queue pairs.
+    fn describe(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u8(self.config.ib_signal.to_wire()).count(self.queue_pairs.len());
         self.queue_pairs.iter().for_each(|qp| qp.address().encode(&mut w));
@@ -96,7 +132,12 @@ impl Draft {
     }
 
     /// Connects the queue pairs.
-    pub(crate) fn finish(self, resources: &Resources, theirs: &EndpointWire) -> Result<Verbs> {
+    fn accept(
+        self: Box<Self>,
+        resources: &Resources,
+        theirs: &EndpointWire,
+        _: Deadline,
+    ) -> Result<Box<dyn Backend>> {
         const OP: &str = "connect";
         let peer = self.key.peer;
         let (signal, addresses) = decode(&theirs.detail).map_err(|error| {
@@ -120,9 +161,7 @@ impl Draft {
             );
             return Err(Error::usage(OP, message).with_peer(peer));
         }
-        let Transport::Ib(their_nic) = theirs.transport else {
-            return Err(Error::new(ErrorKind::Internal, OP, "the transports were compared"));
-        };
+        let their_nic = number(theirs.transport)?;
         let connect = |(qp, address): (QueuePair<Init>, &QpAddress)| qp.connect(address)?.ready_to_send();
         let queue_pairs =
             self.queue_pairs.into_iter().zip(&addresses).map(connect).collect::<Result<Vec<_>>>();
@@ -130,8 +169,10 @@ impl Draft {
             let message = format!("{} cannot be connected", self.key);
             Error::new(error.kind(), OP, message).with_peer(peer).with_code(error.code()).with_source(error)
         })?;
-        let road = Road::open(road::Parts {
+        let service = resources.service()?;
+        let set = QueuePairSet::open(queue_pair_set::Parts {
             resources,
+            service: &service,
             peer,
             nic: self.nic.clone(),
             queue_pairs,
@@ -140,7 +181,8 @@ impl Draft {
             max_message: self.max_message,
             signal: self.config.ib_signal,
         })?;
-        Ok(Verbs { road, config: self.config, peer, nic: self.nic.number(), their_nic })
+        let (nic, most) = (self.nic.number(), self.config.max_outstanding);
+        Ok(Box::new(Verbs { set, most, peer, nic, their_nic, _service: service }))
     }
 }
 
@@ -154,36 +196,18 @@ fn decode(detail: &[u8]) -> WireResult<(IbSignal, Vec<QpAddress>)> {
 }
 
 /// One end of a connection over verbs.
-pub(crate) struct Verbs {
-    road: Arc<Road>,
-    config: EndpointConfig,
+struct Verbs {
+    set: Arc<QueuePairSet>,
+    /// Operations that may wait.
+    most: usize,
     peer: u32,
     nic: u8,
     their_nic: u8,
+    /// Dropped last: the data thread goes on until everything has completed.
+    _service: Arc<DataService>,
 }
 
 impl Verbs {
-    /// Gives the road an operation, once it has room.
-    fn give(&self, op: &'static str, ask: &Ask<'_>) -> Result<()> {
-        self.road.check()?;
-        let most = self.config.max_outstanding;
-        let mut waited = None;
-        while !self.road.give(ask, most)? {
-            self.road.drive()?;
-            let new = || (Backoff::new(), Deadline::after(self.config.timeout));
-            let (backoff, deadline) = waited.get_or_insert_with(new);
-            if deadline.expired() {
-                let message = format!(
-                    "rank {} has not taken the {most} operations before this one within {:?}",
-                    self.peer, self.config.timeout
-                );
-                return Err(Error::timeout(op, message).with_peer(self.peer));
-            }
-            backoff.pause(*deadline);
-        }
-        Ok(())
-    }
-
     /// What the peer's NIC knows the range as.
     #[inline]
     fn theirs(&self, op: &'static str, span: Span<'_>) -> Result<RemoteRange> {
@@ -203,74 +227,77 @@ impl Verbs {
 }
 
 impl Backend for Verbs {
-    fn write(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        self.give("write", &Ask::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?)
-    }
-
-    fn read(&self, dst: Span<'_>, src: Span<'_>) -> Result<()> {
-        self.give("read", &Ask::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?)
-    }
-
-    fn update(&self, dst: Span<'_>, old: u64, value: u64) -> Result<()> {
-        const OP: &str = "update_and_sync";
-        let (remote, _) = dst.remote(OP)?;
-        self.give(OP, &Ask::Update { to: self.theirs(OP, dst)?, old, value, remote })
+    fn post(&self, operation: &Operation<'_>) -> Result<bool> {
+        self.set.check()?;
+        let request = match *operation {
+            Operation::Write { dst, src } => {
+                Request::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?
+            }
+            Operation::Read { dst, src } => {
+                Request::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?
+            }
+            Operation::Update { dst, old, value } => {
+                const OP: &str = "update_and_sync";
+                let (remote, _) = dst.remote(OP)?;
+                Request::Update { to: self.theirs(OP, dst)?, old, value, remote }
+            }
+        };
+        self.set.give(&request, self.most)
     }
 
     fn kick(&self) -> Result<()> {
-        self.road.drive()
+        self.set.drive()
     }
 
     fn has_room(&self) -> Result<bool> {
-        let most = self.config.max_outstanding;
-        Ok(self.road.has_room(most) || {
-            self.road.drive()?;
-            self.road.has_room(most)
+        Ok(self.set.has_room(self.most) || {
+            self.set.drive()?;
+            self.set.has_room(self.most)
         })
     }
 
     fn mark(&self) -> Result<u64> {
-        let mark = self.road.mark();
-        self.road.drive()?;
+        let mark = self.set.mark();
+        self.set.drive()?;
         Ok(mark)
     }
 
     fn is_done(&self, mark: u64) -> Result<bool> {
-        self.road.is_done(mark)
+        self.set.is_done(mark)
     }
 
     fn arrivals(&self) -> u64 {
-        self.road.arrivals().map_or(0, Arrivals::count)
+        self.set.arrivals().map_or(0, SignalWaiters::count)
     }
 
     fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
-        match self.road.arrivals() {
+        match self.set.arrivals() {
             Some(waiters) => waiters.sleep(arrivals, backoff, deadline),
             None => self.pause(backoff, deadline),
         }
     }
 
     fn check(&self) -> Result<()> {
-        self.road.check()
+        self.set.check()
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {
-        self.road.after(event)?;
-        self.road.drive()
+        self.set.after(event)?;
+        self.set.drive()
     }
 
     fn record_event(&self, event: &Event) -> Result<()> {
         let mark = self.mark()?;
-        self.road.record(event, mark)
+        self.set.record(event, mark)
     }
 
     fn count(&self, counters: &mut ConnectionCounters) {
-        self.road.count(counters);
+        self.set.count(counters);
     }
 }
 
 impl Drop for Verbs {
     fn drop(&mut self) {
-        self.road.close();
+        self.set.close();
     }
 }

@@ -1,7 +1,6 @@
 //! Barriers of threads of one GPU, which spread a status.
 
-use super::semaphore::ABORT;
-use super::{BARRIER, LAST};
+use super::common::{ABORT, BARRIER, LAST};
 use crate::forms::operation::{Argument, Given, Operation, Type, same};
 
 const STATUS: Argument = Argument {

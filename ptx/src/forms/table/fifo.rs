@@ -1,6 +1,6 @@
 //! Operations of a FIFO, for triggers of a user's own meaning.
 
-use super::{POSITION, PUSHED, WAITED};
+use super::common::{POSITION, PUSHED, WAITED};
 use crate::abi::{DeviceStruct, Fifo, ProxyTrigger};
 use crate::forms::operation::{Argument, Given, Operation, Type, same};
 

@@ -1,6 +1,6 @@
 //! Operations of a memory channel.
 
-use super::{LAST, TAKEN, THREAD, THREADS, WAITED, WARPS};
+use super::common::{LAST, TAKEN, THREAD, THREADS, WAITED, WARPS};
 use crate::abi::{DeviceStruct, MemoryChannelHandle};
 use crate::forms::operation::{Argument, Given, Operation, Type, same, wide};
 

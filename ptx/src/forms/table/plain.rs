@@ -1,7 +1,6 @@
 //! Copies and packets between addresses, without a channel.
 
-use super::semaphore::ABORT;
-use super::{THREAD, THREADS, WAITED, WARPS};
+use super::common::{ABORT, THREAD, THREADS, WAITED, WARPS};
 use crate::forms::operation::{Argument, Operation, Type, same};
 
 const DST: Argument = Argument { name: "dst", ty: Type::Address, doc: "where to" };

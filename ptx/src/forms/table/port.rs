@@ -1,6 +1,6 @@
 //! Operations of a port channel.
 
-use super::{BARRIER, LAST, POSITION, PUSHED, TAKEN, THREAD, THREADS, WAITED, WARPS};
+use super::common::{BARRIER, LAST, POSITION, PUSHED, TAKEN, THREAD, THREADS, WAITED, WARPS};
 use crate::abi::{DeviceStruct, PortChannelHandle};
 use crate::forms::operation::{Argument, Given, Operation, Type, same, wide};
 

@@ -1,16 +1,11 @@
 //! Operations of a Device2Device semaphore without a channel.
 
-use super::{TAKEN, WAITED};
-use crate::abi::{AbortHandle, DeviceStruct, SemaphoreHandle};
+use super::common::{ABORT, TAKEN, WAITED};
+use crate::abi::{DeviceStruct, SemaphoreHandle};
 use crate::forms::operation::{Argument, Operation, Type, same};
 
 const SEMAPHORE: Argument =
     Argument { name: "semaphore", ty: Type::Handle(&SemaphoreHandle::LAYOUT), doc: "the semaphore" };
-pub(super) const ABORT: Argument = Argument {
-    name: "abort",
-    ty: Type::Handle(&AbortHandle::LAYOUT),
-    doc: "how the wait learns that it must be given up",
-};
 
 pub(super) static ALL: &[Operation] = &[
     Operation {

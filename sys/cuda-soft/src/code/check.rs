@@ -1,32 +1,38 @@
-//! The check of [`Module::check`]: one walk over all operands of all instructions.
+//! Checks a module: one walk over all operands of all instructions.
 
 use super::op::{BarrierKind, Call, CallTarget, FrameCopy, Mem, Op, VoteKind};
 use super::operand::{Addr, Base, Pred, PredSrc, Reg, Space, Src};
 use super::{Function, Module};
 
-pub(super) fn module(module: &Module) -> Result<(), String> {
-    for function in &module.functions {
-        if function.lines.len() != function.code.len() {
-            return Err(format!(
-                "function {}: {} source lines for {} instructions",
-                function.name,
-                function.lines.len(),
-                function.code.len()
-            ));
+impl Module {
+    /// Checks that every register, label, symbol and call in the module exists.
+    ///
+    /// # Errors
+    /// A sentence that names function, instruction index and source line of the first violation.
+    pub fn check(&self) -> Result<(), String> {
+        for function in &self.functions {
+            if function.lines.len() != function.code.len() {
+                return Err(format!(
+                    "function {}: {} source lines for {} instructions",
+                    function.name,
+                    function.lines.len(),
+                    function.code.len()
+                ));
+            }
+            if function.frame_size % 16 != 0 {
+                return Err(format!("function {}: frame size is not a multiple of 16", function.name));
+            }
+            let walk = Walk { module: self, function };
+            for (index, inst) in function.code.iter().enumerate() {
+                let guard = inst.guard.pred.map_or(Ok(()), |p| walk.pred(p));
+                guard.and_then(|()| walk.op(&inst.op)).map_err(|what| {
+                    let line = function.lines[index];
+                    format!("function {}, instruction {index} (line {line}): {what}", function.name)
+                })?;
+            }
         }
-        if function.frame_size % 16 != 0 {
-            return Err(format!("function {}: frame size is not a multiple of 16", function.name));
-        }
-        let walk = Walk { module, function };
-        for (index, inst) in function.code.iter().enumerate() {
-            let guard = inst.guard.pred.map_or(Ok(()), |p| walk.pred(p));
-            guard.and_then(|()| walk.op(&inst.op)).map_err(|what| {
-                let line = function.lines[index];
-                format!("function {}, instruction {index} (line {line}): {what}", function.name)
-            })?;
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 struct Walk<'a> {
@@ -293,19 +299,19 @@ mod tests {
     #[test]
     fn what_exists_passes() {
         let d = Reg::W32(0);
-        module(&with(Op::Mov { d, a: Src::Imm(1) })).unwrap();
-        module(&with(Op::Bra { target: 1 })).unwrap();
+        with(Op::Mov { d, a: Src::Imm(1) }).check().unwrap();
+        with(Op::Bra { target: 1 }).check().unwrap();
     }
 
     #[test]
     fn what_does_not_exist_is_named_with_its_line() {
         let d = Reg::W32(1);
-        let said = module(&with(Op::Mov { d, a: Src::Imm(1) })).unwrap_err();
+        let said = with(Op::Mov { d, a: Src::Imm(1) }).check().unwrap_err();
         assert!(said.contains("line 9") && said.contains("W32(1)"), "{said}");
-        module(&with(Op::Bra { target: 2 })).unwrap_err();
+        with(Op::Bra { target: 2 }).check().unwrap_err();
         let copy = FrameCopy { from: 12, to: 0, size: 8 };
         let call = Call { target: CallTarget::Function(0), args: vec![copy], returns: Vec::new() };
-        module(&with(Op::Call(Box::new(call)))).unwrap_err();
-        module(&with(Op::GlobalAddress { d: Reg::W32(0), global: 0, addend: 0 })).unwrap_err();
+        with(Op::Call(Box::new(call))).check().unwrap_err();
+        with(Op::GlobalAddress { d: Reg::W32(0), global: 0, addend: 0 }).check().unwrap_err();
     }
 }

@@ -45,14 +45,6 @@ impl Module {
     pub fn global(&self, name: &str) -> Option<usize> {
         self.globals.iter().position(|g| g.name == name)
     }
-
-    /// Checks that every register, label, symbol and call in the module exists.
-    ///
-    /// # Errors
-    /// A sentence that names function, instruction index and source line of the first violation.
-    pub fn check(&self) -> Result<(), String> {
-        check::module(self)
-    }
 }
 
 /// One kernel or device function.
@@ -91,6 +83,24 @@ pub struct Function {
     pub required_block: [u32; 3],
     /// `.minnctapersm`, or 0 without that directive.
     pub min_blocks_per_sm: u32,
+}
+
+impl Function {
+    /// The offset of dynamic shared memory in the block's shared memory.
+    #[must_use]
+    pub fn dynamic_shared_base(&self) -> u32 {
+        let align = self.dynamic_shared_align.max(16).next_power_of_two();
+        self.shared_size.next_multiple_of(align)
+    }
+
+    /// Bytes of shared memory of a block that is launched with `dynamic` bytes of dynamic shared memory.
+    #[must_use]
+    pub fn shared_bytes(&self, dynamic: u32) -> u32 {
+        match dynamic {
+            0 => self.shared_size,
+            dynamic => self.dynamic_shared_base().saturating_add(dynamic),
+        }
+    }
 }
 
 /// The location of one parameter or returned value.

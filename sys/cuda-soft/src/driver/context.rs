@@ -8,9 +8,10 @@ use std::ffi::{c_int, c_uint};
 
 use cuda_driver_sys::{CUcontext, CUctx_flags, CUdevice, CUresult, CUstreamCaptureMode};
 
-use super::{INVALID_VALUE, device, entries, ipc};
+use super::{INVALID_VALUE, device, entries};
+use crate::abi::Result;
 use crate::handles;
-use crate::machine::{Device, Machine, Result, machine};
+use crate::machine::{Device, Machine, machine};
 use crate::mem::allocation::Origin;
 use crate::stream::capture;
 
@@ -135,7 +136,7 @@ entries! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) {
         machine()?;
         // SAFETY: the API says that `mode` is null or valid for one mode, to read and to write.
-        let wanted = unsafe { super::input(mode) }?;
+        let wanted = unsafe { crate::abi::input(mode) }?;
         if wanted.0 > CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
             return Err(INVALID_VALUE);
         }
@@ -163,6 +164,14 @@ pub(super) fn current(machine: &Machine) -> Result<&Device> {
 pub(super) fn current_even_failed(machine: &Machine) -> Result<&Device> {
     let device = &machine.devices[top().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?];
     if device.is_active() { Ok(device) } else { Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED) }
+}
+
+/// The machine and the current device, for calls that are forbidden during captures.
+pub(super) fn unsafe_call() -> Result<(&'static Machine, &'static Device)> {
+    let machine = machine()?;
+    let device = current(machine)?;
+    machine.captures.permit_unsafe_call()?;
+    Ok((machine, device))
 }
 
 /// The device of a context handle.
@@ -208,7 +217,7 @@ fn top() -> Option<usize> {
 /// Waits for the work of the context, then destroys everything in it.
 fn destroy(machine: &Machine, device: &Device) {
     wait_idle(device);
-    device.streams.clear();
+    device.streams.clear(&machine.captures);
     let mine = device.ordinal;
     machine.streams.remove_where(|s| s.device == mine);
     machine.events.remove_where(|e| e.device == mine);
@@ -220,7 +229,7 @@ fn destroy(machine: &Machine, device: &Device) {
     for base in machine.allocations.bases_where(|a| a.device == mine && owned(&a.origin)) {
         machine.allocations.remove(base);
     }
-    ipc::forget(mine);
+    machine.imports.lock().retain(|import| import.device != mine);
     let mut peers = device.peers.lock();
     for peer in 0..machine.devices.len() {
         if *peers & 1 << peer != 0 {

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 use cuda_driver_sys::{CUcontext, CUdeviceptr, CUstream};
 
 use super::{INVALID_VALUE, context, entries, stream};
-use crate::machine::{Device, Machine, Result, machine};
-use crate::stream::Stream;
+use crate::abi::Result;
+use crate::machine::{Device, Machine, machine};
 use crate::stream::memory::{MemoryOp, Place};
+use crate::stream::streams::Stream;
 use crate::stream::work::Work;
 
 entries! {
@@ -135,7 +136,7 @@ fn synchronous(dst: Place, src: Place, len: usize) -> Result {
     let machine = machine()?;
     let device = context::current(machine)?;
     let legacy = device.streams.legacy();
-    legacy.pending(machine)?;
+    machine.pending(legacy)?;
     machine.captures.permit_unsafe_call()?;
     if len == 0 {
         return Ok(());
@@ -176,7 +177,7 @@ fn fill(dst: u64, value: u32, width: u8, n: usize, on: Option<CUstream>) -> Resu
     let stream = match on {
         Some(handle) => stream::find(machine, device, handle)?,
         None => {
-            device.streams.legacy().pending(machine)?;
+            machine.pending(device.streams.legacy())?;
             machine.captures.permit_unsafe_call()?;
             Arc::clone(device.streams.legacy())
         }
@@ -195,7 +196,7 @@ fn fill(dst: u64, value: u32, width: u8, n: usize, on: Option<CUstream>) -> Resu
 }
 
 fn submit(machine: &Machine, device: &Device, stream: &Stream, op: MemoryOp, wait: bool) -> Result {
-    let submitted = stream.submit(machine, Work::Memory(vec![op]))?;
+    let submitted = machine.submit(stream, Work::Memory(vec![op]))?;
     if let Some(op) = submitted.filter(|_| wait) {
         op.wait();
         device.check()?;

@@ -7,8 +7,10 @@ use cuda_driver_sys::{
     CUdevice, CUdevice_P2PAttribute as P2p, CUdevice_attribute as Attribute, CUresult, CUuuid,
 };
 
-use super::{INVALID_VALUE, entries, put_str};
-use crate::machine::{Machine, Result, limits, machine};
+use super::{INVALID_VALUE, entries};
+use crate::abi::Result;
+use crate::abi::put_str;
+use crate::machine::{Machine, limits, machine};
 
 entries! {
     fn cuDeviceGetCount(count: *mut c_int => out) {

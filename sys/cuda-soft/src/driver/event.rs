@@ -2,14 +2,16 @@
 
 use std::ffi::c_uint;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cuda_driver_sys::{CUevent, CUevent_flags as Flags, CUevent_record_flags, CUresult, CUstream};
 
 use super::{INVALID_VALUE, context, entries, stream};
+use crate::abi::Result;
 use crate::handles;
-use crate::machine::{Machine, Result, machine};
+use crate::machine::{Machine, machine};
+use crate::stream::event::{Event, EventState};
 use crate::stream::work::Work;
-use crate::stream::{Event, EventState};
 
 entries! {
     fn cuEventCreate(event: *mut CUevent => out, flags: c_uint) {
@@ -38,9 +40,9 @@ entries! {
 
     fn cuEventQuery(event: CUevent) {
         let machine = machine()?;
-        let event = find(machine, event)?;
+        let event = machine.events.get(event)?;
         machine.devices[event.device].check()?;
-        let pending = event.pending()?;
+        let pending = machine.captures.pending(&event)?;
         machine.captures.permit_unsafe_call()?;
         match pending {
             Some(op) if !op.is_done() => Err(CUresult::CUDA_ERROR_NOT_READY),
@@ -50,9 +52,9 @@ entries! {
 
     fn cuEventSynchronize(event: CUevent) {
         let machine = machine()?;
-        let event = find(machine, event)?;
+        let event = machine.events.get(event)?;
         machine.devices[event.device].check()?;
-        let pending = event.pending()?;
+        let pending = machine.captures.pending(&event)?;
         machine.captures.permit_unsafe_call()?;
         if let Some(op) = pending {
             op.wait();
@@ -62,12 +64,12 @@ entries! {
 
     fn cuEventElapsedTime(milliseconds: *mut f32 => out, start: CUevent, end: CUevent) {
         let machine = machine()?;
-        let (start, end) = (find(machine, start)?, find(machine, end)?);
+        let (start, end) = (machine.events.get(start)?, machine.events.get(end)?);
         if start.device != end.device {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         machine.devices[start.device].check()?;
-        let (start, end) = (start.time()?, end.time()?);
+        let (start, end) = (time(machine, &start)?, time(machine, &end)?);
         let later = end.saturating_duration_since(start).as_secs_f64();
         let earlier = start.saturating_duration_since(end).as_secs_f64();
         milliseconds.set(((later - earlier) * 1e3) as f32);
@@ -75,30 +77,36 @@ entries! {
     }
 }
 
+/// When an event completed.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
-pub(super) fn find(machine: &Machine, event: CUevent) -> Result<Arc<Event>> {
-    machine.events.get(event)
+/// `CUDA_ERROR_INVALID_HANDLE` if the event has no timing or was not recorded, `CUDA_ERROR_NOT_READY` if it has not
+/// completed.
+fn time(machine: &Machine, event: &Event) -> Result<Instant> {
+    let op = machine.captures.pending(event)?.filter(|_| event.timing);
+    op.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.ended_at().ok_or(CUresult::CUDA_ERROR_NOT_READY)
 }
 
 fn record(event: CUevent, on: CUstream, flags: u32) -> Result {
     let machine = machine()?;
     let stream = stream::find(machine, context::current(machine)?, on)?;
-    let event = find(machine, event)?;
+    let event = machine.events.get(event)?;
     if event.device != stream.device {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
     match (CUevent_record_flags(flags), stream.capture()) {
-        (CUevent_record_flags::CU_EVENT_RECORD_DEFAULT, Some(capture)) => capture.record(&stream, &event),
+        (CUevent_record_flags::CU_EVENT_RECORD_DEFAULT, Some(capture)) => {
+            capture.record(&stream.participant, &event)
+        }
         // Adds a node that records the event each time the graph is launched.
         (CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL, Some(capture)) => {
-            capture.add(&stream, Work::Record(event))
+            capture.add(&stream.participant, Work::Record(event))
         }
         (
             CUevent_record_flags::CU_EVENT_RECORD_DEFAULT | CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL,
             None,
         ) => {
-            if let Some(op) = stream.submit(machine, Work::Marker)? {
+            if let Some(op) = machine.submit(&stream, Work::Marker)? {
                 event.set(EventState::Recorded(op));
             }
             Ok(())

@@ -70,7 +70,7 @@ entries! {
         let threads = u32::try_from(block_size).ok().filter(|n| *n > 0).ok_or(INVALID_VALUE)?;
         let dynamic = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
         let fits = threads <= max_threads(f) && dynamic <= kernel.max_dynamic.load(Ordering::Relaxed);
-        let count = if fits { machine.residency().blocks_on_sm(threads, f.shared_size + dynamic, 0) } else { 0 };
+        let count = if fits { machine.residency().blocks_on_sm(threads, f.shared_bytes(dynamic), 0) } else { 0 };
         blocks.set(count as c_int);
         Ok(())
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUgraphInstantiate_flags as Flags, CUgraphNode, CUstream};
 
-use super::{INVALID_VALUE, context, entries, input, stream};
+use super::{INVALID_VALUE, context, entries, stream};
+use crate::abi::input;
 use crate::handles;
-use crate::machine::{Machine, Result, machine};
-use crate::stream::graph::{Graph, GraphExec};
+use crate::machine::machine;
+use crate::stream::graph_exec::GraphExec;
 
 entries! {
     fn cuGraphCreate(graph: *mut CUgraph => out, flags: c_uint) {
@@ -16,22 +17,17 @@ entries! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        let empty = Graph::default();
-        empty.fill(machine, Vec::new());
-        graph.set(handles::pointer(machine.graphs.add(Arc::new(empty))));
+        graph.set(handles::pointer(machine.graphs.create()));
         Ok(())
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
-        let machine = machine()?;
-        find(machine, graph)?.retire(machine);
-        machine.graphs.remove(graph).map_err(|_| INVALID_VALUE)?;
-        Ok(())
+        machine()?.graphs.destroy(graph)
     }
 
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         let machine = machine()?;
-        let graph = machine.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+        let graph = machine.graphs.get(graph)?;
         let handles = graph.content().map_or(&[][..], |content| &content.nodes);
         // SAFETY: by contract `count` is null or valid for one number.
         let room = unsafe { input(count) }?;
@@ -52,16 +48,15 @@ entries! {
 
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec => out, graph: CUgraph, flags: c_ulonglong) {
         let machine = machine()?;
-        let graph = find(machine, graph)?;
+        let graph = machine.graphs.get(graph)?;
+        let content = graph.content().ok_or(INVALID_VALUE)?;
         let known = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0
             | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0
             | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
         if flags & !u64::from(known) != 0 {
             return Err(INVALID_VALUE);
         }
-        let work = graph.content().map(|content| content.work.clone()).unwrap_or_default();
-        let made = GraphExec::new(work, graph.objects());
-        exec.set(handles::pointer(machine.execs.add(Arc::new(made))));
+        exec.set(handles::pointer(machine.execs.add(Arc::new(GraphExec::new(content.work.clone(), graph.objects())))));
         Ok(())
     }
 
@@ -74,18 +69,11 @@ entries! {
     fn cuGraphLaunch(exec: CUgraphExec, on: CUstream) {
         let machine = machine()?;
         let stream = stream::find(machine, context::current(machine)?, on)?;
-        machine.execs.get(exec).map_err(|_| INVALID_VALUE)?.launch(machine, &stream)
+        let exec = machine.execs.get(exec).map_err(|_| INVALID_VALUE)?;
+        exec.launch(&machine.devices[stream.device].streams, &stream)
     }
 
     fn cuGraphExecDestroy(exec: CUgraphExec) {
         machine()?.execs.remove(exec).map(|_| ()).map_err(|_| INVALID_VALUE)
     }
-}
-
-/// A graph whose capture is over.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, also for one that is still being captured.
-fn find(machine: &Machine, graph: CUgraph) -> Result<Arc<Graph>> {
-    machine.graphs.get(graph).ok().filter(|graph| graph.content().is_some()).ok_or(INVALID_VALUE)
 }

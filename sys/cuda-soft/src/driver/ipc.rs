@@ -10,12 +10,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use cuda_driver_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, CUresult};
-use parking_lot::Mutex;
 
 use super::{INVALID_VALUE, context, device, entries, unsafe_call};
-use crate::machine::{Machine, Result, machine};
+use crate::abi::Result;
+use crate::machine::{Machine, machine};
 use crate::mem::Rights;
 use crate::mem::allocation::Origin;
+use crate::mem::import::Import;
 use crate::mem::object::{Kind, Object};
 
 entries! {
@@ -51,10 +52,10 @@ entries! {
         let owner = ticket.device as usize;
         machine.devices.get(owner).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         device::require_peer(machine, current.ordinal, owner)?;
-        let mut opened = OPENED.lock();
+        let mut opened = machine.imports.lock();
         let known = opened.iter_mut().find(|o| o.identity == ticket.identity && o.device == current.ordinal);
         if let Some(known) = known {
-            known.times += 1;
+            known.opens += 1;
             dptr.set(known.base);
             return Ok(());
         }
@@ -67,11 +68,11 @@ entries! {
         // The opening device may access the memory, and so may every peer of the owner.
         let rights = Rights::Lent { owner, to: current.ordinal };
         let allocation = machine.allocations.add(backing, size, Origin::Ipc, current.ordinal, rights, None)?;
-        opened.push(Opened {
+        opened.push(Import {
             identity: ticket.identity,
             device: current.ordinal,
             base: allocation.base,
-            times: 1,
+            opens: 1,
         });
         dptr.set(allocation.base);
         Ok(())
@@ -79,10 +80,10 @@ entries! {
 
     fn cuIpcCloseMemHandle(dptr: CUdeviceptr) {
         let (machine, _) = unsafe_call()?;
-        let mut opened = OPENED.lock();
+        let mut opened = machine.imports.lock();
         let index = opened.iter().position(|o| o.base == dptr).ok_or(INVALID_VALUE)?;
-        opened[index].times -= 1;
-        if opened[index].times == 0 {
+        opened[index].opens -= 1;
+        if opened[index].opens == 0 {
             for device in machine.devices.iter().filter(|d| d.is_active()) {
                 context::wait_idle(device);
             }
@@ -103,22 +104,6 @@ entries! {
         machine()?;
         Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
     }
-}
-
-/// Handles this process has open.
-static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
-
-#[derive(Debug)]
-struct Opened {
-    identity: [u64; 2],
-    device: usize,
-    base: u64,
-    times: u32,
-}
-
-/// A context has gone, and what it had opened.
-pub(super) fn forget(device: usize) {
-    OPENED.lock().retain(|o| o.device != device);
 }
 
 fn supported(machine: &Machine) -> Result {

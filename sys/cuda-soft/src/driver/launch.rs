@@ -10,9 +10,10 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries, function, stream};
+use crate::abi::{Result, input};
 use crate::code;
 use crate::exec::Launch;
-use crate::machine::{Result, limits, machine};
+use crate::machine::{limits, machine};
 use crate::stream::work::Work;
 
 entries! {
@@ -149,7 +150,7 @@ unsafe fn launch(
         if machine.config.lacks.cooperative {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
-        if shape.blocks() > limits.max_blocks(shape.threads(), code.shared_size + shape.shared, 0) {
+        if shape.blocks() > limits.max_blocks(shape.threads(), code.shared_bytes(shape.shared), 0) {
             return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
@@ -168,7 +169,7 @@ unsafe fn launch(
         workspace: 0,
     };
     let work = Work::Kernel { launch: Box::new(launch), grid_sync: shape.cooperative };
-    stream.submit(machine, work).map(|_| ())
+    machine.submit(&stream, work).map(|_| ())
 }
 
 /// Copies the parameters, because the call may return before the kernel begins.
@@ -222,8 +223,8 @@ unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize)> {
         };
         match word {
             CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT => from = value.cast_const().cast(),
-            // SAFETY: points to a size, or is null.
-            CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT => size = unsafe { super::input(value.cast_const().cast()) }?,
+            // SAFETY: by contract the value points to a size or is null.
+            CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT => size = unsafe { input(value.cast_const().cast()) }?,
             _ => return Err(INVALID_VALUE),
         }
         at += 2;

@@ -7,9 +7,9 @@ use std::time::Instant;
 use cuda_driver_sys::{CUjit_option, CUjitInputType as Input, CUlinkState, CUresult};
 use parking_lot::Mutex;
 
-use super::jit::Jit;
 use super::{INVALID_VALUE, context, entries};
 use crate::handles;
+use crate::jit::Jit;
 use crate::machine::machine;
 use crate::module::{self, LinkInputs, LinkState, image};
 
@@ -54,7 +54,7 @@ entries! {
         let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
         let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
         let text = std::str::from_utf8(bytes).map_err(|_| CUresult::CUDA_ERROR_INVALID_PTX)?;
-        if let Err((code, why)) = module::parse(machine, text) {
+        if let Err((code, why)) = module::parse(machine.config.compute_capability, text) {
             link.jit.report("", &why, 0.0);
             return Err(code);
         }
@@ -74,7 +74,7 @@ entries! {
         if inputs.texts.is_empty() {
             return Err(INVALID_VALUE);
         }
-        if let Err((code, why)) = module::compile(machine, &inputs.texts) {
+        if let Err((code, why)) = module::compile(machine.config.compute_capability, &inputs.texts) {
             link.jit.report("", &why, begun.elapsed().as_secs_f32());
             return Err(code);
         }

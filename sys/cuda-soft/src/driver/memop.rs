@@ -9,7 +9,8 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries, stream};
-use crate::machine::{Machine, Result, machine};
+use crate::abi::Result;
+use crate::machine::{Machine, machine};
 use crate::stream::memory::{Compare, MemoryOp};
 use crate::stream::work::Work;
 
@@ -70,7 +71,7 @@ fn submit(on: CUstream, ops: impl FnOnce(&Machine, usize) -> Result<Vec<MemoryOp
     let machine = machine()?;
     let stream = stream::find(machine, context::current(machine)?, on)?;
     let ops = ops(machine, stream.device)?;
-    stream.submit(machine, Work::Memory(ops)).map(|_| ())
+    machine.submit(&stream, Work::Memory(ops)).map(|_| ())
 }
 
 fn write(machine: &Machine, device: usize, addr: u64, value: u64, width: u8, flags: u32) -> Result<MemoryOp> {

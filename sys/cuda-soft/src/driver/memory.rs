@@ -3,7 +3,6 @@
 //! `cuMemFree` waits for all work of the context that owns the memory, as hardware does.
 
 use cuda_driver_sys::{CUdeviceptr, CUresult};
-use std::sync::atomic::Ordering;
 
 use super::{INVALID_VALUE, context, entries, unsafe_call};
 use crate::machine::machine;
@@ -13,9 +12,8 @@ entries! {
     fn cuMemGetInfo_v2(free: *mut usize => out, total: *mut usize => out) {
         let machine = machine()?;
         let device = context::current(machine)?;
-        let memory = machine.config.memory;
-        free.set(memory.saturating_sub(device.used.load(Ordering::Relaxed)) as usize);
-        total.set(memory as usize);
+        free.set(device.memory.free() as usize);
+        total.set(device.memory.total() as usize);
         Ok(())
     }
 
@@ -24,8 +22,8 @@ entries! {
         if bytesize == 0 {
             return Err(INVALID_VALUE);
         }
-        let limit = machine.config.memory;
-        dptr.set(machine.allocations.device(device, bytesize as u64, Origin::Device, limit)?.base);
+        let size = bytesize as u64;
+        dptr.set(machine.allocations.device(device.ordinal, &device.memory, size, Origin::Device)?.base);
         Ok(())
     }
 

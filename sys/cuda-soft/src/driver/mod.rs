@@ -5,6 +5,7 @@ mod context;
 mod copy;
 mod device;
 mod dmabuf;
+mod entry;
 mod error;
 mod event;
 mod function;
@@ -12,7 +13,6 @@ mod graph;
 mod host;
 mod init;
 mod ipc;
-pub(crate) mod jit;
 mod launch;
 mod link;
 mod memop;
@@ -26,14 +26,12 @@ mod vmm;
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
+use cuda_driver_sys::DriverTable;
 
-use cuda_driver_sys::{CUresult, DriverTable};
-
+use crate::abi::INVALID_VALUE;
 use crate::config;
-use crate::machine::{Machine, Result, machine};
-use crate::stream::host::in_callback;
+use context::unsafe_call;
+use entry::entries;
 
 /// Returns the driver API of the software device.
 ///
@@ -69,115 +67,4 @@ pub fn driver_table() -> DriverTable {
         dmabuf::install(&mut t);
     }
     t
-}
-
-/// Defines driver entries and `install`, which puts them into a table.
-///
-/// An argument marked `=> out` is a pointer to one result: the body gets an [`Out`], and a null pointer returns
-/// `CUDA_ERROR_INVALID_VALUE`. `=> input` and `=> cstr` read their argument likewise. The body returns a [`Result`]; a
-/// panic in it becomes `CUDA_ERROR_UNKNOWN`.
-macro_rules! entries {
-    ($( $(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty $(=> $convert:ident)?),* $(,)?) $body:block )*) => {
-        pub(super) fn install(table: &mut ::cuda_driver_sys::DriverTable) {
-            $(table.$name = crate::driver::Entry::from($name as unsafe extern "C" fn($($ty),*) -> ::cuda_driver_sys::CUresult).0.into();)*
-        }
-        $(
-            $(#[$meta])*
-            #[allow(non_snake_case, reason = "the name of the C API")]
-            unsafe extern "C" fn $name($($arg: $ty),*) -> ::cuda_driver_sys::CUresult {
-                crate::driver::entry(|| {
-                    $($(
-                        // SAFETY: by contract a pointer argument of a driver call is null or valid for the use that the
-                        // API documents.
-                        let $arg = unsafe { crate::driver::$convert($arg) }?;
-                    )?)*
-                    $body
-                })
-            }
-        )*
-    };
-}
-pub(crate) use entries;
-
-/// Lets one line of `entries` install both required entries (`T`) and optional ones (`Option<T>`).
-pub(crate) struct Entry<T>(pub(crate) T);
-
-impl<T> From<T> for Entry<T> {
-    fn from(value: T) -> Self {
-        Self(value)
-    }
-}
-
-/// Runs the body of a driver call.
-pub(crate) fn entry(body: impl FnOnce() -> Result) -> CUresult {
-    if in_callback() {
-        return CUresult::CUDA_ERROR_NOT_PERMITTED;
-    }
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => CUresult::CUDA_SUCCESS,
-        Ok(Err(code)) => code,
-        Err(_) => CUresult::CUDA_ERROR_UNKNOWN,
-    }
-}
-
-/// Where a call puts a result.
-pub(crate) struct Out<T>(NonNull<T>);
-
-impl<T> Out<T> {
-    pub(crate) fn set(&self, value: T) {
-        // SAFETY: `out` was given a pointer valid for one value, and this lives no longer than the call.
-        unsafe { self.0.write(value) }
-    }
-}
-
-/// # Safety
-/// Null, or valid for writes of one `T` for the rest of the call.
-pub(crate) unsafe fn out<T>(p: *mut T) -> Result<Out<T>> {
-    NonNull::new(p).map(Out).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
-}
-
-/// # Safety
-/// Null, or valid for reads of one `T`.
-pub(crate) unsafe fn input<T: Copy>(p: *const T) -> Result<T> {
-    if p.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, hence readable by contract.
-    Ok(unsafe { p.read() })
-}
-
-/// # Safety
-/// Null, or a NUL-terminated string.
-pub(crate) unsafe fn cstr(p: *const std::ffi::c_char) -> Result<String> {
-    if p.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: not null, hence a C string by contract.
-    Ok(unsafe { std::ffi::CStr::from_ptr(p) }.to_string_lossy().into_owned())
-}
-
-/// Writes a string of the C API: cut to `len` bytes with its NUL.
-///
-/// # Safety
-/// `to` is null or valid for writes of `len` bytes.
-pub(crate) unsafe fn put_str(to: *mut std::ffi::c_char, len: i32, text: &str) -> Result {
-    let len = usize::try_from(len).ok().filter(|n| *n > 0 && !to.is_null()).ok_or(INVALID_VALUE)?;
-    let n = text.len().min(len - 1);
-    // SAFETY: n + 1 <= len bytes at `to`, n <= bytes of the text.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, n);
-        to.add(n).write(0);
-    }
-    Ok(())
-}
-
-/// The most frequent error.
-pub(crate) const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
-
-/// The machine and the current device, for calls that are forbidden during captures.
-pub(crate) fn unsafe_call() -> Result<(&'static Machine, &'static crate::machine::Device)> {
-    let machine = machine()?;
-    let device = context::current(machine)?;
-    machine.captures.permit_unsafe_call()?;
-    Ok((machine, device))
 }

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use cuda_driver_sys::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
 
-use super::jit::Jit;
 use super::{INVALID_VALUE, context, entries, unsafe_call};
+use crate::abi::Result;
 use crate::handles;
-use crate::machine::{Result, limits, machine};
+use crate::jit::Jit;
+use crate::machine::{limits, machine};
 use crate::module::{self, Kernel, image};
 
 entries! {
@@ -123,7 +124,7 @@ unsafe fn read(data: *const c_void) -> Result<Vec<String>> {
 fn load(texts: Vec<String>, jit: &Jit) -> Result<CUmodule> {
     let (machine, device) = unsafe_call()?;
     let begun = Instant::now();
-    let compiled = match module::compile(machine, &texts) {
+    let compiled = match module::compile(machine.config.compute_capability, &texts) {
         Ok(compiled) => compiled,
         Err((code, why)) => {
             jit.report("", &why, begun.elapsed().as_secs_f32());
@@ -131,7 +132,7 @@ fn load(texts: Vec<String>, jit: &Jit) -> Result<CUmodule> {
         }
     };
     context::wait_idle(device);
-    let loaded = module::load(machine, device, compiled)?;
+    let loaded = module::load(&machine.allocations, device.ordinal, &device.memory, compiled)?;
     jit.report("", "", begun.elapsed().as_secs_f32());
     Ok(handles::pointer(machine.modules.add(Arc::new(loaded))))
 }

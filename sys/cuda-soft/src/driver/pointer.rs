@@ -8,7 +8,8 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries};
-use crate::machine::{Machine, Result, machine};
+use crate::abi::Result;
+use crate::machine::{Machine, machine};
 use crate::mem::allocation::{Allocation, Origin};
 
 entries! {
@@ -51,7 +52,7 @@ entries! {
     fn cuPointerSetAttribute(value: *const c_void, attribute: Attribute, ptr: CUdeviceptr) {
         let machine = machine()?;
         // SAFETY: the value of the only attribute that can be set is an unsigned number.
-        let value = unsafe { super::input(value.cast::<c_uint>()) }?;
+        let value = unsafe { crate::abi::input(value.cast::<c_uint>()) }?;
         if attribute != Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value > 1 {
             return Err(INVALID_VALUE);
         }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream, CUstream_flags, CUstreamCallback};
 
-use super::{INVALID_VALUE, context, entries, event};
+use super::{INVALID_VALUE, context, entries};
+use crate::abi::Result;
 use crate::handles;
-use crate::machine::{Device, Machine, Result, machine};
+use crate::machine::{Device, Machine, machine};
+use crate::stream::event::EventState;
 use crate::stream::host::HostCall;
+use crate::stream::streams::Stream;
 use crate::stream::work::Work;
-use crate::stream::{EventState, Stream};
 
 entries! {
     fn cuStreamCreate(stream: *mut CUstream => out, flags: c_uint) {
@@ -26,7 +28,7 @@ entries! {
     fn cuStreamDestroy_v2(stream: CUstream) {
         let machine = machine()?;
         let stream = machine.streams.remove(stream)?;
-        machine.devices[stream.device].streams.destroy(&stream);
+        machine.devices[stream.device].streams.destroy(&machine.captures, &stream);
         Ok(())
     }
 
@@ -53,7 +55,7 @@ entries! {
         let machine = machine()?;
         let stream = find(machine, context::current(machine)?, stream)?;
         not_capturing(&stream)?;
-        let done = stream.pending(machine)?.iter().all(|op| op.is_done());
+        let done = machine.pending(&stream)?.iter().all(|op| op.is_done());
         machine.devices[stream.device].check()?;
         if done { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
@@ -62,7 +64,7 @@ entries! {
         let machine = machine()?;
         let stream = find(machine, context::current(machine)?, stream)?;
         not_capturing(&stream)?;
-        for op in stream.pending(machine)? {
+        for op in machine.pending(&stream)? {
             op.wait();
         }
         machine.devices[stream.device].check()
@@ -71,7 +73,7 @@ entries! {
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
         let machine = machine()?;
         let stream = find(machine, context::current(machine)?, stream)?;
-        let event = event::find(machine, event)?;
+        let event = machine.events.get(event)?;
         if flags > 1 {
             return Err(INVALID_VALUE);
         }
@@ -79,12 +81,14 @@ entries! {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
         if let Some(capture) = stream.capture() {
-            return capture.wait(&stream, &event);
+            return machine.captures.wait(&capture, &stream.participant, event.state());
         }
         match event.state() {
             EventState::Unrecorded => Ok(()),
-            EventState::Recorded(op) => stream.submit_after(machine, &[op], Work::Marker).map(|_| ()),
-            EventState::Captured(capture, nodes) => capture.join(&stream, nodes),
+            EventState::Recorded(op) => {
+                machine.devices[stream.device].streams.submit(&stream, &[op], Work::Marker).map(|_| ())
+            }
+            EventState::Captured(capture, nodes) => machine.captures.join(capture, &stream.participant, nodes),
         }
     }
 
@@ -96,14 +100,14 @@ entries! {
             capture.invalidate();
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        found.submit(machine, Work::Host(HostCall::Callback(callback, stream, data))).map(|_| ())
+        machine.submit(&found, Work::Host(HostCall::Callback(callback, stream, data))).map(|_| ())
     }
 
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) {
         let machine = machine()?;
         let stream = find(machine, context::current(machine)?, stream)?;
         let function = function.ok_or(INVALID_VALUE)?;
-        stream.submit(machine, Work::Host(HostCall::Function(function, data))).map(|_| ())
+        machine.submit(&stream, Work::Host(HostCall::Function(function, data))).map(|_| ())
     }
 }
 
@@ -132,7 +136,7 @@ fn create(flags: u32, priority: i32) -> Result<CUstream> {
     }
     let (least, greatest) = context::PRIORITIES;
     let priority = priority.clamp(greatest, least);
-    Ok(handles::pointer(device.streams.create(machine, flags != 0, priority)))
+    Ok(handles::pointer(device.streams.create(&machine.streams, flags != 0, priority)))
 }
 
 /// # Errors

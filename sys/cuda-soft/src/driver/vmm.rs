@@ -16,9 +16,11 @@ use cuda_driver_sys::{
 use parking_lot::Mutex;
 
 use super::{INVALID_VALUE, context, device, entries};
-use crate::machine::{Machine, Result, machine};
+use crate::abi::Result;
+use crate::machine::{Machine, machine};
 use crate::mem::Rights;
-use crate::mem::allocation::{Charge, Origin, out_of_memory};
+use crate::mem::allocation::{Origin, out_of_memory};
+use crate::mem::budget::Charge;
 use crate::mem::mapping::Mapping;
 use crate::mem::object::{Facts, Kind, Object};
 use crate::mem::physical::{Physical, Properties};
@@ -78,7 +80,7 @@ entries! {
         if !granular(size as u64) || flags != 0 {
             return Err(INVALID_VALUE);
         }
-        let charge = Charge::take(&machine.devices[prop.device], size as u64, machine.config.memory)?;
+        let charge = machine.devices[prop.device].memory.charge(size as u64)?;
         let facts = Facts { kind: Kind::Physical, device: prop.device, handle_types: prop.handle_types };
         let object = Object::create(size, facts).map_err(out_of_memory)?;
         handle.set(add(machine, object, prop, Some(charge)));

@@ -9,15 +9,15 @@ use super::fault::{Fault, FaultKind, Trouble};
 use super::grid::{Grid, Place};
 use super::memory::{Access, Range};
 use super::rare::Harmless;
-use super::regs::{ALL, LANES};
+use super::regs::ALL;
 use super::turn::{Context, Turn};
 use super::warp::{Line, Warp, lines};
 use super::watchdog::{Stall, Watchdog};
-use crate::mem::Bell;
+use crate::mem::EventCountRef;
 
 /// How long a block runs before other blocks get their turn.
 const QUANTUM: Duration = Duration::from_micros(200);
-/// Maximum number of addresses per block whose doorbells a sleeping engine thread waits for.
+/// Maximum number of addresses per block whose event counts a sleeping engine thread waits for.
 const WATCHES: usize = 4;
 
 /// How a quantum ended.
@@ -42,9 +42,9 @@ pub(super) struct Block {
     turn: usize,
     /// When the current wait of the whole block began.
     stalled: Option<Instant>,
-    /// Addresses that waiting lanes poll. Each has its doorbell and the doorbell's sequence as it was before the last
-    /// quantum read the address.
-    watches: Vec<(u64, Option<(Bell, u32)>)>,
+    /// Addresses that waiting lanes poll. Each has its event count and the event count's sequence as it was before the
+    /// last quantum read the address.
+    watches: Vec<(u64, Option<(EventCountRef, u32)>)>,
 }
 
 impl Block {
@@ -81,9 +81,9 @@ impl Block {
         &self.grid
     }
 
-    /// The doorbells to sleep on while the block waits, each with its sequence before the last poll.
-    pub(super) fn bells(&self) -> impl Iterator<Item = &(Bell, u32)> {
-        self.watches.iter().filter_map(|(_, bell)| bell.as_ref())
+    /// The event counts to sleep on while the block waits, each with its sequence before the last poll.
+    pub(super) fn event_counts(&self) -> impl Iterator<Item = &(EventCountRef, u32)> {
+        self.watches.iter().filter_map(|(_, event_count)| event_count.as_ref())
     }
 
     /// Runs for one quantum, or until all warps wait.
@@ -117,8 +117,8 @@ impl Block {
         let shared = Range::of(&self.shared);
         let shared = Range { base: shared.base, end: shared.base + grid.shared_size() };
         let mut access = Access::new(&view, shared, grid.params());
-        for (address, bell) in &mut self.watches {
-            *bell = access.sequence(*address);
+        for (address, event_count) in &mut self.watches {
+            *event_count = access.sequence(*address);
         }
         let start = Instant::now();
         let mut still = 0;
@@ -130,7 +130,7 @@ impl Block {
                 let (place, barriers) = (&self.place, &mut self.barriers);
                 let mut cx = Context { grid: &grid, place, barriers, access: &mut access, harmless };
                 let turn = warp.turn(&mut cx);
-                access.ring();
+                access.notify();
                 turn.map_err(|trouble| self.describe(trouble, self.turn))?
             };
             self.turn = (self.turn + 1) % self.warps.len();
@@ -149,14 +149,14 @@ impl Block {
     /// Stores the addresses that the warps poll. A new address has no sequence until the next quantum has read it
     /// before polling; with a sequence read after the poll, an engine thread could sleep through a change.
     fn collect_watches(&mut self) {
-        let mut now: Vec<(u64, Option<(Bell, u32)>)> = Vec::with_capacity(WATCHES);
+        let mut now: Vec<(u64, Option<(EventCountRef, u32)>)> = Vec::with_capacity(WATCHES);
         for address in self.warps.iter().flat_map(|w| &w.watches) {
             if now.len() == WATCHES {
                 break;
             }
             if now.iter().all(|(known, _)| known != address) {
                 let before = self.watches.iter().find(|(known, _)| known == address);
-                now.push((*address, before.and_then(|(_, bell)| bell.clone())));
+                now.push((*address, before.and_then(|(_, event_count)| event_count.clone())));
             }
         }
         self.watches = now;

@@ -2,10 +2,10 @@
 //!
 //! A started block or task is *ready* if it made progress the last time it ran, else *waiting*. Threads run ready units
 //! and now and then try a waiting one. When nothing is ready, one thread at a time becomes the poller: it tries all
-//! waiting units, and if none makes progress it sleeps on the doorbells of the memory that they poll, for ever longer
-//! times up to a millisecond. The other threads sleep on the engine's own doorbell. New blocks start when nothing else
-//! is ready, and at every eighth choice; so few blocks are open at a time, but running blocks cannot keep new ones out
-//! for ever.
+//! waiting units, and if none makes progress it sleeps on the event counts of the memory that they poll, for ever
+//! longer times up to a millisecond. The other threads sleep on the engine's own event count. New blocks start when
+//! nothing else is ready, and at every eighth choice; so few blocks are open at a time, but running blocks cannot keep
+//! new ones out for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,7 +21,7 @@ use super::grid::{Done, Grid, Pending, WHOLE};
 use super::rare::Harmless;
 use super::watchdog::Watchdog;
 use super::{Launch, Step, Watch};
-use crate::mem::{Bell, Doorbell, sleep_any};
+use crate::mem::{EventCount, EventCountRef, wait_any};
 
 /// Runs kernels and stream work. A process has one. Dropping it abandons unfinished work.
 pub struct Engine {
@@ -32,8 +32,13 @@ impl Engine {
     /// Creates an engine of at most `cores` threads, which it starts when there is work for them.
     #[must_use]
     pub fn new(cores: usize, watchdog: Watchdog) -> Self {
-        let (queues, bell, harmless) = (Mutex::default(), Doorbell::new(), Harmless::default());
-        let shared = Shared { queues, bell, cores: cores.max(1), watchdog, harmless };
+        let shared = Shared {
+            queues: Mutex::default(),
+            event_count: EventCount::new(),
+            cores: cores.max(1),
+            watchdog,
+            harmless: Harmless::default(),
+        };
         Engine { shared: Arc::new(shared) }
     }
 
@@ -76,14 +81,14 @@ impl fmt::Debug for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.queues.lock().stop = true;
-        self.shared.bell.ring();
+        self.shared.event_count.notify();
     }
 }
 
 struct Shared {
     queues: Mutex<Queues>,
-    /// Rung when work is queued.
-    bell: Doorbell,
+    /// Notified when work is queued.
+    event_count: EventCount,
     cores: usize,
     watchdog: Watchdog,
     harmless: Harmless,
@@ -119,8 +124,8 @@ enum Unit {
 
 struct Task {
     step: Box<dyn FnMut() -> Step + Send>,
-    /// The address it polled last, with the doorbell and its sequence before that poll.
-    watched: Option<(Watch, Option<(Bell, u32)>)>,
+    /// The address it polled last, with the event count and its sequence before that poll.
+    watched: Option<(Watch, Option<(EventCountRef, u32)>)>,
 }
 
 /// What a thread does next.
@@ -195,13 +200,13 @@ impl Shared {
             }
         }
         drop(queues);
-        self.bell.ring();
+        self.event_count.notify();
     }
 
     /// The main loop of a thread.
     fn work(&self) {
         loop {
-            let seen = self.bell.sequence();
+            let seen = self.event_count.sequence();
             let choice = self.queues.lock().choose();
             match choice {
                 Choice::Run(unit) => {
@@ -212,14 +217,14 @@ impl Shared {
                         let help = queues.idle > 0 && (queues.ready.len() > 1 || queues.can_start());
                         drop(queues);
                         if help {
-                            self.bell.ring();
+                            self.event_count.notify();
                         }
                     }
                 }
                 Choice::Poll(units) => self.poll(units),
                 Choice::Nothing => {
                     self.queues.lock().idle += 1;
-                    self.bell.sleep(seen, Duration::from_millis(100));
+                    self.event_count.wait(seen, Duration::from_millis(100));
                     self.queues.lock().idle -= 1;
                 }
                 Choice::Stop => return,
@@ -231,7 +236,7 @@ impl Shared {
     fn poll(&self, mut units: VecDeque<Unit>) {
         let mut nap = FIRST_NAP;
         for round in 0_u32.. {
-            let seen = self.bell.sequence();
+            let seen = self.event_count.sequence();
             let mut moved = Vec::new();
             let mut still = VecDeque::with_capacity(units.len());
             let before = units.len();
@@ -253,7 +258,7 @@ impl Shared {
                 let help = queues.idle > 0 && queues.ready.len() > 1;
                 drop(queues);
                 if help {
-                    self.bell.ring();
+                    self.event_count.notify();
                 }
                 return;
             }
@@ -269,14 +274,14 @@ impl Shared {
 
     /// Sleeps until memory that the units poll changes, work is queued, or `limit` has passed.
     fn nap(&self, units: &VecDeque<Unit>, seen: u32, limit: Duration) {
-        let mut bells = vec![(&self.bell, seen)];
-        for (bell, sequence) in units.iter().flat_map(Unit::bells) {
-            let bell: &Doorbell = bell;
-            if !bells.iter().any(|(known, _)| std::ptr::eq(*known, bell)) {
-                bells.push((bell, *sequence));
+        let mut event_counts = vec![(&self.event_count, seen)];
+        for (event_count, sequence) in units.iter().flat_map(Unit::event_counts) {
+            let event_count: &EventCount = event_count;
+            if !event_counts.iter().any(|(known, _)| std::ptr::eq(*known, event_count)) {
+                event_counts.push((event_count, *sequence));
             }
         }
-        sleep_any(&bells, limit);
+        wait_any(&event_counts, limit);
     }
 
     /// Runs a unit once. Returns it and whether it made progress, or `None` if it has ended.
@@ -299,8 +304,8 @@ impl Shared {
                 }
             }
             Unit::Task(mut task) => {
-                if let Some((watch, bell)) = &mut task.watched {
-                    *bell = watch.bell();
+                if let Some((watch, event_count)) = &mut task.watched {
+                    *event_count = watch.event_count();
                 }
                 match catch_unwind(AssertUnwindSafe(&mut task.step)) {
                     Ok(Step::Again) => Some((Unit::Task(task), true)),
@@ -308,7 +313,7 @@ impl Shared {
                         let before = task.watched.take();
                         task.watched = watched.map(|watch| {
                             let same = before.filter(|(b, _)| b.addr == watch.addr);
-                            (watch, same.and_then(|(_, bell)| bell))
+                            (watch, same.and_then(|(_, event_count)| event_count))
                         });
                         Some((Unit::Task(task), false))
                     }
@@ -336,7 +341,7 @@ impl Shared {
         let help = queues.idle > 0 && queues.can_start();
         drop(queues);
         if help {
-            self.bell.ring();
+            self.event_count.notify();
         }
         // A panic in the owner's callback must not kill this thread.
         let _ = catch_unwind(AssertUnwindSafe(|| grid.ended(ended)));
@@ -348,19 +353,21 @@ const FIRST_NAP: Duration = Duration::from_micros(50);
 const LAST_NAP: Duration = Duration::from_millis(1);
 
 impl Unit {
-    /// The doorbells to sleep on, each with its sequence before the last poll.
-    fn bells(&self) -> Vec<&(Bell, u32)> {
+    /// The event counts to sleep on, each with its sequence before the last poll.
+    fn event_counts(&self) -> Vec<&(EventCountRef, u32)> {
         match self {
-            Unit::Block(block, _) => block.bells().collect(),
-            Unit::Task(task) => task.watched.iter().filter_map(|(_, bell)| bell.as_ref()).collect(),
+            Unit::Block(block, _) => block.event_counts().collect(),
+            Unit::Task(task) => {
+                task.watched.iter().filter_map(|(_, event_count)| event_count.as_ref()).collect()
+            }
         }
     }
 }
 
 impl Watch {
-    fn bell(&self) -> Option<(Bell, u32)> {
-        let bell = self.space.enter(self.device).keep(self.addr)?;
-        let sequence = bell.sequence();
-        Some((bell, sequence))
+    fn event_count(&self) -> Option<(EventCountRef, u32)> {
+        let event_count = self.space.enter(self.device).event_count(self.addr)?;
+        let sequence = event_count.sequence();
+        Some((event_count, sequence))
     }
 }

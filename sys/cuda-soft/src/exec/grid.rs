@@ -91,19 +91,9 @@ impl Grid {
         Range { base: range.base, end: range.base + self.launch.params.len() as u64 }
     }
 
-    /// The offset of dynamic shared memory.
-    pub(super) fn dynamic_shared_base(&self) -> u64 {
-        let function = self.function();
-        let align = function.dynamic_shared_align.max(16).next_power_of_two();
-        u64::from(function.shared_size.next_multiple_of(align))
-    }
-
     /// Bytes of shared memory of a block.
     pub(super) fn shared_size(&self) -> u64 {
-        match self.launch.dynamic_shared {
-            0 => u64::from(self.function().shared_size),
-            dynamic => self.dynamic_shared_base() + u64::from(dynamic),
-        }
+        self.function().shared_bytes(self.launch.dynamic_shared).into()
     }
 
     /// Whether the address lies in a variable of the constant bank.

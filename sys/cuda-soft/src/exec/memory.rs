@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::code::{Semantics, Space};
-use crate::mem::{Bell, Doorbell, View};
+use crate::mem::{EventCount, EventCountRef, View};
 
 /// A range of host addresses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,9 +60,9 @@ pub(super) struct Access<'a> {
     pub(super) shared: Range,
     /// The launch's parameters, which are read-only.
     pub(super) params: Range,
-    /// Doorbells to ring, because their memory was stored to.
-    rung: [*const Doorbell; CACHE],
-    to_ring: usize,
+    /// Event counts to notify, because their memory was stored to.
+    stored: [*const EventCount; CACHE],
+    stored_len: usize,
 }
 
 const CACHE: usize = 4;
@@ -71,7 +71,7 @@ const CACHE: usize = 4;
 struct Cached {
     range: Range,
     writable: bool,
-    bell: *const Doorbell,
+    event_count: *const EventCount,
 }
 
 /// An access to check for all lanes.
@@ -86,9 +86,9 @@ pub(super) struct Request {
 
 impl<'a> Access<'a> {
     pub(super) fn new(view: &'a View<'a>, shared: Range, params: Range) -> Self {
-        let none = Cached { range: Range::default(), writable: false, bell: std::ptr::null() };
-        let rung = [std::ptr::null(); CACHE];
-        Access { view, cache: [none; CACHE], next: 0, shared, params, rung, to_ring: 0 }
+        let none = Cached { range: Range::default(), writable: false, event_count: std::ptr::null() };
+        let stored = [std::ptr::null(); CACHE];
+        Access { view, cache: [none; CACHE], next: 0, shared, params, stored, stored_len: 0 }
     }
 
     /// Checks that the lanes of `mask` may access `size` bytes at their addresses.
@@ -123,7 +123,7 @@ impl<'a> Access<'a> {
                 for cached in &self.cache {
                     if cached.range.holds(least, end) && (cached.writable || !ask.write) {
                         if ask.write {
-                            self.ring_later(cached.bell);
+                            self.notify_later(cached.event_count);
                         }
                         return Ok(());
                     }
@@ -156,58 +156,58 @@ impl<'a> Access<'a> {
         if !matches!(ask.space, Space::Global | Space::Generic | Space::Const) {
             return Err(Trouble::at(FaultKind::IllegalAddress, lane, first));
         }
-        let bell = self.span(first, end, ask.write);
-        let bell = bell.ok_or(Trouble::at(FaultKind::IllegalAddress, lane, first))?;
+        let event_count = self.span(first, end, ask.write);
+        let event_count = event_count.ok_or(Trouble::at(FaultKind::IllegalAddress, lane, first))?;
         if ask.write {
-            self.ring_later(bell);
+            self.notify_later(event_count);
         }
         Ok(())
     }
 
-    fn span(&mut self, first: u64, end: u64, write: bool) -> Option<*const Doorbell> {
+    fn span(&mut self, first: u64, end: u64, write: bool) -> Option<*const EventCount> {
         let known = self.cache.iter().find(|c| c.range.holds(first, end) && (c.writable || !write));
         if let Some(cached) = known {
-            return Some(cached.bell);
+            return Some(cached.event_count);
         }
         let span = self.view.find(first, write)?;
         let range = Range { base: span.base, end: span.end };
         if !range.holds(first, end) {
             return None;
         }
-        self.cache[self.next] = Cached { range, writable: span.writable, bell: span.bell };
+        self.cache[self.next] = Cached { range, writable: span.writable, event_count: span.event_count };
         self.next = (self.next + 1) % CACHE;
-        Some(span.bell)
+        Some(span.event_count)
     }
 
     #[inline(always)]
-    fn ring_later(&mut self, bell: *const Doorbell) {
-        if self.rung[..self.to_ring].contains(&bell) {
+    fn notify_later(&mut self, event_count: *const EventCount) {
+        if self.stored[..self.stored_len].contains(&event_count) {
             return;
         }
-        if self.to_ring == CACHE {
-            self.ring();
+        if self.stored_len == CACHE {
+            self.notify();
         }
-        self.rung[self.to_ring] = bell;
-        self.to_ring += 1;
+        self.stored[self.stored_len] = event_count;
+        self.stored_len += 1;
     }
 
-    /// Rings the doorbells of all memory stored to since the last call.
-    pub(super) fn ring(&mut self) {
-        for bell in &self.rung[..self.to_ring] {
-            // SAFETY: `self` borrows the view, and a span's doorbell is valid while the view lives. An unused cache
+    /// Notifies the event counts of all memory stored to since the last call.
+    pub(super) fn notify(&mut self) {
+        for event_count in &self.stored[..self.stored_len] {
+            // SAFETY: `self` borrows the view, and a span's event count is valid while the view lives. An unused cache
             // entry has a null pointer.
-            if let Some(bell) = unsafe { bell.as_ref() } {
-                bell.ring();
+            if let Some(event_count) = unsafe { event_count.as_ref() } {
+                event_count.notify();
             }
         }
-        self.to_ring = 0;
+        self.stored_len = 0;
     }
 
-    /// The doorbell of the memory at `address`, and its current sequence.
-    pub(super) fn sequence(&self, address: u64) -> Option<(Bell, u32)> {
-        let bell = self.view.keep(address)?;
-        let sequence = bell.sequence();
-        Some((bell, sequence))
+    /// The event count of the memory at `address`, and its current sequence.
+    pub(super) fn sequence(&self, address: u64) -> Option<(EventCountRef, u32)> {
+        let event_count = self.view.event_count(address)?;
+        let sequence = event_count.sequence();
+        Some((event_count, sequence))
     }
 }
 

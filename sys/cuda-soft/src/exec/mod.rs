@@ -7,7 +7,8 @@
 //! - A **block** is a state machine. It runs for one quantum, and stops earlier if all its warps wait.
 //! - The blocks of a **grid** start as far as [`Residency`] allows, as on hardware.
 //! - A warp **waits** if it loops over loads that return unchanged values. The engine runs other work before it tries
-//!   the warp again; if there is no other work, the thread sleeps on the doorbells of the memory that the warp reads.
+//!   the warp again; if there is no other work, the thread sleeps on the event counts of the memory that the warp
+//!   reads.
 //!
 //! Instructions behave as PTX ISA 9 says. Memory accesses are Rust atomics on host addresses, with an ordering at least
 //! as strong as the one that the PTX memory model asks for (`memory`).
@@ -22,6 +23,7 @@ mod collective;
 mod engine;
 mod fault;
 mod grid;
+mod hurry;
 mod memory;
 mod rare;
 mod regs;
@@ -91,13 +93,13 @@ pub enum Step {
     Again,
     /// The task waits for memory to change.
     Waiting {
-        /// An address that the task polled; the engine sleeps on its doorbell. Without one the engine polls the task
+        /// An address that the task polled; the engine sleeps on its event count. Without one the engine polls the task
         /// about every millisecond.
         watched: Option<Watch>,
     },
 }
 
-/// An address whose doorbell to sleep on.
+/// An address whose event count to sleep on.
 #[derive(Clone)]
 pub struct Watch {
     /// The address space.

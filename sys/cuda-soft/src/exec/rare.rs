@@ -1,58 +1,106 @@
 //! Words that a waiting loop reads only now and then, such as the one that tells a kernel to leave.
 //!
-//! A loop that waits is executed for a few turns between naps. A word that it reads once in a thousand turns would be seen
-//! half a second late. So before a warp waits, it looks at the next such word itself. If some loop has already waited on
-//! after reading the value that is there, the warp waits. Otherwise it goes on with the loop until the loop has read the
-//! word. A mistake costs time only.
+//! A waiting loop runs for a few turns between naps, so it would see a word that it reads once in a thousand turns half
+//! a second late. Therefore a warp looks at the next such word itself before it waits. If a loop has kept waiting after
+//! it read the value that is there now, the warp waits. Otherwise the warp continues until its loop has read the word.
+//! A wrong guess costs only time.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::memory;
-use super::turn::Context;
-use super::warp::{Frame, Warp};
 use crate::code::op::Mem;
 use crate::code::{Base, Function, Op, Space};
 
-/// How often a loop is hurried on, two turns each, before it is left to wait whatever the word says.
-const MOST: u32 = 4096;
-/// Addresses remembered; beyond that all are forgotten.
-const KNOWN: usize = 4096;
+/// How often a warp continues, for two turns each, before it waits whatever the value of the word.
+const MAX_HURRIES: u32 = 4096;
+/// Maximum number of addresses in [`Harmless`], which forgets all of them beyond that.
+const MAX_ADDRESSES: usize = 4096;
 
-/// Values that loops have read rarely and then waited on, by address. One for all kernels, because each that waits for the
-/// same sender begins by not knowing.
+/// Values of rarely read words, by address, after which loops kept waiting. All kernels share them, because kernels
+/// that wait for the same sender read the same word.
 #[derive(Debug, Default)]
 pub(super) struct Harmless(Mutex<HashMap<u64, u64>>);
 
 impl Harmless {
+    /// Whether a loop kept waiting after it read `value` at `address`.
     fn knows(&self, address: u64, value: u64) -> bool {
         self.0.lock().get(&address) == Some(&value)
     }
 
     fn learn(&self, address: u64, value: u64) {
         let mut values = self.0.lock();
-        if values.len() >= KNOWN {
+        if values.len() >= MAX_ADDRESSES {
             values.clear();
         }
         values.insert(address, value);
     }
 }
 
-/// What a warp knows of the loop it was last found waiting in.
+/// The rarely read word of the loop in which a warp was last found waiting.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// The loop: function and backward branch.
+    /// Function and backward branch of the loop.
     branch: Option<(u32, u32)>,
-    /// Its load beyond that branch, if it has one.
+    /// The instruction that reads the word, if the loop has one.
     load: Option<u32>,
-    /// Address and value at that load, each time just before it is executed.
+    /// Address and value of the word, just before the last execution of that instruction.
     seen: Option<(u64, u64)>,
-    /// How often it has been hurried on since.
-    hurried: u32,
+    /// How often the warp has continued since then.
+    hurries: u32,
 }
 
-/// The first strong load between the branch at `pc` and the last one that also goes back to `target`.
+impl Rare {
+    /// Begins with another loop, unless `branch` is that of the present one.
+    pub(super) fn enter(&mut self, function: u32, code: &Function, (pc, target): (u32, u32)) {
+        let branch = Some((function, pc));
+        if self.branch != branch {
+            *self = Rare { branch, load: rare_load(code, pc, target), ..Rare::default() };
+        }
+    }
+
+    /// The instruction of the loop that reads the word.
+    pub(super) fn load(&self) -> Option<u32> {
+        self.load
+    }
+
+    /// Whether the instruction at `pc` of `function` reads the word.
+    #[inline]
+    pub(super) fn is_load(&self, function: u32, pc: u32) -> bool {
+        self.load == Some(pc) && self.branch.is_some_and(|(own, _)| own == function)
+    }
+
+    /// Notes address and value of the word, just before the loop reads it.
+    pub(super) fn note(&mut self, seen: Option<(u64, u64)>) {
+        self.seen = seen;
+    }
+
+    /// Call when the warp is found waiting. If its loop has read the word before, that value is harmless.
+    pub(super) fn waits(&mut self, harmless: &Harmless) {
+        if let Some((address, value)) = self.seen.take() {
+            harmless.learn(address, value);
+            self.hurries = 0;
+        }
+    }
+
+    /// Whether the warp must continue until its loop reads the word, which is now `value` at `address`.
+    pub(super) fn hurries(&mut self, harmless: &Harmless, address: u64, value: u64) -> bool {
+        if harmless.knows(address, value) {
+            self.hurries = 0;
+            return false;
+        }
+        self.hurries += 1;
+        if self.hurries > MAX_HURRIES {
+            // The loop does not get to the instruction, so the value does not matter here.
+            harmless.learn(address, value);
+            self.hurries = 0;
+            return false;
+        }
+        true
+    }
+}
+
+/// The first strong load between the backward branch at `pc` and the last branch to the same `target`.
 fn rare_load(function: &Function, pc: u32, target: u32) -> Option<u32> {
     let back = |op: &Op| matches!(op, Op::Bra { target: to } if *to == target);
     let beyond = function.code.get(pc as usize + 1..)?;
@@ -61,7 +109,8 @@ fn rare_load(function: &Function, pc: u32, target: u32) -> Option<u32> {
     Some(pc + 1 + load as u32)
 }
 
-fn load_of(op: &Op) -> Option<&Mem> {
+/// The memory operand of a load that could read such a word: strong, of one value, from global memory.
+pub(super) fn load_of(op: &Op) -> Option<&Mem> {
     match op {
         Op::Ld { mem, .. }
             if mem.sem.strong()
@@ -72,66 +121,5 @@ fn load_of(op: &Op) -> Option<&Mem> {
             Some(mem)
         }
         _ => None,
-    }
-}
-
-impl Warp {
-    /// Whether the lanes of `mask`, found waiting at the backward branch `pc` to `target`, must go on all the same until
-    /// they have read the word they read rarely.
-    pub(super) fn hurries(
-        &mut self,
-        cx: &mut Context<'_, '_>,
-        frame: Frame,
-        (pc, target): (u32, u32),
-        mask: u32,
-    ) -> bool {
-        let branch = Some((frame.function, pc));
-        let grid = cx.grid;
-        if self.rare.branch != branch {
-            let function = &grid.image().code.functions[frame.function as usize];
-            self.rare = Rare { branch, load: rare_load(function, pc, target), ..Rare::default() };
-        }
-        let Some(load) = self.rare.load else { return false };
-        if let Some((address, value)) = self.rare.seen.take() {
-            // It has read the word, and waits on.
-            cx.harmless.learn(address, value);
-            self.rare.hurried = 0;
-        }
-        let Some((address, value)) = self.peek(cx, frame, load, mask) else { return false };
-        if cx.harmless.knows(address, value) {
-            self.rare.hurried = 0;
-            return false;
-        }
-        self.rare.hurried += 1;
-        if self.rare.hurried > MOST {
-            // It has not come to that load: the value does not matter here.
-            cx.harmless.learn(address, value);
-            self.rare.hurried = 0;
-            return false;
-        }
-        true
-    }
-
-    /// Call before the instruction at `pc` is executed.
-    #[inline]
-    pub(super) fn notice(&mut self, cx: &mut Context<'_, '_>, frame: Frame, pc: u32, mask: u32) {
-        if self.rare.load == Some(pc)
-            && self.rare.branch.is_some_and(|(function, _)| function == frame.function)
-        {
-            self.rare.seen = self.peek(cx, frame, pc, mask);
-        }
-    }
-
-    /// What the load at `pc` would read in the first lane of `mask`, if it may.
-    fn peek(&self, cx: &mut Context<'_, '_>, frame: Frame, pc: u32, mask: u32) -> Option<(u64, u64)> {
-        let grid = cx.grid;
-        let inst = grid.image().code.functions[frame.function as usize].code.get(pc as usize)?;
-        let mem = load_of(&inst.op)?;
-        let (lane, first) = (mask.trailing_zeros() as usize & 31, mask & mask.wrapping_neg());
-        let at = self.addresses(cx, frame, mem.addr, mem.space);
-        cx.access.check(&at, first, self.request(mem, false)).ok()?;
-        // SAFETY: checked just now, under the view that `access` borrows.
-        let values = unsafe { memory::load(&at, first, mem.ty.size()) };
-        Some((at[lane], values[lane]))
     }
 }

@@ -3,7 +3,6 @@
 use super::alu;
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Range};
-use super::rare::Harmless;
 use super::regs::lanes;
 use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};
@@ -28,7 +27,7 @@ enum Stop {
 }
 
 impl Warp {
-    /// Runs until the turn is over or no lane can go on.
+    /// Runs until the turn is over or all lanes wait.
     ///
     /// # Errors
     /// The first fault; the counter of its lane is at the instruction.

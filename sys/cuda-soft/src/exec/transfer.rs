@@ -294,7 +294,7 @@ impl Warp {
             Special::GlobalTimerHi => wall() >> 32,
             Special::DynamicSharedSize => u64::from(launch.dynamic_shared),
             Special::TotalSharedSize => u64::from(function.shared_size) + u64::from(launch.dynamic_shared),
-            Special::DynamicSharedBase => cx.grid.dynamic_shared_base(),
+            Special::DynamicSharedBase => function.dynamic_shared_base().into(),
             Special::EnvReg(1) => launch.workspace >> 32,
             Special::EnvReg(2) => launch.workspace & 0xffff_ffff,
             Special::EnvReg(_) => 0,

@@ -5,7 +5,7 @@ use super::grid::{Grid, Place};
 use super::memory::Access;
 use super::rare::Harmless;
 
-/// What a warp needs of its block during a turn.
+/// The state of the block that a warp uses during its turn.
 #[derive(Debug)]
 pub(super) struct Context<'a, 'v> {
     pub(super) grid: &'a Grid,

@@ -1,4 +1,4 @@
-//! What the process has allocated, registered and mapped.
+//! All memory that the process has allocated, registered or mapped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,33 +8,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
+use super::budget::{Budget, Charge};
 use super::object::{Backing, Facts, Kind, Object};
 use super::physical::Physical;
 use super::{Rights, Space};
-use crate::machine::{Device, Result};
+use crate::abi::Result;
 
-/// One range that pointer queries know.
+/// One range of memory, as pointer queries see it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) base: u64,
     pub(crate) size: u64,
     pub(crate) origin: Origin,
-    /// The device it belongs to; for host memory the one that was current.
+    /// The device that owns it; for host memory, the device that was current when it was allocated.
     pub(crate) device: usize,
-    /// Unique in the process.
+    /// A number that is unique in the process.
     pub(crate) id: u64,
     pub(crate) sync_memops: AtomicBool,
     pub(crate) backing: Arc<Backing>,
-    /// Counts against the memory of the device.
+    /// Its share of the device's memory.
     _charge: Option<Charge>,
 }
 
-/// Which call made an allocation, hence which one ends it.
+/// The call that created an allocation, which decides the call that frees it.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     /// `cuMemAlloc`.
     Device,
-    /// Variables of a module.
+    /// `cuModuleLoadData`, for variables, or a cooperative launch, for its workspace.
     Module,
     /// `cuMemHostAlloc`.
     Host,
@@ -46,7 +47,7 @@ pub(crate) enum Origin {
     Mapped(Arc<Physical>),
 }
 
-/// All allocations, and the space in which they are visible.
+/// All allocations of the process. Each is visible in the address space while it is here.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     space: Arc<Space>,
@@ -54,11 +55,11 @@ pub(crate) struct Allocations {
     next_id: AtomicU64,
 }
 
-/// Bytes of a device's memory, given back when dropped.
+/// An allocation that is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Charge {
-    used: Arc<AtomicU64>,
-    bytes: u64,
+pub(crate) struct Owned {
+    allocations: Arc<Allocations>,
+    allocation: Arc<Allocation>,
 }
 
 impl Allocation {
@@ -71,24 +72,16 @@ impl Allocation {
     }
 }
 
-impl Charge {
-    /// Takes bytes of the device's memory.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` beyond `limit`.
-    pub(crate) fn take(device: &Device, bytes: u64, limit: u64) -> Result<Self> {
-        let add = |used: u64| used.checked_add(bytes).filter(|total| *total <= limit);
-        device
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { used: Arc::clone(&device.used), bytes })
+impl Owned {
+    pub(crate) fn base(&self) -> u64 {
+        self.allocation.base
     }
 }
 
-impl Drop for Charge {
+impl Drop for Owned {
     fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        // If the context has been destroyed the allocation is gone already, and another may have its address.
+        self.allocations.remove_if(self.allocation.base, |found| Arc::ptr_eq(found, &self.allocation));
     }
 }
 
@@ -97,32 +90,51 @@ impl Allocations {
         Self { space, map: Mutex::default(), next_id: AtomicU64::new(1) }
     }
 
-    /// New memory of a device.
+    /// Allocates memory of a device.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub(crate) fn device(
         &self,
-        device: &Device,
+        device: usize,
+        memory: &Budget,
         size: u64,
         origin: Origin,
-        limit: u64,
     ) -> Result<Arc<Allocation>> {
-        let charge = Charge::take(device, round_up(size)?, limit)?;
-        let facts = Facts { kind: Kind::Plain, device: device.ordinal, handle_types: 0 };
-        let backing = create(size, facts)?;
-        self.add(backing, size, origin, device.ordinal, Rights::Owned(device.ordinal), Some(charge))
+        let charge = memory.charge(round_up(size)?)?;
+        self.device_memory(device, size, origin, Some(charge))
     }
 
-    /// Zeroed memory for the grid barrier of one launch, beside what the user may allocate.
+    /// Allocates memory for the variables of a module.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn workspace(&self, device: &Device) -> Result<Arc<Allocation>> {
-        self.device(device, WORKSPACE, Origin::Module, u64::MAX)
+    pub(crate) fn variables(self: &Arc<Self>, device: usize, memory: &Budget, size: u64) -> Result<Owned> {
+        let allocation = self.device(device, memory, size, Origin::Module)?;
+        Ok(Owned { allocations: Arc::clone(self), allocation })
     }
 
-    /// New pinned host memory.
+    /// Allocates zeroed memory for the grid barrier of one launch. It does not count against the device's memory.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub(crate) fn workspace(self: &Arc<Self>, device: usize) -> Result<Owned> {
+        let allocation = self.device_memory(device, WORKSPACE, Origin::Module, None)?;
+        Ok(Owned { allocations: Arc::clone(self), allocation })
+    }
+
+    fn device_memory(
+        &self,
+        device: usize,
+        size: u64,
+        origin: Origin,
+        charge: Option<Charge>,
+    ) -> Result<Arc<Allocation>> {
+        let backing = create(size, Facts { kind: Kind::Plain, device, handle_types: 0 })?;
+        self.add(backing, size, origin, device, Rights::Owned(device), charge)
+    }
+
+    /// Allocates pinned host memory.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -131,10 +143,10 @@ impl Allocations {
         self.add(backing, size, Origin::Host, device, Rights::Host { writable: true }, None)
     }
 
-    /// Makes memory visible that is mapped already.
+    /// Adds memory that is already mapped.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for memory without an address.
+    /// `CUDA_ERROR_INVALID_VALUE` if this driver did not map the memory.
     pub(crate) fn add(
         &self,
         backing: Backing,
@@ -152,10 +164,10 @@ impl Allocations {
         Ok(allocation)
     }
 
-    /// Makes memory of the user's visible.
+    /// Adds memory of the user.
     ///
     /// # Errors
-    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` where it overlaps anything known.
+    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if it overlaps another allocation.
     pub(crate) fn register(&self, base: u64, size: u64, device: usize, writable: bool) -> Result {
         let backing = Arc::new(Backing::borrowed());
         let allocation = self.record(base, size, Origin::Registered, device, backing, None);
@@ -174,7 +186,7 @@ impl Allocations {
         map.range(..=addr).next_back().map(|(_, a)| a).filter(|a| addr < a.end()).cloned()
     }
 
-    /// The allocations that `base..base + size` consists of, if they fill it exactly and in whole.
+    /// The allocations that together cover exactly `base..base + size`; `None` if there are gaps or overhangs.
     pub(crate) fn exactly(&self, base: u64, size: u64) -> Option<Vec<Arc<Allocation>>> {
         let map = self.map.lock();
         let end = base.checked_add(size)?;
@@ -190,15 +202,20 @@ impl Allocations {
         (next == end).then_some(found)
     }
 
-    /// Whether anything lies in the range.
+    /// Whether an allocation overlaps the range.
     pub(crate) fn any_in(&self, base: u64, size: u64) -> bool {
         let map = self.map.lock();
         map.range(..base.saturating_add(size)).next_back().is_some_and(|(_, a)| a.end() > base)
     }
 
-    /// Removes the allocation that begins at `base`, once nothing accesses it any more.
+    /// Removes the allocation that begins at `base`. Waits until no view of the address space is alive.
     pub(crate) fn remove(&self, base: u64) -> Option<Arc<Allocation>> {
+        self.remove_if(base, |_| true)
+    }
+
+    fn remove_if(&self, base: u64, condition: impl Fn(&Arc<Allocation>) -> bool) -> Option<Arc<Allocation>> {
         let mut map = self.map.lock();
+        map.get(&base).filter(|found| condition(found))?;
         let allocation = map.remove(&base)?;
         self.space.remove(base);
         allocation.backing.unmap();
@@ -225,20 +242,23 @@ impl Allocations {
     }
 }
 
-/// What `%envreg1` and `%envreg2` point to in a cooperative launch.
+/// Size of the workspace of a cooperative launch, whose address is in `%envreg1` and `%envreg2`.
 const WORKSPACE: u64 = 64;
 
-/// The page size that sizes are rounded up to.
+/// The granularity of allocations.
 pub(crate) const PAGE: u64 = 64 << 10;
 
 fn round_up(size: u64) -> Result<u64> {
     size.checked_next_multiple_of(PAGE).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// The error of a call that found no more memory; running out of descriptors has another cure, and is said.
+/// Converts the error of a failed allocation. If descriptors have run out, says so on standard error, because the
+/// remedy is another one.
 pub(crate) fn out_of_memory(why: io::Error) -> CUresult {
     if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-        eprintln!("cuda-soft: out of file descriptors, of which every allocation takes one (see ulimit -n)");
+        eprintln!(
+            "cuda-soft: out of file descriptors; each allocation takes one, so raise the limit (ulimit -n)"
+        );
     }
     CUresult::CUDA_ERROR_OUT_OF_MEMORY
 }
@@ -247,4 +267,32 @@ fn create(size: u64, facts: Facts) -> Result<Backing> {
     let size = usize::try_from(round_up(size)?).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let make = || -> io::Result<Backing> { Object::create(size, facts)?.map(size, None) };
     make().map_err(out_of_memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+    use crate::mem::mapping::Mapping;
+
+    #[test]
+    fn an_owner_does_not_remove_a_later_allocation_at_its_address() {
+        let allocations = Arc::new(Allocations::new(Arc::new(Space::new())));
+        let place = Mapping::reserve(PAGE as usize, PAGE as usize, None).expect("reserve");
+        let add = || {
+            let facts = Facts { kind: Kind::Plain, device: 0, handle_types: 0 };
+            let object = Object::create(PAGE as usize, facts).expect("create");
+            let backing = object.map(PAGE as usize, NonNull::new(place.address() as *mut u8)).expect("map");
+            allocations.add(backing, PAGE, Origin::Module, 0, Rights::Owned(0), None).expect("add")
+        };
+        let owned = Owned { allocations: Arc::clone(&allocations), allocation: add() };
+        allocations.remove(place.address()).expect("the first allocation");
+        let later = add();
+        drop(owned);
+        assert!(allocations.find(place.address()).is_some_and(|found| Arc::ptr_eq(&found, &later)));
+        let owned = Owned { allocations: Arc::clone(&allocations), allocation: later };
+        drop(owned);
+        assert!(allocations.find(place.address()).is_none());
+    }
 }

@@ -1,7 +1,7 @@
 //! Memory objects: sealed memfds with a control page at their end, and their mappings.
 //!
 //! The file holds `size` bytes of memory followed by one control page. The control page identifies the object to a
-//! process that imports the descriptor, and holds the doorbell that all processes share. Seals keep the file's size
+//! process that imports the descriptor, and holds the event count that all processes share. Seals keep the file's size
 //! fixed, so that no other process can make accesses here fault by truncating it.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::Doorbell;
+use super::EventCount;
 use super::mapping::Mapping;
 
 /// Size of the control page: a multiple of every page size in use.
@@ -53,29 +53,29 @@ pub(crate) struct Object {
 pub(crate) enum Backing {
     /// Pages of an object. The mapping is declared first so that it is dropped before the object.
     Object { mapping: Mapping, object: Arc<Object> },
-    /// Memory that the user registered. Other processes that share it do not share this doorbell.
-    Borrowed { bell: Arc<Doorbell> },
+    /// Memory that the user registered. Other processes that share it do not share this event count.
+    Borrowed { event_count: Arc<EventCount> },
 }
 
-/// An owning reference to a doorbell, usable without a view. It keeps the doorbell mapped, but not the memory beside
-/// it.
+/// An owning reference to an event count, usable without a view. It keeps the event count mapped, but not the memory
+/// beside it.
 #[derive(Clone, Debug)]
-pub struct Bell(Keeper);
+pub struct EventCountRef(Keeper);
 
 #[derive(Clone, Debug)]
 enum Keeper {
     Object(Arc<Object>),
-    Own(Arc<Doorbell>),
+    Own(Arc<EventCount>),
 }
 
-impl std::ops::Deref for Bell {
-    type Target = Doorbell;
+impl std::ops::Deref for EventCountRef {
+    type Target = EventCount;
 
-    fn deref(&self) -> &Doorbell {
+    fn deref(&self) -> &EventCount {
         match &self.0 {
             // SAFETY: the control page stays mapped while the object lives, which `self` holds.
-            Keeper::Object(object) => unsafe { &*object.bell() },
-            Keeper::Own(bell) => bell,
+            Keeper::Object(object) => unsafe { &*object.event_count() },
+            Keeper::Own(event_count) => event_count,
         }
     }
 }
@@ -90,10 +90,10 @@ struct Control {
     handle_types: u32,
     _reserved: [u32; 5],
     /// Starts a cache line of its own.
-    bell: Doorbell,
+    event_count: EventCount,
 }
 
-const _: () = assert!(std::mem::offset_of!(Control, bell) == 64);
+const _: () = assert!(std::mem::offset_of!(Control, event_count) == 64);
 
 impl Object {
     /// Creates an object of `size` bytes (a multiple of the page size), zeroed.
@@ -126,7 +126,7 @@ impl Object {
             device: facts.device as u32,
             handle_types: facts.handle_types,
             _reserved: [0; 5],
-            bell: Doorbell::new(),
+            event_count: EventCount::new(),
         };
         // SAFETY: the new page is large and aligned enough, and no other code or process knows it yet.
         unsafe { control.base().cast::<Control>().write(contents) };
@@ -186,7 +186,7 @@ impl Object {
 
     /// A random 128-bit id, the same in every process.
     pub(crate) fn identity(&self) -> [u64; 2] {
-        // SAFETY: as in `bell`; only the creator writes it, before it shares the descriptor.
+        // SAFETY: as in `event_count`; only the creator writes it, before it shares the descriptor.
         unsafe { (*self.control.base().cast::<Control>().as_ptr()).identity }
     }
 
@@ -195,32 +195,32 @@ impl Object {
         self.fd.as_fd()
     }
 
-    fn bell(&self) -> *const Doorbell {
+    fn event_count(&self) -> *const EventCount {
         // SAFETY: the field lies in the control page, which stays mapped while `self` lives. No reference to the page
         // is created, because other processes may write it.
-        unsafe { &raw const (*self.control.base().cast::<Control>().as_ptr()).bell }
+        unsafe { &raw const (*self.control.base().cast::<Control>().as_ptr()).event_count }
     }
 }
 
 impl Backing {
     /// Describes memory that the user owns and unmaps.
     pub(crate) fn borrowed() -> Self {
-        Self::Borrowed { bell: Arc::default() }
+        Self::Borrowed { event_count: Arc::default() }
     }
 
-    /// The memory's doorbell, valid while `self` lives.
-    pub(crate) fn bell(&self) -> *const Doorbell {
+    /// The memory's event count, valid while `self` lives.
+    pub(crate) fn event_count(&self) -> *const EventCount {
         match self {
-            Self::Object { object, .. } => object.bell(),
-            Self::Borrowed { bell } => &raw const **bell,
+            Self::Object { object, .. } => object.event_count(),
+            Self::Borrowed { event_count } => &raw const **event_count,
         }
     }
 
-    /// An owning reference to the memory's doorbell.
-    pub(crate) fn keep_bell(&self) -> Bell {
-        Bell(match self {
+    /// An owning reference to the memory's event count.
+    pub(crate) fn event_count_ref(&self) -> EventCountRef {
+        EventCountRef(match self {
             Self::Object { object, .. } => Keeper::Object(Arc::clone(object)),
-            Self::Borrowed { bell } => Keeper::Own(Arc::clone(bell)),
+            Self::Borrowed { event_count } => Keeper::Own(Arc::clone(event_count)),
         })
     }
 
@@ -267,7 +267,7 @@ mod tests {
     const FACTS: Facts = Facts { kind: Kind::Physical, device: 3, handle_types: 1 };
 
     #[test]
-    fn an_imported_descriptor_is_the_same_memory_and_the_same_bell() {
+    fn an_imported_descriptor_is_the_same_memory_and_the_same_event_count() {
         let a = Object::create(4 << 20, FACTS).expect("create");
         let b = Object::open(a.fd().try_clone_to_owned().expect("dup")).expect("open");
         assert_eq!((b.size(), b.facts(), b.identity()), (4 << 20, FACTS, a.identity()));
@@ -278,8 +278,8 @@ mod tests {
         unsafe {
             pa.add(77).write_volatile(0x1234_5678);
             assert_eq!(pb.add(77).read_volatile(), 0x1234_5678);
-            (*ma.bell()).ring();
-            assert_eq!((*mb.bell()).sequence(), 1);
+            (*ma.event_count()).notify();
+            assert_eq!((*mb.event_count()).sequence(), 1);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory with handles, and reserved addresses.
+//! Physical memory of virtual memory management, and reserved addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use cuda_driver_sys::{
 };
 use parking_lot::Mutex;
 
-use super::allocation::Charge;
+use super::budget::Charge;
 use super::mapping::Mapping;
 use super::object::Object;
 
-/// Memory made by `cuMemCreate` or imported. Lives while a handle, a mapping, or another process holds it.
+/// Memory from `cuMemCreate`, or imported. It is freed when no handle, no mapping and no other process holds it.
 #[derive(Debug)]
 pub(crate) struct Physical {
-    /// Its handle, whether live or not.
+    /// Its handle, which may have been released.
     pub(crate) handle: u64,
-    /// How often the handle must be released; 0 when it is not live.
+    /// How often the handle must be released; 0 if it has been.
     pub(crate) references: Mutex<u32>,
     pub(crate) object: Arc<Object>,
     pub(crate) prop: Properties,
-    /// Memory made here counts against its device; imported memory counts where it was made.
+    /// Its share of the device's memory. Imported memory has none: it counts in the process that created it.
     pub(crate) _charge: Option<Charge>,
 }
 
-/// `CUmemAllocationProp` as far as it means anything here.
+/// The parts of `CUmemAllocationProp` that have an effect on this device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Properties {
     pub(crate) device: usize,
@@ -33,11 +33,11 @@ pub(crate) struct Properties {
     pub(crate) rdma: bool,
 }
 
-/// Reserved address ranges by base.
+/// Reserved address ranges: base to (size, range).
 pub(crate) type Reservations = BTreeMap<u64, (u64, Mapping)>;
 
 impl Properties {
-    /// As the C API gives them back.
+    /// Converts to the struct of the C API.
     pub(crate) fn to_c(self) -> CUmemAllocationProp {
         let mut prop = CUmemAllocationProp {
             type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::object::Backing;
-use super::{Bell, Doorbell, MAX_DEVICES};
+use super::{EventCount, EventCountRef, MAX_DEVICES};
 
 /// The devices that may access a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub struct Span {
     pub end: u64,
     /// Whether the device may write it.
     pub writable: bool,
-    /// The doorbell to ring after stores to the span; valid while the [`View`] lives.
-    pub bell: *const Doorbell,
+    /// The event count to notify after stores to the span; valid while the [`View`] lives.
+    pub event_count: *const EventCount,
 }
 
 impl Space {
@@ -139,10 +139,10 @@ impl View<'_> {
         (if write { writable } else { read }).then(|| entry.span(base, writable))
     }
 
-    /// The doorbell of the memory at `addr`, to sleep on after the view is dropped.
+    /// The event count of the memory at `addr`, to sleep on after the view is dropped.
     #[must_use]
-    pub fn keep(&self, addr: u64) -> Option<Bell> {
-        self.map.at(addr).map(|(_, entry)| entry.backing.keep_bell())
+    pub fn event_count(&self, addr: u64) -> Option<EventCountRef> {
+        self.map.at(addr).map(|(_, entry)| entry.backing.event_count_ref())
     }
 
     /// Like [`find`](Self::find), for a copy engine: it also reaches plain memory of devices without peer access,
@@ -166,7 +166,7 @@ struct Entry {
 
 impl Entry {
     fn span(&self, base: u64, writable: bool) -> Span {
-        Span { base, end: self.end, writable, bell: self.backing.bell() }
+        Span { base, end: self.end, writable, event_count: self.backing.event_count() }
     }
 }
 

@@ -14,7 +14,13 @@ pub struct Position {
 impl Position {
     /// Creates an error at this position.
     pub(crate) fn error(self, message: impl Into<String>) -> Diagnostic {
-        Diagnostic { line: self.line, column: self.column, message: message.into(), further: Vec::new() }
+        Diagnostic {
+            line: self.line,
+            column: self.column,
+            message: message.into(),
+            further: Vec::new(),
+            unsupported_version: false,
+        }
     }
 }
 
@@ -29,6 +35,9 @@ pub struct Diagnostic {
     pub message: String,
     /// Errors found after the first one, in order.
     pub further: Vec<Diagnostic>,
+    /// Whether the text needs a newer PTX ISA than this device knows, for which the driver has an error code of its
+    /// own.
+    pub unsupported_version: bool,
 }
 
 /// Maximum number of errors that one compilation reports.
@@ -49,7 +58,7 @@ impl Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Diagnostic { line, column, message, further } = self;
+        let Diagnostic { line, column, message, further, .. } = self;
         write!(f, "ptxas application ptx input, line {line}, column {column}; error   : {message}")?;
         for other in further {
             write!(f, "\n{other}")?;

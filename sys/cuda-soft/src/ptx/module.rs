@@ -54,10 +54,11 @@ fn version(c: &mut Cursor<'_>) -> Result<(u32, u32), Diagnostic> {
     let parsed = token.text.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     match parsed {
         Some(version) if token.kind == Kind::Float && (1, 0) <= version && version <= NEWEST => Ok(version),
-        Some(_) if token.kind == Kind::Float => Err(token.at.error(format!(
-            "Unsupported .version {}; current version is '{}.{}'",
-            token.text, NEWEST.0, NEWEST.1
-        ))),
+        Some(_) if token.kind == Kind::Float => {
+            let (major, minor) = NEWEST;
+            let what = format!("Unsupported .version {}; current version is '{major}.{minor}'", token.text);
+            Err(Diagnostic { unsupported_version: true, ..token.at.error(what) })
+        }
         _ => Err(token.at.error("Expected a version such as 8.0")),
     }
 }

@@ -1,34 +1,33 @@
-//! Graphs: work with edges, to be launched again and again.
+//! Graphs: captured work, and the user objects that it keeps alive.
 
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::Stream;
-use super::op::Op;
 use super::user_object::UserObject;
 use super::work::Work;
-use crate::machine::{Machine, Result};
+use crate::abi::{INVALID_VALUE, Result};
+use crate::handles::Handles;
 
-/// One piece of work in a graph.
+/// One piece of captured work.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeWork {
     /// The device whose context it belongs to.
     pub(crate) device: usize,
     pub(crate) work: Work,
-    /// Indices of earlier nodes that must have ended.
+    /// Indices of the earlier nodes that it depends on.
     pub(crate) after: Vec<usize>,
 }
 
-/// A graph: what was captured, or is being captured.
+/// A graph. While a capture makes it, it has a handle and may hold user objects, but has no content yet.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     content: OnceLock<Content>,
-    /// One entry for each reference.
+    /// One entry for each reference to a user object.
     objects: Mutex<Vec<Arc<UserObject>>>,
 }
 
-/// The work of a graph whose capture is over.
+/// The work of a graph whose capture has ended.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) work: Vec<NodeWork>,
@@ -36,74 +35,84 @@ pub(crate) struct Content {
     pub(crate) nodes: Vec<u64>,
 }
 
-/// What a node's handle stands for.
+/// The object of a node's handle. The API has no call that reads one, so it is empty.
 #[derive(Debug)]
 pub(crate) struct Node;
 
-/// A graph made ready to launch; it holds on to everything its work needs.
+/// All graphs, and the handles of their nodes.
 #[derive(Debug)]
-pub(crate) struct GraphExec {
-    pub(crate) work: Vec<NodeWork>,
-    pub(crate) objects: Vec<Arc<UserObject>>,
-    /// The end of the last launch: launches of the same executable never overlap.
-    last: Mutex<Option<Arc<Op>>>,
+pub(crate) struct Graphs {
+    graphs: Handles<Graph>,
+    nodes: Handles<Node>,
 }
 
 impl Graph {
-    /// Puts what was captured into it, with live node handles.
-    pub(crate) fn fill(&self, machine: &Machine, work: Vec<NodeWork>) {
-        let nodes = work.iter().map(|_| machine.nodes.add(Arc::new(Node))).collect();
-        let _ = self.content.set(Content { work, nodes });
-    }
-
-    /// Its work, unless its capture is still in progress.
+    /// The work, or `None` while a capture makes the graph.
     pub(crate) fn content(&self) -> Option<&Content> {
         self.content.get()
     }
 
-    /// Adds one reference.
-    pub(crate) fn hold(&self, object: Arc<UserObject>) {
+    /// Adds a reference to a user object.
+    pub(crate) fn retain(&self, object: Arc<UserObject>) {
         self.objects.lock().push(object);
     }
 
-    /// Everything it holds.
+    /// The user objects that the graph holds, once for each reference.
     pub(crate) fn objects(&self) -> Vec<Arc<UserObject>> {
         self.objects.lock().clone()
     }
-
-    /// Ends the life of its node handles.
-    pub(crate) fn retire(&self, machine: &Machine) {
-        for node in self.content.get().into_iter().flat_map(|content| &content.nodes) {
-            let _ = machine.nodes.remove_number(*node);
-        }
-    }
 }
 
-impl GraphExec {
-    pub(crate) fn new(work: Vec<NodeWork>, objects: Vec<Arc<UserObject>>) -> Self {
-        Self { work, objects, last: Mutex::default() }
+impl Graphs {
+    pub(crate) fn new(graphs: Handles<Graph>, nodes: Handles<Node>) -> Self {
+        Self { graphs, nodes }
     }
 
-    /// Launches all work into the stream, or adds it to the stream's capture.
+    /// Adds an empty graph and returns its handle.
+    pub(crate) fn create(&self) -> u64 {
+        let (handle, graph) = self.begin();
+        self.finish(&graph, Vec::new());
+        handle
+    }
+
+    /// Adds a graph that a capture will [`finish`](Self::finish) or [`abandon`](Self::abandon). Returns its handle and
+    /// the graph.
+    pub(super) fn begin(&self) -> (u64, Arc<Graph>) {
+        let graph = Arc::new(Graph::default());
+        (self.graphs.add(Arc::clone(&graph)), graph)
+    }
+
+    /// Gives a graph its work, and each node a handle.
+    pub(super) fn finish(&self, graph: &Graph, work: Vec<NodeWork>) {
+        graph.content.get_or_init(|| {
+            let nodes = work.iter().map(|_| self.nodes.add(Arc::new(Node))).collect();
+            Content { work, nodes }
+        });
+    }
+
+    /// Removes a graph whose capture failed.
+    pub(super) fn abandon(&self, handle: u64) {
+        let _ = self.graphs.remove_number(handle);
+    }
+
+    /// Looks a graph up, whether or not a capture still makes it.
     ///
     /// # Errors
-    /// Those of stream capture.
-    pub(crate) fn launch(&self, machine: &Machine, stream: &Stream) -> Result {
-        if let Some(capture) = stream.capture() {
-            return capture.add_graph(stream, self);
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub(crate) fn get<P>(&self, handle: *mut P) -> Result<Arc<Graph>> {
+        self.graphs.get(handle).map_err(|_| INVALID_VALUE)
+    }
+
+    /// Removes a graph and the handles of its nodes.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`, also while a capture makes the graph.
+    pub(crate) fn destroy<P>(&self, handle: *mut P) -> Result {
+        self.get(handle)?.content().ok_or(INVALID_VALUE)?;
+        let graph = self.graphs.remove(handle).map_err(|_| INVALID_VALUE)?;
+        for node in graph.content().into_iter().flat_map(|content| &content.nodes) {
+            let _ = self.nodes.remove_number(*node);
         }
-        let mut last = self.last.lock();
-        let end = stream.enqueue(machine, |deps| {
-            let begin = Op::submit(stream.device, deps.iter().chain(last.as_ref()), Work::Marker);
-            let mut ops: Vec<Arc<Op>> = Vec::with_capacity(self.work.len());
-            for node in &self.work {
-                let after = node.after.iter().map(|i| &ops[*i]).chain([&begin]);
-                let op = Op::submit(node.device, after, node.work.clone());
-                ops.push(op);
-            }
-            Op::submit(stream.device, ops.iter().chain([&begin]), Work::Release(self.objects.clone()))
-        })?;
-        *last = Some(end);
         Ok(())
     }
 }

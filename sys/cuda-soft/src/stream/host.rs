@@ -1,65 +1,62 @@
-//! Host functions in streams run on a thread of their own, one after the other, so that one that takes long, or
-//! waits for another stream, holds up no device.
+//! Host functions in streams. They run one after another on their own thread, so that a slow one, or one that waits for
+//! another stream, does not block a device.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use cuda_driver_sys::{CUresult, CUstream};
 use parking_lot::Mutex;
 
-use super::op::Op;
-
-/// A function of the user's with its argument.
+/// A function of the user and its argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostCall {
-    /// `cuLaunchHostFunc`: not called once the context has failed.
+    /// From `cuLaunchHostFunc`: not called if the context has a sticky error.
     Function(unsafe extern "C" fn(*mut c_void), *mut c_void),
-    /// `cuStreamAddCallback`: always called, with the state of the context.
+    /// From `cuStreamAddCallback`: always called, with the sticky error of the context or success.
     Callback(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), CUstream, *mut c_void),
 }
 
-// SAFETY: the pointers are values handed back to the user's function, which has agreed to run on another thread.
+// SAFETY: the pointers are only passed to the user's function, which by the API's contract runs on another thread.
 unsafe impl Send for HostCall {}
-// SAFETY: as above; nothing here reads through them.
+// SAFETY: as above; this code never dereferences them.
 unsafe impl Sync for HostCall {}
 
-/// The thread, started by its first call.
+/// The thread for host functions, which the first call starts.
 #[derive(Debug, Default)]
 pub(crate) struct HostThread {
     queue: Mutex<Option<Sender<Entry>>>,
 }
 
-/// A call, the state of its context, and the operation it is.
-type Entry = (HostCall, CUresult, Arc<Op>);
+/// A call, the state of its context, and what to do after it.
+type Entry = (HostCall, CUresult, Box<dyn FnOnce() + Send>);
 
 impl HostThread {
-    /// Has `call` made; `op` ends after it.
-    pub(super) fn post(&self, call: HostCall, status: CUresult, op: Arc<Op>) {
+    /// Queues `call`. The thread calls `done` after it.
+    pub(super) fn post(&self, call: HostCall, status: CUresult, done: impl FnOnce() + Send + 'static) {
         let mut queue = self.queue.lock();
         let sender = queue.get_or_insert_with(|| {
             let (sender, receiver) = channel::<Entry>();
             let body = move || {
                 IN_CALLBACK.set(true);
-                for (call, status, op) in receiver {
+                for (call, status, done) in receiver {
                     run(call, status);
-                    op.end();
+                    done();
                 }
             };
-            // Without a thread the receiver is gone and every post below runs the call in place.
+            // If no thread can be started the receiver is dropped, and every call runs on the posting thread below.
             let _ = std::thread::Builder::new().name("cuda-soft host".to_owned()).spawn(body);
             sender
         });
-        if let Err(unsent) = sender.send((call, status, op)) {
+        if let Err(unsent) = sender.send((call, status, Box::new(done))) {
             drop(queue);
-            let (call, status, op) = unsent.0;
+            let (call, status, done) = unsent.0;
             run(call, status);
-            op.end();
+            done();
         }
     }
 }
 
-/// Whether this thread is inside a host function, where driver calls are not permitted.
+/// Whether this thread runs host functions, which must not call the driver.
 pub(crate) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
@@ -68,7 +65,7 @@ thread_local! {
     static IN_CALLBACK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs `f` as a host function runs: driver calls in it are not permitted.
+/// Runs `f` like a host function: it must not call the driver.
 pub(super) fn as_callback(f: impl FnOnce()) {
     let outer = IN_CALLBACK.replace(true);
     f();
@@ -77,7 +74,7 @@ pub(super) fn as_callback(f: impl FnOnce()) {
 
 fn run(call: HostCall, status: CUresult) {
     match call {
-        // SAFETY: the user passed function and argument for exactly this call and keeps both valid until then.
+        // SAFETY: by the contract of the API, function and argument stay valid until this call.
         HostCall::Function(f, data) => unsafe {
             if status == CUresult::CUDA_SUCCESS {
                 f(data);

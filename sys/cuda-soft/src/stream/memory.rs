@@ -1,4 +1,4 @@
-//! Copies, fills, and writes and waits of single values, as streams and graphs execute them.
+//! Memory operations of streams and graphs: copies, fills, and writes of and waits for single values.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,30 +7,29 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use cuda_driver_sys::CUresult;
 
 use crate::exec::{Step, Watch};
-use crate::machine::Machine;
-use crate::mem::{Span, View};
+use crate::mem::{Space, Span, View};
 
 /// One side of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// An address that must be mapped.
+    /// A mapped address.
     Device(u64),
-    /// An address of the host's, mapped or not, on the word of the caller.
+    /// A host address, valid by the contract of the call.
     Host(u64),
-    /// Pageable host memory, copied when the call was made.
+    /// A copy of pageable host memory, made by the call.
     Staged(Arc<[u8]>),
 }
 
-/// How a wait compares the value in memory with its own.
+/// How a wait compares the value in memory with the given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
-    /// Cyclically at least.
+    /// Greater or equal, by the sign of the wrapping difference.
     Geq,
     /// Equal.
     Eq,
-    /// Any common bit.
+    /// They have a common bit.
     And,
-    /// Any bit set in neither.
+    /// Some bit is set in neither.
     Nor,
 }
 
@@ -39,107 +38,97 @@ pub(crate) enum Compare {
 pub(crate) enum MemoryOp {
     /// Copies `len` bytes.
     Copy {
-        /// Where to.
+        /// Destination.
         dst: Place,
-        /// Where from.
+        /// Source.
         src: Place,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
     /// Stores `count` elements of `width` bytes (1, 2 or 4).
     Fill {
-        /// The first.
+        /// Address of the first element.
         dst: u64,
-        /// Their value.
+        /// Value of each element.
         value: u32,
-        /// Their size.
+        /// Size of an element.
         width: u8,
-        /// How many.
+        /// Number of elements.
         count: u64,
     },
-    /// Stores one value of 4 or 8 bytes after everything before it.
+    /// Stores one value of 4 or 8 bytes, ordered after all earlier operations.
     Write {
-        /// Where.
+        /// Address.
         addr: u64,
-        /// What.
+        /// Value.
         value: u64,
-        /// Its size.
+        /// Size of the value.
         width: u8,
     },
-    /// Waits until the value of 4 or 8 bytes compares true.
+    /// Waits until the comparison with a value of 4 or 8 bytes is true.
     Wait {
-        /// Where.
+        /// Address.
         addr: u64,
-        /// With what.
+        /// Value to compare with.
         value: u64,
-        /// Its size.
+        /// Size of the value.
         width: u8,
-        /// How.
+        /// Comparison.
         compare: Compare,
     },
 }
 
-/// Memory operations in progress.
+/// A list of memory operations in progress.
 #[derive(Debug)]
 pub(super) struct MemoryTask {
+    space: Arc<Space>,
     device: usize,
     ops: VecDeque<MemoryOp>,
-    /// Bytes of the first operation that are done.
+    /// Completed bytes of the first operation.
     at: u64,
 }
 
-/// Bytes between two looks at what else there is to do.
+/// Maximum bytes per step, so that other work gets its turn.
 const CHUNK: u64 = 256 << 10;
 
 impl MemoryTask {
-    pub(super) fn new(device: usize, ops: Vec<MemoryOp>) -> Self {
-        Self { device, ops: ops.into(), at: 0 }
+    pub(super) fn new(space: Arc<Space>, device: usize, ops: Vec<MemoryOp>) -> Self {
+        Self { space, device, ops: ops.into(), at: 0 }
     }
 
-    /// Goes on a little. A bad address ends the task and fails the context.
-    pub(super) fn step(&mut self, machine: &Machine) -> Step {
-        let device = &machine.devices[self.device];
-        if device.check().is_err() {
-            return Step::Done;
-        }
-        let Some(op) = self.ops.front() else { return Step::Done };
-        let view = machine.space.enter(self.device);
+    /// Executes a part of the operations.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`, which ends the task.
+    pub(super) fn step(&mut self) -> Result<Step, CUresult> {
+        let Some(op) = self.ops.front() else { return Ok(Step::Done) };
+        let view = self.space.enter(self.device);
         let moved = match op {
-            MemoryOp::Copy { dst, src, len } => copy(&view, dst, src, self.at, *len),
+            MemoryOp::Copy { dst, src, len } => copy(&view, dst, src, self.at, *len)?,
             MemoryOp::Fill { dst, value, width, count } => {
-                fill(&view, *dst, *value, *width, self.at, *count * u64::from(*width))
+                fill(&view, *dst, *value, *width, self.at, *count * u64::from(*width))?
             }
-            MemoryOp::Write { addr, value, width } => write(&view, *addr, *value, *width),
+            MemoryOp::Write { addr, value, width } => write(&view, *addr, *value, *width)?,
             MemoryOp::Wait { addr, value, width, compare } => {
-                match holds(&view, *addr, *value, *width, *compare) {
-                    Ok(false) => {
-                        let (space, addr) = (Arc::clone(&machine.space), *addr);
-                        return Step::Waiting { watched: Some(Watch { space, device: self.device, addr }) };
-                    }
-                    Ok(true) => Ok(None),
-                    Err(e) => Err(e),
+                if !holds(&view, *addr, *value, *width, *compare)? {
+                    let (space, addr) = (Arc::clone(&self.space), *addr);
+                    let watched = Some(Watch { space, device: self.device, addr });
+                    return Ok(Step::Waiting { watched });
                 }
+                None
             }
         };
-        match moved {
-            Ok(Some(n)) => self.at += n,
-            Ok(None) => {
-                self.ops.pop_front();
-                self.at = 0;
-                if self.ops.is_empty() {
-                    return Step::Done;
-                }
-            }
-            Err(code) => {
-                device.poison(code);
-                return Step::Done;
-            }
+        if let Some(n) = moved {
+            self.at += n;
+            return Ok(Step::Again);
         }
-        Step::Again
+        self.ops.pop_front();
+        self.at = 0;
+        Ok(if self.ops.is_empty() { Step::Done } else { Step::Again })
     }
 }
 
-/// Progress in bytes, or `None` when the operation is complete.
+/// The number of bytes done, or `None` if the operation is complete.
 type Moved = Result<Option<u64>, CUresult>;
 
 fn copy(view: &View<'_>, dst: &Place, src: &Place, at: u64, len: u64) -> Moved {
@@ -161,10 +150,10 @@ fn copy(view: &View<'_>, dst: &Place, src: &Place, at: u64, len: u64) -> Moved {
         Place::Staged(bytes) => bytes.as_ptr() as u64 + at,
     };
     let (Place::Device(base) | Place::Host(base)) = dst else { return Err(CUresult::CUDA_ERROR_UNKNOWN) };
-    // SAFETY: a device side lies in a mapping that stays while the view lives; a host side is valid by the
-    // contract of the copy call until it completes; staged bytes are owned by the operation.
+    // SAFETY: a device side is in a mapping that stays while the view lives. A host side is valid until the copy
+    // completes, by the contract of the call. The operation owns staged bytes.
     unsafe { copy_atomic((base + at) as *mut u8, from as *const u8, n as usize) };
-    ring(to);
+    notify(to);
     Ok(if at + n == len { None } else { Some(n) })
 }
 
@@ -177,8 +166,8 @@ fn fill(view: &View<'_>, dst: u64, value: u32, width: u8, at: u64, len: u64) -> 
     n -= n % u64::from(width);
     let (mut p, end) = (dst + at, dst + at + n);
     while p < end {
-        // SAFETY: the element lies in the mapping found, is aligned (checked when submitted, and mappings begin
-        // on a page), and is accessed atomically because kernels may look at it meanwhile.
+        // SAFETY: the element is in the mapping found above and aligned, as checked when submitted. The access is
+        // atomic because kernels may access the element at the same time.
         unsafe {
             match width {
                 1 => (*(p as *const AtomicU8)).store(value as u8, Ordering::Relaxed),
@@ -188,7 +177,7 @@ fn fill(view: &View<'_>, dst: u64, value: u32, width: u8, at: u64, len: u64) -> 
         }
         p += u64::from(width);
     }
-    ring(to);
+    notify(to);
     if n == 0 {
         return Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     }
@@ -204,7 +193,7 @@ fn write(view: &View<'_>, addr: u64, value: u64, width: u8) -> Moved {
             _ => (*(addr as *const AtomicU64)).store(value, Ordering::SeqCst),
         }
     }
-    ring(Some(span));
+    notify(Some(span));
     Ok(None)
 }
 
@@ -228,31 +217,32 @@ fn holds(view: &View<'_>, addr: u64, value: u64, width: u8, compare: Compare) ->
     })
 }
 
-/// The span at `addr`, with `n` cut to what it holds from there.
+/// Finds the span at `addr` and limits `n` to its end.
 fn end_within(view: &View<'_>, addr: u64, write: bool, n: &mut u64) -> Result<Option<Span>, CUresult> {
     let span = view.find_for_copy(addr, write).ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
     *n = (*n).min(span.end - addr);
     Ok(Some(span))
 }
 
+/// Finds the span that contains `width` bytes at `addr`.
 fn whole(view: &View<'_>, addr: u64, width: u8, write: bool) -> Result<Span, CUresult> {
     view.find(addr, write)
         .filter(|s| s.end - addr >= u64::from(width))
         .ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
 }
 
-fn ring(span: Option<Span>) {
+fn notify(span: Option<Span>) {
     if let Some(span) = span {
         // SAFETY: the callers hold the view in which they found the span.
-        unsafe { (*span.bell).ring() };
+        unsafe { (*span.event_count).notify() };
     }
 }
 
-/// Copies like `memcpy`, each element with an atomic access: other devices, processes and host threads may look
-/// at, or write, the same memory.
+/// Copies like `memcpy`, but with atomic accesses, because other devices, processes and host threads may access the
+/// same memory at the same time.
 ///
 /// # Safety
-/// Both ranges are mapped, the first one writable.
+/// Both ranges are mapped, and `dst` is writable.
 unsafe fn copy_atomic(dst: *mut u8, src: *const u8, len: usize) {
     let head = (dst as usize).wrapping_neg() % 8;
     let (head, words) = if (dst as usize ^ src as usize).is_multiple_of(8) && len >= head + 8 {

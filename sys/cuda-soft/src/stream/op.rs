@@ -1,51 +1,42 @@
-//! Operations: pieces of work that begin when those they depend on have ended.
+//! Operations: pieces of work that begin when the operations they depend on have ended.
 //!
-//! Streams, events, the legacy stream's implicit order and graphs are all the same thing: edges between
-//! operations.
+//! The order of a stream, events, the implicit order of the legacy stream, and the edges of a graph are all
+//! dependencies between operations.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::work::{self, Work};
-
-/// One submitted piece of work of a device.
-#[derive(Debug)]
+/// One submitted piece of work.
 pub(crate) struct Op {
-    /// The ordinal of the device whose context it belongs to.
-    pub(crate) device: usize,
     state: Mutex<State>,
     ended: Condvar,
 }
 
-#[derive(Debug)]
 struct State {
-    /// Unfinished operations this one waits for, plus one while it is being submitted.
+    /// Unfinished operations that this one waits for, plus one while it is being submitted.
     waits_for: usize,
-    work: Option<Work>,
+    begin: Option<Begin>,
     dependents: Vec<Arc<Op>>,
     ended_at: Option<Instant>,
 }
 
+/// Begins the work of an operation. Returns true if the work is already over; otherwise [`Op::end`] is called later.
+type Begin = Box<dyn FnOnce(&Arc<Op>) -> bool + Send>;
+
 impl Op {
-    /// Submits `work`, which begins when all of `after` have ended.
+    /// Submits an operation. `begin` is called when all of `after` have ended; it begins the work and returns true if
+    /// the work is already over. Otherwise the work calls [`end`](Self::end) later.
     pub(crate) fn submit<'a>(
-        device: usize,
         after: impl IntoIterator<Item = &'a Arc<Op>>,
-        work: Work,
+        begin: impl FnOnce(&Arc<Op>) -> bool + Send + 'static,
     ) -> Arc<Op> {
-        let op = Arc::new(Op {
-            device,
-            state: Mutex::new(State {
-                waits_for: 1,
-                work: Some(work),
-                dependents: Vec::new(),
-                ended_at: None,
-            }),
-            ended: Condvar::new(),
-        });
+        let begin: Begin = Box::new(begin);
+        let state = State { waits_for: 1, begin: Some(begin), dependents: Vec::new(), ended_at: None };
+        let op = Arc::new(Op { state: Mutex::new(state), ended: Condvar::new() });
         for earlier in after {
             let mut earlier = earlier.state.lock();
             if earlier.ended_at.is_none() {
@@ -57,17 +48,16 @@ impl Op {
         op
     }
 
-    /// When it ended, if it has.
+    /// When the operation ended, if it has.
     pub(crate) fn ended_at(&self) -> Option<Instant> {
         self.state.lock().ended_at
     }
 
-    /// Whether it has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.ended_at().is_some()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the operation has ended.
     pub(crate) fn wait(&self) {
         let mut state = self.state.lock();
         while state.ended_at.is_none() {
@@ -75,12 +65,12 @@ impl Op {
         }
     }
 
-    /// Ends it and begins what waited for it. Called once, by whoever ran the work.
+    /// Ends the operation and begins those that waited only for it. Called once, when the work is over.
     pub(super) fn end(&self) {
         run_ready(self.finish().into());
     }
 
-    /// Marks it ended and returns what waited for it, each still counting this one.
+    /// Marks the operation as ended. Returns its dependents, which still count it.
     fn finish(&self) -> Vec<Arc<Op>> {
         let mut state = self.state.lock();
         debug_assert!(state.ended_at.is_none(), "an operation ends once");
@@ -90,19 +80,29 @@ impl Op {
     }
 }
 
-/// Takes one count off each operation and starts those that have none left. A queue and not a recursion: chains
-/// of markers can be long.
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Op")
+            .field("waits_for", &state.waits_for)
+            .field("ended_at", &state.ended_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Decrements the count of each operation and begins those whose count reaches zero. Uses a queue instead of recursion,
+/// because chains of operations that end at once can be long.
 fn run_ready(mut queue: VecDeque<Arc<Op>>) {
     while let Some(op) = queue.pop_front() {
-        let work = {
+        let begin = {
             let mut state = op.state.lock();
             state.waits_for -= 1;
             if state.waits_for > 0 {
                 continue;
             }
-            state.work.take()
+            state.begin.take()
         };
-        if work.is_none_or(|work| work::start(&op, work)) {
+        if begin.is_none_or(|begin| begin(&op)) {
             queue.extend(op.finish());
         }
     }

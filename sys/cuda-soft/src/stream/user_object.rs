@@ -1,4 +1,4 @@
-//! Things of the user's that graphs hold: a function called once, when the last reference is gone.
+//! User objects: the user's function is called once, when the last reference to its object is gone.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use parking_lot::Mutex;
 
 use super::host;
 
-/// What the function is called with, and all references to it.
+/// A function of the user and its argument. Dropping the object calls the function.
 #[derive(Debug)]
 pub(crate) struct UserObject {
     destroy: unsafe extern "C" fn(*mut c_void),
     data: *mut c_void,
 }
 
-// SAFETY: the pointer is a value handed back to the user's function, which has agreed to run on another thread.
+// SAFETY: the pointer is only passed to the user's function, which by the API's contract runs on any thread.
 unsafe impl Send for UserObject {}
-// SAFETY: as above; nothing here reads through it.
+// SAFETY: as above; this code never dereferences it.
 unsafe impl Sync for UserObject {}
 
 impl UserObject {
@@ -27,21 +27,25 @@ impl UserObject {
 
 impl Drop for UserObject {
     fn drop(&mut self) {
-        // SAFETY: the user passed function and argument for exactly this call and keeps both valid until then.
+        // SAFETY: by the contract of the API, function and argument stay valid until this call, the only one.
         host::as_callback(|| unsafe { (self.destroy)(self.data) });
     }
 }
 
-/// The references that belong to the caller, not to a graph.
+/// The references to a user object that the caller owns. Graphs have their own.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) object: Arc<UserObject>,
-    pub(crate) references: Mutex<u32>,
+    references: Mutex<u32>,
 }
 
 impl Held {
-    /// Takes `count` of the caller's references away: whether none is left. `None` if it has fewer.
-    pub(crate) fn give_up(&self, count: u32) -> Option<bool> {
+    pub(crate) fn new(object: UserObject, references: u32) -> Self {
+        Self { object: Arc::new(object), references: Mutex::new(references) }
+    }
+
+    /// Takes `count` references away and returns whether none is left. `None` if there are fewer.
+    pub(crate) fn release(&self, count: u32) -> Option<bool> {
         let mut references = self.references.lock();
         *references = references.checked_sub(count)?;
         Some(*references == 0)

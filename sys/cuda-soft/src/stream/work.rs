@@ -1,47 +1,60 @@
-//! What an operation does when its turn comes.
+//! The kinds of work, and how each runs.
 
 use std::sync::Arc;
 
 use cuda_driver_sys::CUresult;
 
+use super::event::{Event, EventState};
 use super::host::HostCall;
 use super::memory::{MemoryOp, MemoryTask};
 use super::op::Op;
+use super::runtime::Runtime;
 use super::user_object::UserObject;
-use super::{Event, EventState};
 use crate::exec::{FaultKind, Launch, Step};
-use crate::machine::machine;
 
-/// The kinds of work.
+/// Work of a stream or graph.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    /// Nothing: a point in the order of things.
+    /// Nothing: a point in the order of operations.
     Marker,
-    /// Records an event, each time a graph gets here.
+    /// Records an event, each time that a graph launch gets here.
     Record(Arc<Event>),
-    /// A kernel; `grid_sync` gives it the workspace of a grid-wide barrier.
+    /// A kernel.
     Kernel {
-        /// What to run.
+        /// The launch.
         launch: Box<Launch>,
-        /// Launched cooperatively.
+        /// Whether it was launched cooperatively and so needs a workspace for its grid barrier.
         grid_sync: bool,
     },
-    /// Copies, fills, and reads and writes of single values, in order.
+    /// Memory operations, in order.
     Memory(Vec<MemoryOp>),
-    /// A function of the user's.
+    /// A function of the user.
     Host(HostCall),
-    /// Lets go of what a launched graph holds.
+    /// Releases the user objects that a launch of a graph holds.
     Release(Vec<Arc<UserObject>>),
 }
 
-/// Begins the work of `op`; true if it is already over, else somebody calls [`Op::end`] later.
-pub(super) fn start(op: &Arc<Op>, work: Work) -> bool {
-    let Ok(machine) = machine() else { return true };
-    let device = &machine.devices[op.device];
-    let status = device.check();
+impl Work {
+    /// Submits the work as an operation of `device`, which begins when all of `after` have ended.
+    pub(super) fn submit<'a>(
+        self,
+        runtime: &Arc<Runtime>,
+        device: usize,
+        after: impl IntoIterator<Item = &'a Arc<Op>>,
+    ) -> Arc<Op> {
+        let runtime = Arc::clone(runtime);
+        Op::submit(after, move |op| begin(&runtime, device, op, self))
+    }
+}
+
+/// Begins the work of `op`. Returns true if it is already over; otherwise [`Op::end`] is called later.
+fn begin(runtime: &Arc<Runtime>, device: usize, op: &Arc<Op>, work: Work) -> bool {
+    let error = &runtime.errors[device];
+    let status = error.check();
+    let op = Arc::clone(op);
     if let Work::Host(call) = work {
         let status = status.err().unwrap_or(CUresult::CUDA_SUCCESS);
-        machine.host.post(call, status, Arc::clone(op));
+        runtime.host.post(call, status, move || op.end());
         return false;
     }
     if status.is_err() {
@@ -54,47 +67,43 @@ pub(super) fn start(op: &Arc<Op>, work: Work) -> bool {
             true
         }
         Work::Record(event) => {
-            event.set(EventState::Recorded(Arc::clone(op)));
+            event.set(EventState::Recorded(op));
             true
         }
         Work::Kernel { mut launch, grid_sync } => {
-            let op = Arc::clone(op);
-            let workspace = grid_sync.then(|| machine.allocations.workspace(device));
-            if let Some(workspace) = &workspace {
-                match workspace {
-                    Ok(allocation) => launch.workspace = allocation.base,
-                    Err(code) => {
-                        device.poison(*code);
-                        return true;
-                    }
+            let workspace = grid_sync.then(|| runtime.allocations.workspace(device)).transpose();
+            let workspace = match workspace {
+                Ok(workspace) => workspace,
+                Err(code) => {
+                    error.set(code);
+                    return true;
                 }
-            }
-            machine.engine.launch(*launch, move |result| {
-                if let Some(Ok(allocation)) = workspace {
-                    machine.allocations.remove(allocation.base);
-                }
+            };
+            launch.workspace = workspace.as_ref().map_or(0, |w| w.base());
+            let shared = Arc::clone(runtime);
+            runtime.engine.launch(*launch, move |result| {
+                drop(workspace);
                 if let Err(fault) = result {
-                    eprintln!("cuda-soft: device {}: {fault}", op.device);
-                    device.poison(fault_code(fault.kind));
+                    eprintln!("cuda-soft: device {device}: {fault}");
+                    shared.errors[device].set(fault_code(fault.kind));
                 }
                 op.end();
             });
             false
         }
         Work::Memory(ops) => {
-            let mut task = MemoryTask::new(op.device, ops);
-            // Small work is cheaper done than handed over.
-            let mut budget = INLINE_STEPS;
-            loop {
-                match task.step(machine) {
+            let mut task = MemoryTask::new(Arc::clone(&runtime.space), device, ops);
+            // Small operations finish here, which is cheaper than a switch to an engine thread.
+            for _ in 0..INLINE_STEPS {
+                match step(runtime, device, &mut task) {
                     Step::Done => return true,
-                    Step::Again if budget > 0 => budget -= 1,
-                    _ => break,
+                    Step::Again => {}
+                    Step::Waiting { .. } => break,
                 }
             }
-            let op = Arc::clone(op);
-            machine.engine.task(move || {
-                let step = task.step(machine);
+            let shared = Arc::clone(runtime);
+            runtime.engine.task(move || {
+                let step = step(&shared, device, &mut task);
                 if matches!(step, Step::Done) {
                     op.end();
                 }
@@ -105,7 +114,20 @@ pub(super) fn start(op: &Arc<Op>, work: Work) -> bool {
     }
 }
 
-const INLINE_STEPS: u32 = 1;
+/// Maximum number of steps that a memory operation makes on the thread that begins it.
+const INLINE_STEPS: u32 = 2;
+
+/// Executes a part of a memory task. A sticky error of the context ends it, and an illegal address sets that error.
+fn step(runtime: &Runtime, device: usize, task: &mut MemoryTask) -> Step {
+    let error = &runtime.errors[device];
+    if error.check().is_err() {
+        return Step::Done;
+    }
+    task.step().unwrap_or_else(|code| {
+        error.set(code);
+        Step::Done
+    })
+}
 
 fn fault_code(kind: FaultKind) -> CUresult {
     match kind {

@@ -1,4 +1,4 @@
-//! Kernels nobody here wrote: what nvcc made of the C++ in `tests/corpus`, against oracles in plain Rust.
+//! Runs the PTX that nvcc generated from the C++ in `tests/corpus`, and compares the results with oracles in Rust.
 
 mod integers;
 mod memory;
@@ -6,7 +6,7 @@ mod numbers;
 mod rig;
 mod threads;
 
-/// Numbers that depend on the index and a seed, without structure.
+/// Pseudo-random numbers that depend on a seed and an index.
 fn noise(seed: u64, index: usize) -> u64 {
     let mut x =
         seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -15,7 +15,7 @@ fn noise(seed: u64, index: usize) -> u64 {
     x ^ (x >> 32)
 }
 
-/// `n` values made of noise.
+/// `n` pseudo-random values.
 fn values<T>(seed: u64, n: usize, make: impl Fn(u64) -> T) -> Vec<T> {
     (0..n).map(|index| make(noise(seed, index))).collect()
 }

@@ -59,7 +59,7 @@ fn addresses_of_parameters() {
     let out = c.buffer(&[0u32; 64]);
     let (first, scale, rows) = (1000u32, 7u32, [11u32, 22, 33, 44, 55, 66]);
     let pair = |n: usize| u64::from(rows[n]) | u64::from(rows[n + 1]) << 32;
-    // The structure comes last: four times eight bytes in a row.
+    // The structure is the last parameter: four consecutive words of eight bytes.
     let table = [u64::from(scale), pair(0), pair(2), pair(4)];
     c.run("picked", 2, 32, 0, &[&[u64::from(first), out.address], &table[..]].concat());
     for (i, got) in c.read(out).into_iter().enumerate() {
@@ -86,7 +86,7 @@ fn histogram_and_atomics() {
     let got = c.read(counters);
     let xor = (0..64).fold(0, |a, b| a ^ b);
     let wide = |n: usize| u64::from(got[n]) | u64::from(got[n + 1]) << 32;
-    // 64 increments modulo 10; decrements that begin at 0 wrap to 9 first.
+    // 64 increments modulo 10. Decrements start at 0 and wrap to 9 first.
     assert_eq!((got[0], got[1]), (4, 6));
     assert!(got[2] < 64);
     assert_eq!((got[3], got[4], got[5], got[6]), (0, u32::MAX, xor, 0));
@@ -121,7 +121,7 @@ fn matrix_product() {
     let parameters = [c.buffer(&a).address, c.buffer(&b).address, out.address, n as u64];
     c.run2("matmul", (3, 3), (16, 16), &parameters);
     for (i, got) in c.read(out).into_iter().enumerate() {
-        // Small integers: every order of summation is exact.
+        // The values are small integers, so every order of summation is exact.
         let want: f32 = (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n]).sum();
         assert_eq!(got, want, "{i}");
     }

@@ -79,7 +79,7 @@ fn rounding_and_approximations() {
     c.run("rounding", 1, 32, 0, &[c.buffer(&a).address, c.buffer(&b).address, out.address]);
     for (i, got) in c.read(out).chunks(6).enumerate() {
         let (x, y) = (a[i], b[i]);
-        // In double the sum and product are exact, so rounding them shows on which side the result lies.
+        // Sum and product are exact in double precision, so they show on which side of them each result lies.
         let (sum, product) = (f64::from(x) + f64::from(y), f64::from(x) * f64::from(y));
         assert!(f64::from(got[0]).abs() <= sum.abs() && f64::from(got[1]) >= product);
         assert!(f64::from(got[2]) <= product + f64::from(x));

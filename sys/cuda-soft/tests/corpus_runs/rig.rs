@@ -1,4 +1,4 @@
-//! Just enough driver to launch a kernel of the corpus.
+//! Loads files of the corpus and launches their kernels.
 
 use std::ffi::{CString, c_void};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) struct Corpus {
     module: CUmodule,
 }
 
-/// Device memory holding `T`s. Never freed: the process ends soon.
+/// Device memory with values of type `T`. Never freed, because the process ends soon.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer<T> {
     pub(crate) address: u64,
@@ -41,7 +41,7 @@ impl Corpus {
         Self { table, module }
     }
 
-    /// Device memory with these values.
+    /// Allocates device memory with these values.
     pub(crate) fn buffer<T: Copy>(&self, values: &[T]) -> Buffer<T> {
         let mut address = 0;
         // SAFETY: the pointer is to a local, the slice is what is copied.
@@ -52,7 +52,7 @@ impl Corpus {
         Buffer { address, length: values.len(), kind: std::marker::PhantomData }
     }
 
-    /// What the memory holds now.
+    /// Reads the values in the memory.
     pub(crate) fn read<T: Copy + Default>(&self, buffer: Buffer<T>) -> Vec<T> {
         let mut values = vec![T::default(); buffer.length];
         let bytes = buffer.length * size_of::<T>();
@@ -64,17 +64,18 @@ impl Corpus {
         values
     }
 
-    /// Launches and waits; every parameter is passed as eight bytes, of which a kernel takes what it declares.
+    /// Launches a kernel and waits for it. Each parameter is passed as eight bytes, of which the kernel takes as many as it
+    /// declares.
     pub(crate) fn run(&self, kernel: &str, grid: u32, block: u32, shared: u32, parameters: &[u64]) {
         self.launch(kernel, (grid, 1), (block, 1), shared, parameters, false);
     }
 
-    /// As [`Self::run`], two-dimensional.
+    /// Like [`Self::run`], with two dimensions.
     pub(crate) fn run2(&self, kernel: &str, grid: (u32, u32), block: (u32, u32), parameters: &[u64]) {
         self.launch(kernel, grid, block, 0, parameters, false);
     }
 
-    /// As [`Self::run`], cooperatively.
+    /// Like [`Self::run`], as a cooperative launch.
     pub(crate) fn run_cooperative(&self, kernel: &str, grid: u32, block: u32, parameters: &[u64]) {
         self.launch(kernel, (grid, 1), (block, 1), 0, parameters, true);
     }

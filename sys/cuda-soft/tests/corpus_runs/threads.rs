@@ -42,7 +42,7 @@ fn votes_shuffles_and_counts() {
         let swapped = (base + (lane ^ 5)) as i32;
         let below = if lane == 0 { i } else { i - 1 } as i32;
         let sum = ballot + 100 * any + 200 * all + 1000 * count + 10_000_000 * every + 20_000_000 * some;
-        // The active mask of a full, converged warp.
+        // The kernel also adds the active mask, which is -1 for a full, converged warp.
         assert_eq!(got, sum + rotated + swapped * 3 + below * 5 - 1, "{i}");
     }
 }
@@ -65,7 +65,7 @@ fn groups_and_warp_reductions() {
     for tile in 0..8 {
         assert_eq!(got[tile], input[8 * tile..8 * tile + 8].iter().sum::<i32>());
     }
-    // What shfl_down leaves in every lane of a tile of eight.
+    // The value of each lane after the shuffles within tiles of eight.
     let mut sums = input.clone();
     for distance in [4, 2, 1] {
         let before = sums.clone();

@@ -1,8 +1,8 @@
-//! What is refused, with its line, column and message.
+//! Texts that are refused, with line, column and message of the error.
 
 use super::compile;
 
-/// The body stands on line 5 of a kernel that declares a few registers of each kind.
+/// A kernel that declares some registers of each kind and has `body` on line 5.
 fn in_kernel(body: &str) -> String {
     format!(
         ".version 8.0\n.target sm_70\n.visible .entry k(.param .u64 p) {{ .reg .b32 %r<5>; .reg .b64 %d<5>; \

@@ -1,4 +1,4 @@
-//! Small programs and the exact code they become.
+//! Small programs, and the exact code that they compile to.
 
 use cuda_soft::code::op::{AtomOp, Binary, Mem, Op, Special};
 use cuda_soft::code::{Addr, Base, Function, PredSrc, Reg, Scope, Semantics, Space, Src, Ty};
@@ -8,7 +8,7 @@ use super::compile;
 const DECLARATIONS: &str =
     ".reg .b16 %h<4>; .reg .b32 %r<9>; .reg .b64 %d<9>; .reg .f32 %f<4>; .reg .pred %p<4>;";
 
-/// The only function of a module with one kernel `k(u32 a, u64 b)` and this body.
+/// Compiles a module with one kernel `k(u32 a, u64 b)` and this body.
 fn kernel(body: &str) -> Function {
     let text = format!(
         ".version 9.0\n.target sm_90\n.address_size 64\n.extern .shared .align 128 .b8 dynamic[];\n\

@@ -1,4 +1,4 @@
-//! Several modules compiled together, and what symbols become.
+//! Modules that are compiled together, and the resolution of their symbols.
 
 use cuda_soft::code::op::{CallTarget, Op, Service};
 use cuda_soft::code::{Module, Relocation, Symbol};
@@ -26,7 +26,7 @@ fn extern_symbols_resolve_across_modules() {
     let Some(CallTarget::Function(index)) = called else { panic!("a call: {:?}", kernel.code) };
     assert_eq!(module.functions[index as usize].name, "twice");
     assert_eq!(module.globals[module.global("table").expect("table")].size, 8);
-    // Alone the caller is no program, and what another module keeps to itself stays there.
+    // Alone, the caller does not link; and another module's internal function does not resolve its symbol.
     assert!(link(&[caller]).expect_err("unresolved").contains("Unresolved extern 'table'"));
     let stranger = ".extern .func hidden();\n.visible .entry k() { call hidden; }";
     assert!(link(&[stranger, callee]).expect_err("hidden").contains("Unresolved extern 'hidden'"));

@@ -1,4 +1,4 @@
-//! PTX text to checked code, through the public entries of the front end.
+//! Tests of the front end through its public functions, from PTX text to checked code.
 
 mod corpus;
 mod diagnostics;
@@ -8,7 +8,7 @@ mod mutation;
 
 use cuda_soft::{code, lower, ptx};
 
-/// Parses and lowers one module; the error is what the JIT log would show.
+/// Parses and lowers one module. The error is the text of the JIT log.
 fn compile(text: &str) -> Result<code::Module, String> {
     let module = ptx::parse(text).map_err(|e| e.to_string())?;
     lower::compile(&[module]).map_err(|e| e.to_string())

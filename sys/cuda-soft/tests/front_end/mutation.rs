@@ -1,8 +1,8 @@
-//! Whatever the text, the front end answers; it never panics and never runs away.
+//! The front end returns for every text: it never panics and never loops.
 
 use super::{compile, corpus};
 
-/// A small generator (xorshift64*), so that a failure repeats.
+/// A pseudo-random generator (xorshift64*) with a fixed seed, so that failures can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Pieces of the language that a random splice may bring to a wrong place.
+/// Pieces of PTX to insert at random positions.
 const PIECES: [&str; 40] = [
     "{",
     "}",

@@ -15,7 +15,7 @@ fn event(t: &DriverTable) -> cuda_driver_sys::CUevent {
     event
 }
 
-/// Ends a capture: its code.
+/// Ends a capture and returns the result code.
 fn end(t: &DriverTable, s: CUstream) -> CUresult {
     let mut graph = std::ptr::null_mut();
     // SAFETY: handles are live, the pointer is to a local.
@@ -23,7 +23,7 @@ fn end(t: &DriverTable, s: CUstream) -> CUresult {
 }
 
 #[test]
-fn captured_work_runs_when_the_graph_is_launched_as_often_as_that() {
+fn captured_work_runs_at_each_launch_of_the_graph() {
     let t = on(0);
     let (s, side) = (stream(&t), stream(&t));
     let (fork, join) = (event(&t), event(&t));
@@ -91,7 +91,7 @@ fn hold(t: &DriverTable, s: CUstream, counter: &'static std::sync::atomic::Atomi
 }
 
 #[test]
-fn objects_live_as_long_as_the_graph_what_was_made_of_it_and_its_launches() {
+fn user_objects_live_as_long_as_their_graph_its_executables_and_launches() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ENDED: AtomicU32 = AtomicU32::new(0);
     let t = on(0);
@@ -119,7 +119,8 @@ fn objects_live_as_long_as_the_graph_what_was_made_of_it_and_its_launches() {
             std::thread::yield_now();
         }
         assert_eq!(ended(), 1);
-        // A capture that fails ends what it held, and an object that no graph took ends with its last reference.
+        // A failed capture releases its objects. An object that no graph holds ends with the last reference of the
+        // caller.
         assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
         hold(&t, s, &ENDED);
         assert_eq!((t.cuStreamSynchronize)(s), UNSUPPORTED);
@@ -237,5 +238,60 @@ fn modes_are_exchanged_per_thread_and_threads_own_their_captures() {
         assert_eq!(end(&t, s), OK);
         assert_eq!((t.cuThreadExchangeStreamCaptureMode)(&raw mut mode), OK);
         assert_eq!(mode, RELAXED);
+    }
+}
+
+#[test]
+fn a_capture_ends_when_its_origin_is_destroyed() {
+    let t = on(0);
+    let (s, side) = (stream(&t), stream(&t));
+    let fork = event(&t);
+    // SAFETY: handles are live until destroyed.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        assert_eq!((t.cuEventRecord)(fork, s), OK);
+        assert_eq!((t.cuStreamWaitEvent)(side, fork, 0), OK);
+        assert_eq!((t.cuStreamDestroy_v2)(s), OK);
+        assert_eq!((t.cuStreamSynchronize)(side), OK, "the stream that had joined works again");
+        assert_eq!((t.cuStreamWaitEvent)(side, fork, 0), CUresult::CUDA_ERROR_CAPTURED_EVENT);
+    }
+    // `alloc` makes an unsafe call, which no capture of this thread forbids any more.
+    alloc(&t, 16);
+}
+
+#[test]
+fn the_graph_of_a_capture_ends_when_its_origin_is_destroyed() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    let t = on(0);
+    let s = stream(&t);
+    // SAFETY: the handle is live.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        hold(&t, s, &ENDED);
+        assert_eq!((t.cuStreamDestroy_v2)(s), OK);
+    }
+    assert_eq!(ENDED.load(Ordering::SeqCst), 1, "nothing can make this graph any more");
+}
+
+#[test]
+fn asking_the_legacy_stream_for_its_capture_leaves_the_capture_of_a_blocking_stream_valid() {
+    let t = on(11);
+    let (mut s, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (legacy, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut status = cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: handles are live, pointers are to locals or null.
+    unsafe {
+        assert_eq!((t.cuStreamCreate)(&raw mut s, 0), OK);
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, RELAXED), OK);
+        let implicit = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        assert_eq!((t.cuStreamIsCapturing)(legacy, &raw mut status), implicit);
+        let info = t.cuStreamGetCaptureInfo_v2;
+        let (id, dependencies) = (std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!(info(legacy, &raw mut status, id, &raw mut graph, dependencies, none), implicit);
+        assert_eq!(end(&t, s), OK);
+        assert_eq!((t.cuStreamIsCapturing)(legacy, &raw mut status), OK);
+        assert_eq!(status, cuda_driver_sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        assert_eq!((t.cuStreamDestroy_v2)(s), OK);
     }
 }

@@ -1,7 +1,7 @@
-//! Tests of the driver families against the table.
+//! Tests of the calls of the table, by family.
 //!
-//! All tests of a process share one machine. A test that makes a context fail, or fills a device's memory, takes a
-//! device no other test uses ([`SPOILED`] and up).
+//! All tests of a process share one machine. A test that causes a sticky error, fills the memory of a device or waits for
+//! a whole context uses a device that no other test uses ([`SPOILED`] and up).
 
 mod capture;
 mod memory;
@@ -18,10 +18,10 @@ use crate::{Config, configure, driver_table};
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
 
-/// The first device that tests may ruin.
+/// The first device for tests that disturb others on the same device.
 const SPOILED: CUdevice = 8;
 
-/// The table, with the machine configured and initialised, and the context of `device` current.
+/// Configures and initialises the machine, makes the context of `device` current, and returns the table.
 fn on(device: CUdevice) -> DriverTable {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -39,7 +39,7 @@ fn on(device: CUdevice) -> DriverTable {
     t
 }
 
-/// A fresh stream that does not wait for the legacy one.
+/// Creates a non-blocking stream.
 fn stream(t: &DriverTable) -> CUstream {
     let mut stream = std::ptr::null_mut();
     // SAFETY: the pointer is to a local.
@@ -47,7 +47,7 @@ fn stream(t: &DriverTable) -> CUstream {
     stream
 }
 
-/// Device memory.
+/// Allocates device memory.
 fn alloc(t: &DriverTable, size: usize) -> u64 {
     let mut p = 0;
     // SAFETY: the pointer is to a local.

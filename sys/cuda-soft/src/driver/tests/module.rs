@@ -8,7 +8,7 @@ use super::*;
 
 const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
-/// Stores `value` and the thread's number; faults where the address is wild.
+/// Stores `value` plus the thread's index to consecutive words at `to`.
 const STORE: &str = ".visible .global .align 4 .u32 counter = 41;
 .visible .entry store(.param .u64 to, .param .u32 value)
 {
@@ -190,7 +190,7 @@ fn texts_that_call_each_other_are_linked() {
 
 #[test]
 fn launches_that_cannot_be_are_refused() {
-    let t = on(0);
+    let t = on(12);
     let module = load(&t, &format!("{HEAD}{STORE}"));
     let f = function(&t, module, c"store");
     let null = std::ptr::null_mut();
@@ -243,14 +243,49 @@ fn a_wild_store_fails_the_context_for_good_and_no_other() {
         assert_eq!((t.cuCtxSynchronize)(), OK);
         let q = alloc(&t, 8);
         write(&t, q, &[1u64]);
-        // Released for the last time the context is gone; retained again it is a new one.
+        // The last release destroys the context; the next retain creates a new one.
         assert_eq!((t.cuDevicePrimaryCtxRelease_v2)(SPOILED + 2), OK);
         let t = on(SPOILED + 2);
         assert_eq!((t.cuCtxSynchronize)(), OK);
-        // Another test may have been given the address since.
+        // Another test may have got the address since.
         let mut device: c_int = -1;
         let ordinal = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         let known = (t.cuPointerGetAttribute)((&raw mut device).cast(), ordinal, p);
         assert!(known == INVALID || device != SPOILED + 2, "its memory went with it");
+    }
+}
+
+#[test]
+fn a_text_that_is_too_new_has_an_error_of_its_own() {
+    let t = on(0);
+    let text = c".version 99.0\n.target sm_70\n.address_size 64\n";
+    let mut module = std::ptr::null_mut();
+    // SAFETY: a NUL-terminated text.
+    let code = unsafe { (t.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()) };
+    assert_eq!(code, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+}
+
+#[test]
+fn occupancy_counts_the_gap_before_dynamic_shared_memory() {
+    const PER_SM: c_int = 228 << 10;
+    // Four static bytes; the dynamic part begins at 16. With `dynamic` bytes two blocks fit only without the gap.
+    let kernel = ".visible .entry k()\n{\n.shared .align 4 .b8 s[4];\n.reg .b32 %r<2>;\nld.shared.u32 %r1, [s];\nret;\n}\n";
+    let dynamic = PER_SM / 2 - 8;
+    let t = on(13);
+    let f = function(&t, load(&t, &format!("{HEAD}{kernel}")), c"k");
+    let (attribute, mut blocks) = (CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0);
+    // SAFETY: handles are live, pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuFuncSetAttribute)(f, attribute, dynamic), OK);
+        let occupancy = t.cuOccupancyMaxActiveBlocksPerMultiprocessor;
+        assert_eq!(occupancy(&raw mut blocks, f, 32, dynamic as usize), OK);
+        assert_eq!(blocks, 1);
+        let null = std::ptr::null_mut();
+        let shared = dynamic.cast_unsigned();
+        // The machine of these tests has four multiprocessors, hence room for four blocks.
+        assert_eq!((t.cuLaunchCooperativeKernel)(f, 4, 1, 1, 32, 1, 1, shared, null, null.cast()), OK);
+        let too_large = CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+        assert_eq!((t.cuLaunchCooperativeKernel)(f, 5, 1, 1, 32, 1, 1, shared, null, null.cast()), too_large);
+        assert_eq!((t.cuCtxSynchronize)(), OK);
     }
 }

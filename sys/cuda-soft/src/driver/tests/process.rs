@@ -1,4 +1,4 @@
-//! Several processes: the test binary runs itself again with the name of one of the `helper` tests below.
+//! Tests with several processes. The test binary executes itself again, to run only `helper` in the other process.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{BufRead, BufReader, Write};
@@ -55,7 +55,7 @@ impl Peer {
         loop {
             line.clear();
             assert_ne!(self.from.read_line(&mut line).expect("peer speaks"), 0, "the peer has ended");
-            // The test runner may have begun the line.
+            // The test runner may have printed to the same line first.
             if let Some(at) = line.find("=") {
                 return line[at + 1..].trim().to_owned();
             }
@@ -69,7 +69,7 @@ impl Peer {
     }
 }
 
-/// On a machine that lacks everything that can be missing, described by the environment.
+/// Runs on a machine without any of the optional features, as the environment says.
 fn restricted() {
     let t = driver_table();
     assert!(t.cuMemCreate.is_none() && t.cuStreamWriteValue64_v2.is_none());
@@ -103,7 +103,7 @@ fn restricted() {
     }
 }
 
-/// A capture in global mode is everybody's business, so it has a process of its own.
+/// A capture in global mode affects all threads, so this runs in its own process.
 fn capture_globally() {
     let t = on(0);
     let s = stream(&t);
@@ -154,7 +154,7 @@ fn a_global_capture_forbids_unsafe_calls_in_every_thread() {
     Peer::start("capturer", None).end();
 }
 
-/// Not a test by itself: what the other process does.
+/// The role of the other process; does nothing when run as an ordinary test.
 #[test]
 fn helper() {
     let mut lines = std::io::stdin().lines().map(|l| l.expect("line"));
@@ -196,7 +196,7 @@ fn helper() {
             let at = vmm::reserve(&t, 2 << 20);
             vmm::map(&t, at, 2 << 20, handle, 0);
             println!("={:x}", read::<u32>(&t, at, 1)[0]);
-            // SAFETY: the word is mapped. The write rings the doorbell that the parent's stream sleeps on.
+            // SAFETY: the word is mapped. The write notifies the event count that the parent's stream sleeps on.
             unsafe {
                 let null = std::ptr::null_mut();
                 assert_eq!(t.cuStreamWriteValue64_v2.expect("ops")(null, at + 64, 5, 0), OK);
@@ -254,7 +254,7 @@ fn legacy_handles_open_in_another_process_and_die_with_it() {
 }
 
 #[test]
-fn a_descriptor_carries_memory_and_doorbell_to_another_process() {
+fn a_descriptor_carries_memory_and_event_count_to_another_process() {
     let t = on(0);
     let handle = vmm::create(&t, 0, 2 << 20);
     let at = vmm::reserve(&t, 2 << 20);

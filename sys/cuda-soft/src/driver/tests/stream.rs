@@ -209,7 +209,7 @@ fn asynchronous_copies_from_pageable_memory_take_the_value_of_the_call() {
 }
 
 #[test]
-fn a_ring_by_a_copy_wakes_a_waiting_stream_quickly() {
+fn a_copy_wakes_a_waiting_stream_quickly() {
     let t = on(0);
     let (a, b) = (stream(&t), stream(&t));
     let p = alloc(&t, 8);

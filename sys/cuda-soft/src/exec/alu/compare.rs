@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::super::regs::{ALL, LANES, Lanes, Regs, bits};
 use super::float::Float;
 use super::int::Word;
-use super::map1;
+use super::map::map1;
 use crate::code::op::{BoolOp, Cmp, FloatTest};
 use crate::code::{PredSrc, Reg, Src, Ty};
 

@@ -4,8 +4,8 @@ use half::{bf16, f16};
 
 use super::super::regs::{LANES, Lanes, Regs};
 use super::float::Float;
+use super::map::{map1, map2};
 use super::round::{self, BF16, F16, F32};
-use super::{map1, map2};
 use crate::code::op::Fp;
 use crate::code::{Reg, Round, Src, Ty};
 

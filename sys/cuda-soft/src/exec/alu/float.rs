@@ -3,8 +3,8 @@
 #![allow(trivial_numeric_casts, reason = "one body for both widths")]
 
 use super::super::regs::{LANES, Lanes, Regs};
+use super::map::{map1, map2, map3};
 use super::round::{self, F32};
-use super::{map1, map2, map3};
 use crate::code::op::{Binary, Fp, Unary};
 use crate::code::{Reg, Round, Src};
 

@@ -3,7 +3,7 @@
 #![allow(trivial_numeric_casts, reason = "one body for all widths")]
 
 use super::super::regs::{LANES, Lanes, Regs};
-use super::{each1, each2, each3, map1, map2};
+use super::map::{each1, each2, each3, map1, map2};
 use crate::code::op::{Binary, Ternary, Unary};
 use crate::code::{Reg, Src, Ty};
 

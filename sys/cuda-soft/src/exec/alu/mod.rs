@@ -6,13 +6,14 @@ mod convert;
 mod float;
 mod half;
 mod int;
+mod map;
 mod permute;
 mod round;
 
 pub(super) use convert::{extend, extend_lanes};
 pub(super) use half::arith_one as half_arith;
 
-use super::regs::{LANES, Lanes, Regs};
+use super::regs::{LANES, Regs};
 use crate::code::op::{Binary, Fp, Op, Ternary, Unary};
 use crate::code::{Reg, Src, Ty};
 
@@ -138,62 +139,4 @@ fn ternary(regs: &mut Regs, mask: u32, op: Ternary, ty: Ty, fp: Fp, d: Reg, abc:
         (_, Ty::S32) => int::ternary::<i32>(regs, mask, op, fp.sat, d, abc),
         _ => int::ternary::<u32>(regs, mask, op, fp.sat, d, abc),
     }
-}
-
-/// `r[i] = f(a[i])`.
-#[inline(always)]
-fn map1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: impl Fn(A) -> R) -> Lanes<R> {
-    let mut r = [R::default(); LANES];
-    for i in 0..LANES {
-        r[i] = f(a[i]);
-    }
-    r
-}
-
-/// [`map1`] for functions that are too expensive or too rare to deserve a loop of their own.
-#[inline(never)]
-fn each1<A: Copy, R: Copy + Default>(a: &Lanes<A>, f: fn(A) -> R) -> Lanes<R> {
-    map1(a, f)
-}
-
-/// The same for [`map2`].
-#[inline(never)]
-fn each2<A: Copy, B: Copy, R: Copy + Default>(a: &Lanes<A>, b: &Lanes<B>, f: fn(A, B) -> R) -> Lanes<R> {
-    map2(a, b, f)
-}
-
-/// The same for [`map3`].
-#[inline(never)]
-fn each3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
-    a: &Lanes<A>,
-    b: &Lanes<B>,
-    c: &Lanes<C>,
-    f: fn(A, B, C) -> R,
-) -> Lanes<R> {
-    map3(a, b, c, f)
-}
-
-/// `r[i] = f(a[i], b[i])`.
-#[inline(always)]
-fn map2<A: Copy, B: Copy, R: Copy + Default>(a: &Lanes<A>, b: &Lanes<B>, f: impl Fn(A, B) -> R) -> Lanes<R> {
-    let mut r = [R::default(); LANES];
-    for i in 0..LANES {
-        r[i] = f(a[i], b[i]);
-    }
-    r
-}
-
-/// `r[i] = f(a[i], b[i], c[i])`.
-#[inline(always)]
-fn map3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
-    a: &Lanes<A>,
-    b: &Lanes<B>,
-    c: &Lanes<C>,
-    f: impl Fn(A, B, C) -> R,
-) -> Lanes<R> {
-    let mut r = [R::default(); LANES];
-    for i in 0..LANES {
-        r[i] = f(a[i], b[i], c[i]);
-    }
-    r
 }

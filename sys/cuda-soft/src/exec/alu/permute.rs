@@ -1,7 +1,7 @@
 //! Moving bits: pack and unpack, fields, bytes, funnel shifts, three-input logic, dot products.
 
 use super::super::regs::{LANES, Lanes, Regs};
-use super::map3;
+use super::map::map3;
 use crate::code::op::{PrmtMode, Ternary};
 use crate::code::{Reg, Src, Ty};
 

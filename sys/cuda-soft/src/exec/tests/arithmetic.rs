@@ -1,4 +1,4 @@
-//! Integer arithmetic against Rust, on values at the edges of its type.
+//! Compares integer arithmetic with Rust's, on values at the limits of the types.
 
 #![allow(trivial_numeric_casts, reason = "one body for all types")]
 
@@ -25,7 +25,7 @@ pub(super) const EDGES: [u64; 16] = [
     0x1234_5678_9abc_def0,
 ];
 
-/// Runs `body` for all pairs (a, b) of `values`: a in rd2, b in rd3, the result from rd4.
+/// Runs `body` for all pairs (a, b) of `values`, with a in rd2, b in rd3 and the result in rd4.
 pub(super) fn pairs(values: &[u64], body: Vec<Inst>) -> Vec<(u64, u64, u64)> {
     let n = values.len();
     let rig = Rig::new(n + n * n);
@@ -75,7 +75,7 @@ macro_rules! integers {
             go(Binary::And, |a, b| a & b);
             go(Binary::Or, |a, b| a | b);
             go(Binary::Xor, |a, b| a ^ b);
-            // The amount is 32 bits and clamps.
+            // The shift amount has 32 bits and is clamped.
             binary(Binary::Shl, $ty, |a, b| {
                 (a as $t).checked_shl(b as u32).unwrap_or(0) as $u as u64
             });
@@ -136,7 +136,7 @@ fn fields_bytes_and_funnels() {
         let abc = (rd(2).into(), rd(3).into());
         vec![op(Op::Ternary { op: op_, ty, fp: Fp::default(), d: rd(4), a: abc.0, b: abc.1, c })]
     };
-    // b's low byte is the position, the length is fixed.
+    // The low byte of b is the position; the length is constant.
     for len in [0u32, 1, 8, 31, 32, 40] {
         let bits = |a: u64, pos: u32, width: u32| -> u128 {
             (u128::from(a) & ((1 << width) - 1)) >> pos & ((1u128 << len) - 1)
@@ -229,7 +229,7 @@ fn fields_bytes_and_funnels() {
 
 #[test]
 fn carries_make_longer_words() {
-    // (a:b) + (b:a) in two halves of 64 bits; the high one is stored.
+    // Computes (a:b) + (b:a) in two 64-bit halves and stores the high one.
     let add = |cin, cout, d, a: u16, b: u16| {
         op(Op::AddCarry {
             sub: false,

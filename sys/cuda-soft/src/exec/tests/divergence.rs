@@ -1,4 +1,4 @@
-//! Lanes that part and meet again, and lanes that wait for each other.
+//! Lanes that diverge and join, and lanes that wait for each other.
 
 use super::rig::*;
 use crate::code::op::Mem;
@@ -24,7 +24,7 @@ fn many_blocks_compute() {
 fn threads_and_blocks_have_three_dimensions() {
     use crate::code::op::Special;
     let rig = Rig::new(2 * 3 * 5 * 7 * 2 * 4);
-    // Linear index from tid, ntid, ctaid, nctaid; the value is made of the six coordinates.
+    // The linear index comes from tid, ntid, ctaid and nctaid; the value has the six coordinates as digits.
     let mut code = vec![prologue().remove(0), mov(r(10), imm(0)), mov(r(11), imm(0))];
     let axes =
         |special: fn(u8) -> Special, size: fn(u8) -> Special| [2u8, 1, 0].map(|k| (special(k), size(k)));
@@ -71,7 +71,7 @@ fn both_sides_of_a_branch_run_and_join() {
         mov(r(5), imm(100)),
         bra(BODY + 6),
         mov(r(5), imm(200)),
-        // All lanes are together again here.
+        // Here all lanes have joined again.
         op(Op::ActiveMask { d: r(6) }),
         bin(Binary::Add, Ty::U32, r(5), r(5), r(0)),
         op(Op::Pack { d: rd(2), parts: [r(5).into(), r(6).into(), imm(0), imm(0)], count: 2, bits: 32 }),
@@ -112,7 +112,7 @@ fn lanes_of_one_warp_take_a_lock_in_turn() {
         op(cas),
         setp(Cmp::Ne, Ty::U32, 0, r(4), imm(0)),
         when(0, false, Op::Bra { target: BODY }),
-        // The critical section: a plain increment.
+        // The critical section is a plain increment.
         ld(WEAK, Ty::U64, rd(2), rd(0), 8),
         bin(Binary::Add, Ty::U64, rd(2), rd(2), imm(1)),
         st(WEAK, Ty::U64, rd(0), 8, rd(2)),
@@ -126,7 +126,7 @@ fn lanes_of_one_warp_take_a_lock_in_turn() {
 fn a_lane_waits_for_a_later_one_and_for_an_earlier_one() {
     for setter in [0, 31] {
         let rig = Rig::new(2);
-        // Everybody but the setter spins below; the setter's code lies behind the loop.
+        // All lanes except the setter spin. The setter's code is behind the loop.
         let module = with_prologue(vec![
             setp(Cmp::Eq, Ty::U32, 0, r(0), imm(setter)),
             when(0, false, Op::Bra { target: BODY + 6 }),
@@ -149,9 +149,9 @@ fn a_lane_waits_for_a_later_one_and_for_an_earlier_one() {
 }
 
 #[test]
-fn a_warp_barrier_brings_parted_lanes_together() {
+fn a_warp_barrier_joins_diverged_lanes() {
     let rig = Rig::new(32);
-    // Odd lanes take a detour; the shuffle needs all.
+    // Odd lanes take a detour; the shuffle needs all lanes.
     let shfl = Op::Shfl {
         mode: ShflMode::Bfly,
         d: r(5),
@@ -243,7 +243,7 @@ fn a_block_barrier_orders_shared_memory() {
             bin(Binary::Shl, Ty::B32, r(4), r(0), imm(2)),
             op(Op::St { mem: shared(r(4)), src: [r(3).into(), imm(0), imm(0), imm(0)] }),
             bar(BarrierKind::Sync, 0, None),
-            // The mirror thread's value.
+            // Reads the value of the mirror thread.
             bin(Binary::Sub, Ty::U32, r(5), r(2), r(0)),
             bin(Binary::Sub, Ty::U32, r(5), r(5), imm(1)),
             bin(Binary::Shl, Ty::B32, r(5), r(5), imm(2)),
@@ -262,7 +262,7 @@ fn a_block_barrier_orders_shared_memory() {
 #[test]
 fn partial_barriers_and_reductions() {
     let rig = Rig::new(96);
-    // Warps 0 and 1 meet at barrier 1; warp 2 only arrives at barrier 2 where warp 0 waits.
+    // Warps 0 and 1 meet at barrier 1. Warp 0 waits at barrier 2, where warp 2 only arrives.
     let module = with_prologue(vec![
         bin(Binary::Shr, Ty::U32, r(4), r(0), imm(5)),
         setp(Cmp::Eq, Ty::U32, 0, r(4), imm(2)),
@@ -285,7 +285,8 @@ fn partial_barriers_and_reductions() {
 #[test]
 fn calls_nest_recurse_and_return_values() {
     let rig = Rig::new(32);
-    // sum(n) = n == 0 ? 0 : n + sum(n - 1); argument at frame 0, result at 4, outgoing at 8 and 12.
+    // sum(n) = n == 0 ? 0 : n + sum(n - 1); the argument is at frame offset 0, the result at 4,
+    // those of the recursive call at 8 and 12.
     let at = |offset| Mem {
         sem: WEAK,
         scope: Scope::Cta,
@@ -341,7 +342,7 @@ fn indirect_branches_and_calls() {
             c: imm(0),
         })])
     };
-    // The callee finds its address in a register window of its own, so pass it through the frame.
+    // The callee has its own register window, so the address is passed through the frame.
     let frame = |offset| Mem {
         sem: WEAK,
         scope: Scope::Cta,

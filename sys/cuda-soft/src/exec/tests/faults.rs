@@ -1,4 +1,4 @@
-//! Everything a kernel can do wrong is a fault with a name and a place, never a crash.
+//! Every error of a kernel becomes a fault with a kind and a position, never a crash.
 
 use super::rig::*;
 use crate::code::op::{AtomOp, BarrierKind, Cmp, Op};
@@ -49,7 +49,7 @@ fn misaligned_scalars_and_vectors() {
     let module = with_prologue(vec![st(WEAK, Ty::U32, rd(0), 2, imm(1))]);
     let fault = rig.run(module, 1, 1).unwrap_err();
     assert_eq!((fault.kind, fault.address), (FaultKind::MisalignedAddress, Some(rig.base() + 2)));
-    // A vector needs the alignment of the whole.
+    // A vector needs the alignment of its whole size.
     let odd = i64::try_from(8 + (rig.base() & 8)).unwrap();
     let mut wide = mem(WEAK, Space::Global, Ty::U64, rd(0), odd);
     wide.count = 2;
@@ -62,7 +62,7 @@ fn rights_are_respected() {
     let rig = Rig::new(4);
     rig.space.set_rights(rig.base(), crate::mem::Rights::Host { writable: false });
     rig.run(with_prologue(vec![ld(WEAK, Ty::U64, rd(2), rd(0), 0)]), 1, 1).unwrap();
-    // The span is known from the load; the store must still be refused.
+    // The load puts the span into the cache; the store must still be refused.
     let module = with_prologue(vec![ld(WEAK, Ty::U64, rd(2), rd(0), 0), st(WEAK, Ty::U64, rd(0), 0, imm(1))]);
     assert_eq!(rig.run(module, 1, 1).unwrap_err().kind, FaultKind::IllegalAddress);
     let add = Op::Atom {
@@ -123,7 +123,7 @@ fn a_fault_ends_the_grid_and_nothing_else() {
     let module = with_prologue(vec![
         setp(Cmp::Eq, Ty::U32, 0, r(1), imm(5)),
         when(0, false, Op::Trap),
-        // All other blocks would run for ever.
+        // All other blocks loop for ever.
         bra(BODY + 2),
     ]);
     let doomed = rig.start(module, 1000, 32);

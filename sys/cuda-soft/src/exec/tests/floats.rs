@@ -1,4 +1,4 @@
-//! Floating-point arithmetic, conversions and comparisons against Rust.
+//! Compares floating-point arithmetic, conversions and comparisons with Rust's.
 
 use super::arithmetic::{EDGES, check, pairs};
 use super::rig::*;
@@ -66,7 +66,7 @@ fn f32_arithmetic() {
         },
         "mul.ftz",
     );
-    // A number beats NaN, and -0 is less than +0.
+    // The result is the number if the other operand is NaN, and -0 is less than +0.
     check(
         float(Binary::Min, plain),
         &floats32(),
@@ -115,7 +115,7 @@ fn f32_rounds_in_every_direction() {
         for ((d, u), z) in down.iter().zip(&up).zip(&zero) {
             let [a, b, d, u, z] = [d.0, d.1, d.2, u.2, z.2].map(|v| f32::from_bits(v as u32));
             let (x, y) = (f64::from(a), f64::from(b));
-            // Exact or within 2^-53, which these operands keep apart from any f32 but the result.
+            // Exact, or within 2^-53 of it. For these operands no other f32 lies that close.
             let exact = match op_ {
                 Binary::Add => x + y,
                 Binary::Mul => x * y,
@@ -154,7 +154,7 @@ fn halves_round_once() {
     let of = |v: u64| f16::from_bits(v as u16).to_f32();
     let back = |v: f32| if v.is_nan() { 0x7fff } else { u64::from(f16::from_f32(v).to_bits()) };
     check(run(Binary::Add, Ty::F16x2), &both, |a, b| back(of(a) + of(b)) | 0x4000_0000, "add.f16x2");
-    // Exactly halfway but for the addend: 2^-24 * 2^-24 + a tie of f16.
+    // Sums near a tie: 2048 + 1, and 1 + 2^-24 * 2^-24.
     let (tiny, one) = (0x0001, f16::from_f32(1.0).to_bits());
     let tie = f16::from_f32(2048.0).to_bits();
     let fma = |a: u16, b: u16, c: u16| {

@@ -1,4 +1,4 @@
-//! Widths, vectors, windows, atomics under contention.
+//! Access widths, vectors, state spaces, and atomics under contention.
 
 use super::rig::*;
 use crate::code::op::{AtomOp, Binary, Mem, Op, Special};
@@ -94,7 +94,7 @@ fn atomics_of_many_blocks_lose_nothing() {
     assert_eq!(rig.get32(4), 0x6400_6400, "1024 in both halves");
     assert_eq!(rig.get(3), rig.base());
     assert_eq!(rig.get32(8), 1024 % 100);
-    // Every address was exchanged in once and came out once, but for the last.
+    // Each address was written once and read back once, except for the last one.
     let sum = (0..threads).fold(0u64, |s, i| s.wrapping_add(rig.base() + 8 * i));
     assert_eq!(rig.get(6).wrapping_add(rig.get(5)), sum);
 }
@@ -108,7 +108,7 @@ fn generic_addresses_reach_every_window() {
     let convert = |space, d, a: Reg| op(Op::ToGeneric { space, d, a: a.into() });
     let mut code = prologue();
     code.extend([
-        // Each thread's own word of shared memory, and of its stack.
+        // Each thread uses its own word of shared memory and of its stack.
         bin(Binary::Shl, Ty::B32, r(4), r(0), imm(2)),
         mov(rd(2), r(4)),
         convert(Space::Shared, rd(3), rd(2)),

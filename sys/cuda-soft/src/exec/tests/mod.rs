@@ -1,4 +1,4 @@
-//! The engine against oracles in Rust, on hand-built code.
+//! Tests of the engine with hand-built code and oracles in Rust.
 
 mod arithmetic;
 mod divergence;

@@ -1,4 +1,4 @@
-//! A device with one buffer, and short names for instructions.
+//! A device with one buffer, and short constructors for instructions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(super) const DEVICE: Residency = Residency {
     registers_per_sm: 0,
 };
 
-/// An engine, a space, and a buffer in it that both sides access.
+/// An engine, an address space, and a buffer that kernels and the test access.
 pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) space: Arc<mem::Space>,
@@ -33,7 +33,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A device whose buffer holds `words` zeros.
+    /// Creates a device whose buffer has `words` zeros.
     pub(super) fn new(words: usize) -> Rig {
         Rig::with(words, 2, Watchdog::default())
     }
@@ -47,7 +47,7 @@ impl Rig {
         rig
     }
 
-    /// The buffer's address.
+    /// The address of the buffer.
     pub(super) fn base(&self) -> u64 {
         self.buffer.as_ptr().expose_provenance() as u64
     }
@@ -65,7 +65,7 @@ impl Rig {
         (self.get(index / 2) >> (index % 2 * 32)) as u32
     }
 
-    /// Starts a kernel whose first parameter is the buffer's address.
+    /// Starts a kernel with the address of the buffer as its first parameter.
     pub(super) fn start(&self, module: Module, grid: u32, block: u32) -> mpsc::Receiver<Result<(), Fault>> {
         self.start_on(module, [grid, 1, 1], [block, 1, 1], 0)
     }
@@ -97,7 +97,7 @@ impl Rig {
         receiver
     }
 
-    /// Runs a kernel to its end.
+    /// Runs a kernel and waits for its end.
     pub(super) fn run(&self, module: Module, grid: u32, block: u32) -> Result<(), Fault> {
         self.start(module, grid, block).recv_timeout(LIMIT).expect("the kernel hangs")
     }
@@ -105,7 +105,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // What still runs loses the buffer before it goes.
+        // Unmaps the buffer before it is freed; a kernel that still runs faults.
         self.space.remove(self.base());
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn imm(value: u64) -> Src {
     Src::Imm(value)
 }
 
-/// A function of these instructions; line n is instruction n - 1.
+/// A function with these instructions. Instruction n has line n + 1.
 pub(super) fn function(code: Vec<Inst>) -> Function {
     Function {
         name: "test".to_owned(),
@@ -146,7 +146,7 @@ pub(super) fn function(code: Vec<Inst>) -> Function {
     }
 }
 
-/// A module of one kernel.
+/// A module with one kernel.
 pub(super) fn kernel(code: Vec<Inst>) -> Module {
     Module { functions: vec![function(code)], globals: Vec::new() }
 }
@@ -218,7 +218,7 @@ pub(super) fn prologue() -> Vec<Inst> {
     ]
 }
 
-/// The index of the instruction after the prologue.
+/// The index of the first instruction after the prologue.
 pub(super) const BODY: u32 = 6;
 
 /// The prologue and `body`.

@@ -1,4 +1,4 @@
-//! Residency, order between grids, tasks.
+//! Residency, the order of grids, and tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::code::op::{AtomOp, Cmp, Op};
 use crate::code::{Module, Semantics, Space, Ty};
 use crate::exec::{Residency, Step, Watch, Watchdog};
 
-/// Every block counts itself and waits until all have.
+/// Each block increments a counter and waits until all blocks have.
 fn grid_barrier(blocks: u64) -> Module {
     let count = mem(Semantics::AcqRel, Space::Global, Ty::U32, rd(0), 0);
     with_prologue(vec![
@@ -37,7 +37,7 @@ fn a_grid_that_does_not_fit_must_not() {
     let stuck = rig.start(grid_barrier(5), 5, 32);
     stuck.recv_timeout(Duration::from_millis(300)).expect_err("five blocks where four fit");
     assert_eq!(rig.get(0), 4, "the fifth block has not started");
-    // What would have been the fifth arrival lets all go.
+    // The increment of the fifth block, made by the test, releases all of them.
     rig.set(0, 5);
     stuck.recv_timeout(LIMIT).unwrap().unwrap();
     assert_eq!(rig.get(0), 6);
@@ -80,7 +80,7 @@ fn tasks_step_until_done_and_wake_by_memory() {
         let view = space.enter(0);
         assert!(view.find(addr, false).is_some());
         drop(view);
-        // SAFETY: the rig's buffer, which outlives the test's tasks and is accessed atomically.
+        // SAFETY: the buffer outlives the tasks of this test, and all accesses are atomic.
         let word = unsafe { crate::exec::memory::word::<std::sync::atomic::AtomicU64>(addr) };
         if word.load(Ordering::Acquire) == 0 {
             let watched = Some(Watch { space: Arc::clone(&space), device: 0, addr });

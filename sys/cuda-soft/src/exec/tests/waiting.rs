@@ -1,4 +1,4 @@
-//! Kernels that wait: for each other, for the host, for another process; and for nothing.
+//! Kernels that wait: for each other, for the host, for another process, or for ever.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn wait_for(value: u64) -> Module {
 }
 
 #[test]
-fn a_store_by_the_host_that_rings_no_bell_is_seen() {
+fn a_store_by_the_host_without_a_notification_is_seen() {
     let rig = Rig::new(1);
     let done = rig.start(wait_for(7), 8, 128);
     done.recv_timeout(Duration::from_millis(100)).unwrap_err();
@@ -32,7 +32,7 @@ fn a_store_by_the_host_that_rings_no_bell_is_seen() {
 fn two_kernels_play_ping_pong() {
     let rig = Rig::new(2);
     let rounds = 500;
-    // Each waits for its turn in word 0 and passes it on.
+    // Each player waits for its turn in word 0 and passes the turn on.
     let player = |first: u64| {
         with_prologue(vec![
             mov(rd(3), imm(first)),
@@ -110,7 +110,7 @@ fn a_forked_process_answers_through_shared_memory() {
     use crate::mem;
     use crate::mem::object::{Facts, Kind, Object};
     // The same memory object mapped twice, as two processes would; the child is this test binary's
-    // twin only as far as fork allows: it touches the mapping and its doorbell, nothing else.
+    // twin only as far as fork allows: it touches the mapping and its event count, nothing else.
     let rig = Rig::new(1);
     let facts = Facts { kind: Kind::Physical, device: 0, handle_types: 0 };
     let object = Object::create(4096, facts).expect("memfd");
@@ -118,7 +118,7 @@ fn a_forked_process_answers_through_shared_memory() {
     let base = here.base().expect("address");
     let here = Arc::new(here);
     rig.space.insert(base, 4096, mem::Rights::Host { writable: true }, Arc::clone(&here));
-    let bell = here.bell();
+    let event_count = here.event_count();
     let mut module = wait_for(3);
     // Waits for the object's first word, then answers in its second.
     module.functions[0].code.insert(BODY as usize, mov(rd(0), imm(base)));
@@ -136,11 +136,11 @@ fn a_forked_process_answers_through_shared_memory() {
             )
         };
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // SAFETY: sleeps; the bell lies in the object's mapped control page.
+        // SAFETY: the time is valid, and the event count is in the control page, which is mapped.
         unsafe {
             libc::nanosleep(&raw const pause, std::ptr::null_mut());
             words[0].store(3, std::sync::atomic::Ordering::Release);
-            (*bell).ring();
+            (*event_count).notify();
         }
         for _ in 0..1000 {
             if words[1].load(std::sync::atomic::Ordering::Acquire) == 4 {
@@ -164,7 +164,7 @@ fn a_forked_process_answers_through_shared_memory() {
     rig.space.remove(base);
 }
 
-/// Waits until word 0 is 7, or word 1 is not 0, which it reads once in a thousand turns only.
+/// Waits until word 0 is 7 or word 1 is not 0. It reads word 1 only once in a thousand turns.
 fn wait_or_leave() -> Module {
     let end = BODY + 12;
     with_prologue(vec![
@@ -179,7 +179,7 @@ fn wait_or_leave() -> Module {
         mov(rd(3), imm(1000)),
         setp(Cmp::Eq, Ty::U64, 0, rd(4), imm(0)),
         when(0, false, Op::Bra { target: BODY + 1 }),
-        // What the last load that counted saw.
+        // Stores the value that ended the wait.
         st(Semantics::Relaxed, Ty::U64, rd(0), 16, rd(4)),
     ])
 }
@@ -187,7 +187,7 @@ fn wait_or_leave() -> Module {
 #[test]
 fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
     let rig = Rig::new(3);
-    // The first one is told while it waits, the others were told before they began.
+    // The word is set while the first kernel waits, and before the others start.
     let first = rig.start(wait_or_leave(), 1, 128);
     first.recv_timeout(Duration::from_millis(100)).unwrap_err();
     let told = Instant::now();
@@ -197,6 +197,6 @@ fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
         rig.start(wait_or_leave(), 1, 128).recv_timeout(LIMIT).unwrap().unwrap();
     }
     assert_eq!(rig.get(2), 1);
-    // By turns between naps of a millisecond each takes half a second.
+    // Without the look at the word each would take half a second: a thousand turns, with naps of a millisecond.
     assert!(told.elapsed() < Duration::from_secs(2), "21 waits were left after {:?}", told.elapsed());
 }

@@ -4,8 +4,7 @@ use std::ffi::{c_char, c_uint, c_void};
 
 use cuda_driver_sys::{CUjit_option as Opt, CUresult};
 
-use super::{INVALID_VALUE, put_str};
-use crate::machine::Result;
+use crate::abi::{INVALID_VALUE, Result, put_str};
 
 /// The log buffers of a call. The pointers are valid until the call, or the link, has ended.
 #[derive(Debug, Default)]

@@ -110,6 +110,11 @@ impl Holds {
         self.held.extract_if(|_, held| held.receipts.is_empty()).map(|(_, held)| held.keep).collect()
     }
 
+    /// How many things are held.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether a peer still has memory open.
     pub(super) fn has_memory(&self) -> bool {
         self.held.keys().any(|id| matches!(id, HoldId::Memory(_)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::kept::Kept;
+use super::super::in_flight::InFlight;
 use crate::error::Result;
 use crate::memory::Remote;
 use crate::rdma::{Batch, LocalRange, MemoryRegion, QueuePair, ReadyToSend, RemoteRange, Window};
@@ -21,16 +21,16 @@ struct Used {
 }
 
 /// A queue pair with its bookkeeping.
-pub(super) struct Lane {
+pub(super) struct SendQueue {
     pub(super) queue_pair: QueuePair<ReadyToSend>,
     window: Window,
     batch: Batch,
-    kept: Kept<Used>,
+    in_flight: InFlight<Used>,
 }
 
 /// What a request does.
 #[derive(Clone, Copy)]
-pub(super) enum Request<'a> {
+pub(super) enum WorkRequest<'a> {
     Write(LocalRange, RemoteRange),
     Inline(&'a [u8], RemoteRange),
     /// The same of memory that others may write.
@@ -44,7 +44,7 @@ pub(super) enum Request<'a> {
     Immediate(u32),
 }
 
-impl Request<'_> {
+impl WorkRequest<'_> {
     /// The place of the peer's, if it has one.
     fn at(&self) -> Option<RemoteRange> {
         match self {
@@ -59,17 +59,17 @@ impl Request<'_> {
     }
 }
 
-impl Lane {
+impl SendQueue {
     pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
         let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
-        Self { queue_pair, window, batch: Batch::with_capacity(64), kept: Kept::new() }
+        Self { queue_pair, window, batch: Batch::with_capacity(64), in_flight: InFlight::new() }
     }
 
     /// Adds a request; false if there is no room now.
     #[inline]
     pub(super) fn push(
         &mut self,
-        request: Request<'_>,
+        request: WorkRequest<'_>,
         fence: bool,
         signal: bool,
         keep: Option<(Option<&MemoryRegion>, &Arc<Remote>)>,
@@ -78,15 +78,15 @@ impl Lane {
             if signal { self.window.take_signalled().map(|id| (id, true)) } else { self.window.take() };
         let Some((id, signal)) = taken else { return Ok(false) };
         let made = match request {
-            Request::Write(from, to) => self.batch.write(from, to)?,
-            Request::Inline(data, to) => self.batch.write_inline(data, to)?,
-            Request::Copied(from, to) => self.batch.write_inline_with(to, |bytes| from.read(0, bytes))?,
-            Request::Read(into, from) => self.batch.read(into, from)?,
-            Request::Add(old, at, value) => self.batch.fetch_add(old, at, value)?,
-            Request::Tell(data, to, immediate) => {
+            WorkRequest::Write(from, to) => self.batch.write(from, to)?,
+            WorkRequest::Inline(data, to) => self.batch.write_inline(data, to)?,
+            WorkRequest::Copied(from, to) => self.batch.write_inline_with(to, |bytes| from.read(0, bytes))?,
+            WorkRequest::Read(into, from) => self.batch.read(into, from)?,
+            WorkRequest::Add(old, at, value) => self.batch.fetch_add(old, at, value)?,
+            WorkRequest::Tell(data, to, immediate) => {
                 self.batch.write_inline_with_immediate(data, to, immediate)?
             }
-            Request::Immediate(immediate) => self.batch.immediate(immediate),
+            WorkRequest::Immediate(immediate) => self.batch.immediate(immediate),
         };
         let made = made.id(id).signalled_if(signal);
         if fence {
@@ -98,7 +98,7 @@ impl Lane {
                 Arc::ptr_eq(peers, remote) && same_region(known.as_ref(), local)
             };
             let make = || Used { memories: (local.cloned(), remote.clone()), at: request.at() };
-            self.kept.keep(id, same, make);
+            self.in_flight.hold(id, same, make);
         }
         Ok(true)
     }
@@ -109,12 +109,12 @@ impl Lane {
             return Ok(true);
         }
         // Without memory there are only requests that are signalled anyway.
-        let Some(Used { memories: (local, remote), at: Some(at) }) = self.kept.latest() else {
+        let Some(Used { memories: (local, remote), at: Some(at) }) = self.in_flight.latest() else {
             return Ok(true);
         };
         let (local, remote, at) = (local.clone(), remote.clone(), at.first(0));
         // A write of no bytes touches no memory, and completes after what was posted before it.
-        self.push(Request::Inline(&[], at), false, true, Some((local.as_ref(), &remote)))
+        self.push(WorkRequest::Inline(&[], at), false, true, Some((local.as_ref(), &remote)))
     }
 
     /// Rings the doorbell for what was added.
@@ -130,10 +130,10 @@ impl Lane {
         }
     }
 
-    /// Request `id` and all before it have completed.
+    /// WorkRequest `id` and all before it have completed.
     pub(super) fn complete(&mut self, id: u64, spent: &mut Vec<Keep>) {
         self.window.complete(id);
-        while let Some(used) = self.kept.release(self.window.done()) {
+        while let Some(used) = self.in_flight.release(self.window.done()) {
             spent.push(used.memories);
         }
     }

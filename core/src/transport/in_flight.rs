@@ -1,26 +1,27 @@
-//! What outstanding requests keep alive, each thing once.
+//! Keeps alive what operations in flight use, until they are acknowledged.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-/// How many things are looked through before one is kept once more: data and signals take turns.
+/// How many recent entries are searched before a value is held a second time: data and signals often alternate.
 const RECENT: usize = 4;
 
-/// Things by the latest request that uses them. What is used again moves to the end: counting its owners for every request
-/// would cost more than the request.
-pub(super) struct Kept<T> {
-    /// In the order of the requests.
+/// Values by the latest operation that uses each. A value that is used again moves to the end instead of being cloned:
+/// counting references for every operation would cost more than a small operation itself.
+pub(super) struct InFlight<T> {
+    /// In the order of the operations.
     things: VecDeque<(u64, T)>,
 }
 
-impl<T> Kept<T> {
+impl<T> InFlight<T> {
     pub(super) fn new() -> Self {
         Self { things: VecDeque::new() }
     }
 
-    /// Keeps something until request `id`, the latest, has completed: what `same` recognises, else what `make` makes.
+    /// Holds a value until operation `id`, the latest so far, is acknowledged: the held one for which `same` is true, else the
+    /// result of `make`.
     #[inline]
-    pub(super) fn keep(&mut self, id: u64, same: impl Fn(&T) -> bool, make: impl FnOnce() -> T) {
+    pub(super) fn hold(&mut self, id: u64, same: impl Fn(&T) -> bool, make: impl FnOnce() -> T) {
         match self.things.back_mut() {
             Some((last, thing)) if same(thing) => *last = id,
             _ => {
@@ -32,12 +33,12 @@ impl<T> Kept<T> {
         }
     }
 
-    /// What the latest request uses.
+    /// The value that the latest operation uses.
     pub(super) fn latest(&self) -> Option<&T> {
         self.things.back().map(|(_, thing)| thing)
     }
 
-    /// Something that only requests below `done` used, until there is no more.
+    /// A value that only operations below `done` used; `None` once all others are still in use.
     pub(super) fn release(&mut self, done: u64) -> Option<T> {
         self.things.pop_front_if(|(id, _)| *id < done).map(|(_, thing)| thing)
     }
@@ -50,34 +51,34 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Things are there exactly until the last request that uses them is done, whatever is used in between.
+        /// Every value is held exactly until the last operation that uses it is done, whatever is used in between.
         #[test]
         fn each_is_kept_until_its_last_use_is_done(steps in prop::collection::vec((0..9_usize, any::<bool>()), 1..200)) {
-            let (mut kept, mut last, mut done) = (Kept::new(), [None; 9], 0);
+            let (mut held, mut last, mut done) = (InFlight::new(), [None; 9], 0);
             for (id, (thing, completes)) in steps.into_iter().enumerate() {
                 let id = id as u64;
-                kept.keep(id, |known| *known == thing, || thing);
+                held.hold(id, |known| *known == thing, || thing);
                 last[thing] = Some(id);
-                prop_assert_eq!(kept.latest(), Some(&thing));
+                prop_assert_eq!(held.latest(), Some(&thing));
                 if completes {
                     done += (id + 1 - done).div_ceil(2);
-                    while kept.release(done).is_some() {}
+                    while held.release(done).is_some() {}
                 }
                 for (thing, last) in last.iter().enumerate() {
-                    let there = kept.things.iter().any(|(_, kept)| *kept == thing);
+                    let there = held.things.iter().any(|(_, kept)| *kept == thing);
                     prop_assert_eq!(there, last.is_some_and(|last| last >= done), "{}", thing);
                 }
             }
         }
 
-        /// Four things that take turns are there once.
+        /// Four values that alternate are held once each.
         #[test]
         fn few_things_are_kept_once(uses in prop::collection::vec(0..RECENT, 1..100)) {
-            let mut kept = Kept::new();
+            let mut held = InFlight::new();
             for (id, thing) in uses.into_iter().enumerate() {
-                kept.keep(id as u64, |known| *known == thing, || thing);
+                held.hold(id as u64, |known| *known == thing, || thing);
             }
-            prop_assert!(kept.things.len() <= RECENT);
+            prop_assert!(held.things.len() <= RECENT);
         }
     }
 }

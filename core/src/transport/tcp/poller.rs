@@ -1,9 +1,9 @@
-//! The socket lent to a user that waits for it again and again.
+//! Who polls a socket: the service thread, or a user thread that waits for it again and again.
 //!
 //! Telling the service thread before and after each wait who reads costs two system calls, and it often wakes in between
-//! for what the user is about to wait for. After a run of waits that follow each other closely, the socket stays with the
-//! user. The service thread looks after it every [`TERM`] and takes it back when nobody has waited since: then, and only
-//! after such a run, something that arrives may lie for as long.
+//! for what the user thread is about to wait for. After a run of waits that follow each other closely, user threads keep polling
+//! the socket between their waits, too. The service thread looks every [`TERM`] and takes over again when nobody has waited
+//! since: then, and only after such a run, something that arrives may lie for as long.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const TERM: Duration = Duration::from_millis(1);
 /// Waits that follow each other within this time belong to one run.
 const CLOSE: Duration = Duration::from_micros(100);
-/// Waits in a run before the socket stays.
+/// Waits in a run before user threads keep polling.
 const RUN: u32 = 32;
 
 #[derive(Debug)]
-pub(super) struct Loan {
-    lent: AtomicBool,
+pub(super) struct Poller {
+    user: AtomicBool,
     /// Waits so far, and how many there were when the service thread last looked.
     waits: AtomicU64,
     seen: AtomicU64,
@@ -29,21 +29,21 @@ pub(super) struct Loan {
     epoch: Instant,
 }
 
-/// Who reads after a wait.
+/// Who polls after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The service thread, once it is told so.
-    GivenBack,
-    /// The next to wait; the service thread has to be told, so that it begins to look.
-    NewlyLent,
-    /// The next to wait, as before.
-    StillLent,
+    Service,
+    /// User threads from now on; the service thread has to be told, so that it begins to look.
+    NowUser,
+    /// User threads, as before.
+    StillUser,
 }
 
-impl Default for Loan {
+impl Default for Poller {
     fn default() -> Self {
         Self {
-            lent: AtomicBool::new(false),
+            user: AtomicBool::new(false),
             waits: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             run: AtomicU32::new(0),
@@ -53,15 +53,16 @@ impl Default for Loan {
     }
 }
 
-impl Loan {
-    pub(super) fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Acquire)
+impl Poller {
+    /// Whether user threads poll, not the service thread.
+    pub(super) fn is_user(&self) -> bool {
+        self.user.load(Ordering::Acquire)
     }
 
-    /// A wait begins; one at a time. Whether the service thread does not read already.
+    /// Begins a wait; one at a time. True if user threads poll already.
     pub(super) fn begin(&self) -> bool {
         self.waits.fetch_add(1, Ordering::AcqRel);
-        if self.is_lent() {
+        if self.is_user() {
             return true;
         }
         let since = self.now().saturating_sub(self.ended.load(Ordering::Relaxed));
@@ -71,35 +72,35 @@ impl Loan {
         false
     }
 
-    /// The wait that began last ends; `idle` unless something is left that only looking again brings on.
+    /// Ends the wait started by `begin`. Pass `idle = false` if work remains that only another turn can advance.
     pub(super) fn end(&self, idle: bool) -> End {
         if !idle {
-            self.lent.store(false, Ordering::Release);
-        } else if self.is_lent() {
-            // The service thread may take it back meanwhile. Then it reads from now on, and nothing is lost.
-            return End::StillLent;
+            self.user.store(false, Ordering::Release);
+        } else if self.is_user() {
+            // The service thread may take over meanwhile. Then it reads from now on, and nothing is lost.
+            return End::StillUser;
         }
-        // While the socket is lent nobody asks when a wait ended, nor how long the run is.
+        // While user threads poll, nobody asks when a wait ended, nor how long the run is.
         self.ended.store(self.now(), Ordering::Relaxed);
         let run = self.run.fetch_add(1, Ordering::Relaxed);
         if idle && run >= RUN {
-            self.lent.store(true, Ordering::Release);
-            End::NewlyLent
+            self.user.store(true, Ordering::Release);
+            End::NowUser
         } else {
-            End::GivenBack
+            End::Service
         }
     }
 
-    /// The service thread looks: when to look again, if the socket stays lent.
+    /// A look of the service thread: when to look again, if user threads go on polling.
     pub(super) fn check(&self) -> Option<Instant> {
-        if !self.is_lent() {
+        if !self.is_user() {
             return None;
         }
         let waits = self.waits.load(Ordering::Acquire);
         if self.seen.swap(waits, Ordering::AcqRel) != waits {
             return Some(Instant::now() + TERM);
         }
-        self.lent.store(false, Ordering::Release);
+        self.user.store(false, Ordering::Release);
         None
     }
 
@@ -117,31 +118,31 @@ impl Loan {
 mod tests {
     use super::*;
 
-    fn wait(loan: &Loan) -> (bool, End) {
-        (loan.begin(), loan.end(true))
+    fn wait(poller: &Poller) -> (bool, End) {
+        (poller.begin(), poller.end(true))
     }
 
     #[test]
     fn a_run_of_waits_keeps_the_socket_until_nobody_waits() {
-        let loan = Loan::default();
+        let poller = Poller::default();
         let mut waits = 0;
-        while wait(&loan).1 != End::NewlyLent {
+        while wait(&poller).1 != End::NowUser {
             waits += 1;
-            assert!(waits < 100_000 && loan.check().is_none());
+            assert!(waits < 100_000 && poller.check().is_none());
         }
         assert!(waits >= RUN);
-        assert_eq!(wait(&loan), (true, End::StillLent));
-        assert!(loan.check().is_some(), "somebody has waited");
-        assert!(loan.check().is_none() && !loan.is_lent(), "nobody has since");
-        loan.disturb();
-        assert_eq!(wait(&loan), (false, End::GivenBack), "a new run is needed");
+        assert_eq!(wait(&poller), (true, End::StillUser));
+        assert!(poller.check().is_some(), "somebody has waited");
+        assert!(poller.check().is_none() && !poller.is_user(), "nobody has since");
+        poller.disturb();
+        assert_eq!(wait(&poller), (false, End::Service), "a new run is needed");
     }
 
     #[test]
     fn waits_far_apart_are_no_run() {
-        let loan = Loan::default();
+        let poller = Poller::default();
         for _ in 0..2 * RUN {
-            assert_eq!(wait(&loan), (false, End::GivenBack));
+            assert_eq!(wait(&poller), (false, End::Service));
             std::thread::sleep(2 * CLOSE);
         }
     }

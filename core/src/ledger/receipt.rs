@@ -57,6 +57,11 @@ impl Ledger {
         Hold { ledger: self.clone(), id, peer, sent: false }
     }
 
+    /// How many things are held.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.holds).len()
+    }
+
     /// The receipt that `peer` has sent for `id`, a thing of its own.
     pub(crate) fn receipt(self: &Arc<Self>, group: &Group, peer: u32, id: HoldId) -> Receipt {
         Receipt { ledger: self.clone(), group: group.clone(), id, peer }

@@ -1,20 +1,20 @@
-//! Whether to look again or to sleep: looking again answers sooner where cores are idle, and steals time where they are not.
+//! How long a wait spins before it sleeps. Spinning answers sooner where cores are idle, and steals time where they are not.
 //!
-//! Nobody can tell beforehand, so each wait learns from those before it, as adaptive locks do.
+//! Which it is cannot be known beforehand, so each wait learns from those before it, as adaptive locks do.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The longest time to look for, in microseconds: what sleeping and being woken costs several times over.
+/// The longest spin, in microseconds: several times the cost of sleeping and being woken.
 const MOST: u32 = 50;
-/// One wait in so many tries again after looking has been in vain.
+/// After spinning was in vain, one wait in so many tries it again.
 const RETRY: u32 = 256;
 
-/// What waits for one connection have taught. One thread waits at a time; that others see old values does no harm.
+/// The spin budget of one connection. One thread waits at a time; others may see old values, which does no harm.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinBudget {
     /// Microseconds that the next wait looks for.
     most: AtomicU32,
     /// Waits since looking was given up.
@@ -31,13 +31,13 @@ pub(super) struct Spin {
     slept: bool,
 }
 
-impl Default for Patience {
+impl Default for SpinBudget {
     fn default() -> Self {
         Self { most: AtomicU32::new(MOST), waits: AtomicU32::new(0) }
     }
 }
 
-impl Patience {
+impl SpinBudget {
     pub(super) fn begin(&self) -> Spin {
         Spin { until: None, most: self.most.load(Ordering::Relaxed), slept: false }
     }
@@ -77,22 +77,22 @@ mod tests {
     use super::*;
 
     /// One wait that comes to sleeping, however busy the machine is.
-    fn wait_in_vain(patience: &Patience) {
-        let mut spin = patience.begin();
+    fn wait_in_vain(budget: &SpinBudget) {
+        let mut spin = budget.begin();
         while spin.again() {}
-        patience.learn(&spin);
+        budget.learn(&spin);
     }
 
     #[test]
     fn looking_in_vain_is_given_up_and_tried_again_later() {
-        let patience = Patience::default();
+        let budget = SpinBudget::default();
         for _ in 0..2 {
             // 50, 25, 12, 6, 3 and 1 microseconds.
-            (0..6).for_each(|_| wait_in_vain(&patience));
-            assert_eq!(patience.begin().most, 0);
+            (0..6).for_each(|_| wait_in_vain(&budget));
+            assert_eq!(budget.begin().most, 0);
             let looks_again = |_: &u32| {
-                wait_in_vain(&patience);
-                patience.begin().most > 0
+                wait_in_vain(&budget);
+                budget.begin().most > 0
             };
             assert_eq!((1..=RETRY).find(looks_again), Some(RETRY));
         }
@@ -100,10 +100,10 @@ mod tests {
 
     #[test]
     fn what_is_there_already_teaches_nothing() {
-        let patience = Patience::default();
-        let spin = patience.begin();
-        patience.learn(&spin);
-        assert_eq!(patience.begin().most, MOST);
+        let budget = SpinBudget::default();
+        let spin = budget.begin();
+        budget.learn(&spin);
+        assert_eq!(budget.begin().most, MOST);
         assert!(!spin.slept);
     }
 }

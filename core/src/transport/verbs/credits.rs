@@ -23,14 +23,14 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// Who may still take receives of whom.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct ReceiveCredits {
     /// The peer's, for signals of this end.
     left: u32,
     /// This end's, taken by signals of the peer's and posted again, of which it has not been told.
     owed: u32,
 }
 
-impl Flow {
+impl ReceiveCredits {
     pub(super) fn new() -> Self {
         Self { left: SIGNALS, owed: 0 }
     }
@@ -76,7 +76,7 @@ impl Flow {
 
 /// Where those sleep who wait for a signal.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals {
+pub(super) struct SignalWaiters {
     count: AtomicU64,
     lock: Mutex<()>,
     more: Condvar,
@@ -85,7 +85,7 @@ pub(super) struct Arrivals {
 /// An abort of the communicator wakes nobody here.
 const NAP: std::time::Duration = std::time::Duration::from_millis(20);
 
-impl Arrivals {
+impl SignalWaiters {
     /// How often [`notify`](Self::notify) was called.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
@@ -121,7 +121,7 @@ mod tests {
 
     /// Two ends, what is on its way to each, and how many receives each has posted.
     struct Ends {
-        flows: [Flow; 2],
+        credits: [ReceiveCredits; 2],
         under_way: [VecDeque<u32>; 2],
     }
 
@@ -132,9 +132,9 @@ mod tests {
         }
 
         fn signal(&mut self, from: usize) -> bool {
-            let may = self.flows[from].may_signal();
+            let may = self.credits[from].may_signal();
             if may {
-                self.flows[from].signalled();
+                self.credits[from].signalled();
                 self.send(from, SIGNAL);
             }
             may
@@ -142,13 +142,13 @@ mod tests {
 
         fn receive(&mut self, at: usize) -> bool {
             let Some(immediate) = self.under_way[at].pop_front() else { return false };
-            self.flows[at].arrived(Some(immediate)).unwrap();
+            self.credits[at].arrived(Some(immediate)).unwrap();
             true
         }
 
         fn give_back(&mut self, from: usize) {
-            if let Some(count) = self.flows[from].owed() {
-                self.flows[from].told();
+            if let Some(count) = self.credits[from].owed() {
+                self.credits[from].told();
                 self.send(from, count);
             }
         }
@@ -159,7 +159,7 @@ mod tests {
         /// looked at everything both may signal.
         #[test]
         fn there_is_always_a_receive(steps in proptest::collection::vec((0..2_usize, 0..3_u8, 1..400_u32), 1..200)) {
-            let mut ends = Ends { flows: [Flow::new(), Flow::new()], under_way: Default::default() };
+            let mut ends = Ends { credits: [ReceiveCredits::new(), ReceiveCredits::new()], under_way: Default::default() };
             for (end, what, times) in steps {
                 for _ in 0..times {
                     match what {
@@ -173,32 +173,32 @@ mod tests {
             ends.give_back(0);
             ends.give_back(1);
             while ends.receive(0) || ends.receive(1) {}
-            prop_assert!(ends.flows.iter().all(Flow::may_signal));
+            prop_assert!(ends.credits.iter().all(ReceiveCredits::may_signal));
         }
     }
 
     #[test]
     fn a_peer_that_does_not_keep_to_it_is_refused() {
-        let mut flow = Flow::new();
-        assert!(flow.arrived(Some(1)).is_err(), "nothing was taken");
-        assert!(flow.arrived(None).is_err());
-        (0..SIGNALS).for_each(|_| assert!(flow.arrived(Some(SIGNAL)).unwrap()));
-        assert!(flow.arrived(Some(SIGNAL)).is_err(), "it was not told of any");
-        flow.signalled();
-        assert!(flow.arrived(Some(2)).is_err());
-        assert!(!flow.arrived(Some(1)).unwrap());
+        let mut credits = ReceiveCredits::new();
+        assert!(credits.arrived(Some(1)).is_err(), "nothing was taken");
+        assert!(credits.arrived(None).is_err());
+        (0..SIGNALS).for_each(|_| assert!(credits.arrived(Some(SIGNAL)).unwrap()));
+        assert!(credits.arrived(Some(SIGNAL)).is_err(), "it was not told of any");
+        credits.signalled();
+        assert!(credits.arrived(Some(2)).is_err());
+        assert!(!credits.arrived(Some(1)).unwrap());
     }
 
     #[test]
     fn who_has_missed_it_does_not_sleep() {
-        let (arrivals, mut backoff) = (Arrivals::default(), Backoff::new());
+        let (waiters, mut backoff) = (SignalWaiters::default(), Backoff::new());
         while backoff.give_way() {}
-        let seen = arrivals.count();
-        arrivals.notify();
+        let seen = waiters.count();
+        waiters.notify();
         let start = std::time::Instant::now();
-        arrivals.sleep(seen, &mut backoff, Deadline::after(NAP));
+        waiters.sleep(seen, &mut backoff, Deadline::after(NAP));
         assert!(start.elapsed() < NAP / 2);
-        arrivals.sleep(arrivals.count(), &mut backoff, Deadline::after(NAP * 100));
+        waiters.sleep(waiters.count(), &mut backoff, Deadline::after(NAP * 100));
         assert!(start.elapsed() >= NAP / 2, "it sleeps, and not for ever");
     }
 }

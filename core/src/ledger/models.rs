@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::holds::HoldId;
-use super::ledger::Ledger;
+use super::receipt::Ledger;
 use crate::abort::{Abort, AbortCause};
 use crate::deadline::Deadline;
 use crate::group::subscriber::Subscriber;

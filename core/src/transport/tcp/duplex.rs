@@ -1,0 +1,514 @@
+//! Both halves of a connection over one TCP socket, and who drives them.
+//!
+//! Whoever has an operation sends it at once. The service thread sends what the socket did not take, and receives, except while a
+//! user thread waits for this very connection: that thread then receives by itself, which saves waking two threads for one
+//! message.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::super::Resources;
+use super::super::completion::Completion;
+use super::super::failure::Failure;
+use super::super::idle::Activity;
+use super::super::service::{DataService, Delivery, Disposer, Outstanding};
+use super::frame::{Frame, MAX_REASON};
+use super::inbox::{Inbox, Turn};
+use super::outbox::{Outbox, Spent, Waits};
+use super::poller::{End, Poller};
+use super::spin::SpinBudget;
+use super::staging::Staging;
+use crate::abort::{Abort, AbortCause, AbortListener};
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::Event;
+use crate::memory::Regions;
+use crate::net::{Interest, Next, Pollable, RawStream, Registration};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// For how long a waiting thread sleeps in the kernel before it looks around.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// The socket and its two halves. Holds the group only through the operations in flight: a connection that has delivered
+/// everything keeps no rank from leaving.
+///
+/// The service thread must never block on the device. Values whose drop may block go to the disposer.
+pub(super) struct Duplex {
+    peer: u32,
+    regions: Arc<Regions>,
+    abort: Abort,
+    disposer: Disposer,
+    outstanding: Arc<Outstanding>,
+    registration: Registration,
+    socket: OnceLock<Box<dyn RawStream>>,
+    outbox: Arc<Mutex<Outbox>>,
+    inbox: Arc<Mutex<Inbox>>,
+    /// So many of this rank's counted frames have landed.
+    acknowledged: AtomicU64,
+    completion: Arc<Completion>,
+    failure: Failure,
+    /// It failed with operations that were not acknowledged.
+    lost: AtomicBool,
+    /// The owner has gone: what was taken is delivered, and what the peer still sends is received, until its owner has gone.
+    closing: AtomicBool,
+    said_bye: AtomicBool,
+    peer_said_bye: AtomicBool,
+    /// A user thread waits for this connection, and receives.
+    assisted: AtomicBool,
+    /// How often the service thread has received something, and how much of that the last user thread to assist has seen.
+    arrivals: AtomicU64,
+    known: AtomicU64,
+    spin: SpinBudget,
+    poller: Poller,
+}
+
+impl Duplex {
+    pub(super) fn new(resources: &Resources, service: &DataService, peer: u32) -> Result<Arc<Self>> {
+        let context = &resources.context;
+        let duplex = Arc::new(Self {
+            peer,
+            regions: resources.regions.clone(),
+            abort: resources.group.abort().clone(),
+            disposer: service.disposer().clone(),
+            outstanding: service.outstanding().clone(),
+            registration: service.reserve(),
+            socket: OnceLock::new(),
+            outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?, peer))),
+            inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
+            acknowledged: AtomicU64::new(0),
+            completion: Arc::new(Completion::new(context)?),
+            failure: Failure::default(),
+            lost: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            said_bye: AtomicBool::new(false),
+            peer_said_bye: AtomicBool::new(false),
+            assisted: AtomicBool::new(false),
+            arrivals: AtomicU64::new(0),
+            known: AtomicU64::new(0),
+            spin: SpinBudget::default(),
+            poller: Poller::default(),
+        });
+        let delivery: Arc<dyn Delivery> = duplex.clone();
+        duplex.outstanding.add(Arc::downgrade(&delivery));
+        let listener: Arc<dyn AbortListener> = duplex.clone();
+        duplex.abort.listen(&listener);
+        Ok(duplex)
+    }
+
+    /// Takes the socket into use, unless there is one.
+    pub(super) fn attach(self: &Arc<Self>, socket: Box<dyn RawStream>) {
+        if self.socket.set(socket).is_ok() {
+            self.registration.serve(self.clone());
+        }
+    }
+
+    /// Whether there is a socket.
+    pub(super) fn is_attached(&self) -> bool {
+        self.socket.get().is_some()
+    }
+
+    /// Returns the failure, if it has failed.
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        self.failure.check()
+    }
+
+    /// Whether the counted frames up to `mark` have landed at the peer.
+    pub(super) fn has_landed(&self, mark: u64) -> Result<bool> {
+        if self.acknowledged.load(Ordering::Acquire) >= mark {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
+    /// Runs `f` on the sending half.
+    pub(super) fn outbox<T>(&self, f: impl FnOnce(&mut Outbox) -> T) -> T {
+        f(&mut lock(&self.outbox))
+    }
+
+    /// Sends what can be sent now, and leaves the rest to the service thread.
+    pub(super) fn kick(&self) -> Result<()> {
+        self.check()?;
+        let Some(socket) = self.socket.get() else { return Ok(()) };
+        let (sent, watch, spent) = {
+            let mut outbox = lock(&self.outbox);
+            let sent = outbox.progress(&**socket);
+            if let Ok(Waits::Socket) = sent {
+                self.watch(&outbox, !self.is_read_elsewhere());
+            }
+            (sent, outbox.must_watch(), outbox.take_spent())
+        };
+        drop(spent);
+        match sent {
+            Ok(waits) => {
+                if watch || waits == Waits::Device {
+                    self.registration.nudge();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.cannot_send(error);
+                self.check()
+            }
+        }
+    }
+
+    /// Makes `event` wait for the counted frames up to `mark`.
+    pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
+        self.completion.record(event, mark)?;
+        self.completion.reach(self.acknowledged.load(Ordering::Acquire));
+        if self.failure.has_failed() {
+            self.completion.release();
+        }
+        Ok(())
+    }
+
+    /// Waits a while for something to arrive, receiving it.
+    pub(super) fn assist(&self, backoff: &mut Backoff, deadline: Deadline) {
+        let (Some(socket), registration) = (self.socket.get(), &self.registration) else {
+            return backoff.pause(deadline);
+        };
+        if self.failure.has_failed() || self.assisted.swap(true, Ordering::AcqRel) {
+            return backoff.pause(deadline);
+        }
+        let polling = self.poller.begin();
+        if !polling {
+            // The first turn sends what is left, too.
+            let _outbox = lock(&self.outbox);
+            registration.watch(socket.fd(), Interest::default());
+        }
+        let mut spin = self.spin.begin();
+        let mut until = None;
+        let mut expired = || until.get_or_insert_with(|| deadline.min(Deadline::after(SLICE))).expired();
+        let waits = loop {
+            let (next, mut progress, spent) = self.turn(true);
+            drop(spent);
+            // The service thread may just have received what the caller waits for. From here on it receives nothing, because it
+            // looks whether a user thread assists with the inbox locked.
+            let arrivals = self.arrivals.load(Ordering::Acquire);
+            if self.known.load(Ordering::Relaxed) != arrivals {
+                self.known.store(arrivals, Ordering::Relaxed);
+                progress = true;
+            }
+            match (next, progress) {
+                (Next::Wait(_), false) if spin.again() => {}
+                (Next::Wait(interest), false) if !expired() => wait(socket.fd(), interest, deadline),
+                (Next::Again, false) if !expired() => std::thread::yield_now(),
+                (Next::Wait(_), _) => break true,
+                (Next::Told(_) | Next::Again | Next::Done, _) => break false,
+            }
+        };
+        self.spin.learn(&spin);
+        let outbox = lock(&self.outbox);
+        let end = self.poller.end(waits);
+        self.assisted.store(false, Ordering::Release);
+        if end != End::StillUser || !outbox.is_empty() {
+            self.watch(&outbox, end == End::Service);
+        }
+        drop(outbox);
+        if end == End::NowUser || !waits {
+            registration.nudge();
+        }
+    }
+
+    /// Updates what the service thread polls for. Call with the outbox locked, so that concurrent updates take effect in the
+    /// order in which they were decided.
+    fn watch(&self, outbox: &Outbox, read: bool) {
+        if let Some(socket) = self.socket.get() {
+            self.registration.watch(socket.fd(), Interest { read, write: !outbox.is_empty() });
+        }
+    }
+
+    /// Whether a user thread receives, so that the service thread need not.
+    fn is_read_elsewhere(&self) -> bool {
+        self.assisted.load(Ordering::Acquire) || self.poller.is_user()
+    }
+
+    /// The owner has gone. Delivers what was taken.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        if let Some(lost) = self.lost() {
+            self.outstanding.report(lost);
+        }
+        self.go_on_closing();
+    }
+
+    /// Lets the service thread go on with a connection whose owner has gone; gives it up where that cannot.
+    fn go_on_closing(&self) {
+        if self.is_attached() {
+            self.registration.nudge();
+        } else if let Some(cause) = self.abort.cause() {
+            // Nobody will connect any more.
+            self.fail(&cause.to_error("connect"), false);
+        }
+    }
+
+    /// One look at both halves: what to wait for, whether anything was received, and what to drop. With `assists`, the caller
+    /// is the user thread that receives.
+    fn turn(&self, assists: bool) -> (Next, bool, Spent) {
+        let mut spent = Spent::default();
+        let (next, progress) = self.look(&mut spent, assists);
+        if next == Next::Done {
+            spent.append(lock(&self.outbox).take_spent());
+        }
+        (next, progress, spent)
+    }
+
+    fn look(&self, spent: &mut Spent, assists: bool) -> (Next, bool) {
+        let Some(socket) = self.socket.get() else { return (Next::Done, false) };
+        let closing = self.closing.load(Ordering::Acquire);
+        if let Some(cause) = self.abort.cause().filter(|_| closing) {
+            // An abort gives up what is outstanding.
+            self.fail(&cause.to_error("connection"), false);
+        }
+        if self.failure.has_failed() {
+            return (Next::Done, true);
+        }
+        let received = {
+            let mut inbox = lock(&self.inbox);
+            if !assists && self.is_read_elsewhere() {
+                Ok(Turn::default())
+            } else {
+                let received = inbox.progress(&**socket, &self.regions);
+                // With the inbox locked, so that acknowledgements are noted in the order in which they came.
+                received.and_then(|turn| {
+                    self.note(&turn)?;
+                    self.arrivals.fetch_add(u64::from(!assists && turn.progress), Ordering::AcqRel);
+                    Ok(turn)
+                })
+            }
+        };
+        let mut turn = match received {
+            Ok(turn) => turn,
+            Err(error) => {
+                // A peer that is told why can say so; one that has gone or given up need not be.
+                self.fail(&error, error.kind() != ErrorKind::PeerLost);
+                return (Next::Done, true);
+            }
+        };
+        spent.places.append(&mut turn.spent);
+        let mut outbox = lock(&self.outbox);
+        if let Some(count) = turn.acknowledge {
+            outbox.interject(Frame::Ack { count }, &[]);
+        }
+        if closing {
+            outbox.ask();
+        }
+        let mut sent = outbox.progress(&**socket);
+        // Not before everything is acknowledged: the peer may close the socket then.
+        if closing && outbox.is_empty() && outbox.is_settled() && !self.said_bye.swap(true, Ordering::AcqRel)
+        {
+            outbox.interject(Frame::Bye, &[]);
+            sent = sent.and_then(|_| outbox.progress(&**socket));
+        }
+        let finished = outbox.is_empty() && self.said_bye.load(Ordering::Acquire);
+        spent.append(outbox.take_spent());
+        drop(outbox);
+        let waits = match sent {
+            Ok(waits) => waits,
+            Err(error) => {
+                self.cannot_send(error);
+                return (Next::Done, true);
+            }
+        };
+        if turn.ended && finished {
+            return (Next::Done, true);
+        }
+        if turn.ended {
+            let message = format!("rank {} has closed its end of this connection", self.peer);
+            self.fail(&Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer), false);
+            return (Next::Done, true);
+        }
+        if finished && self.peer_said_bye.load(Ordering::Acquire) {
+            let _ = socket.shutdown(true);
+            return (Next::Done, true);
+        }
+        if turn.again || waits == Waits::Device {
+            return (Next::Again, turn.progress);
+        }
+        let read = true;
+        (Next::Wait(Interest { read, write: waits == Waits::Socket }), turn.progress)
+    }
+
+    fn note(&self, turn: &Turn) -> Result<()> {
+        if turn.bye {
+            self.peer_said_bye.store(true, Ordering::Release);
+        }
+        if let Some(count) = turn.acknowledged {
+            lock(&self.outbox).acknowledge(count)?;
+            self.acknowledged.fetch_max(count, Ordering::AcqRel);
+            self.completion.reach(count);
+        }
+        Ok(())
+    }
+
+    /// Ends it because nothing can be sent; what the peer said last is a better reason.
+    fn cannot_send(&self, error: Error) {
+        let said = self.socket.get().and_then(|socket| {
+            let mut inbox = lock(&self.inbox);
+            let received = inbox.progress(&**socket, &self.regions);
+            let noted = received.and_then(|turn| self.note(&turn).map(|()| turn));
+            drop(inbox);
+            match noted {
+                Ok(turn) => {
+                    self.disposer.dispose(turn.spent);
+                    None
+                }
+                Err(said) => Some(said).filter(|said| said.kind() == ErrorKind::Remote),
+            }
+        });
+        let why = said.unwrap_or(error);
+        self.fail(&why, why.kind() != ErrorKind::PeerLost);
+    }
+
+    /// Ends it: nothing more is sent or received, and every waiting call gets the reason.
+    fn fail(&self, why: &Error, tell: bool) {
+        let set = self.failure.set(|| {
+            let message =
+                format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
+            Error::new(why.kind(), "connection", message).with_peer(self.peer).with_source(why.clone())
+        });
+        if !set {
+            return;
+        }
+        let mut outbox = lock(&self.outbox);
+        let settled = outbox.is_settled();
+        outbox.clear();
+        if let Some(socket) = self.socket.get() {
+            if tell {
+                let reason = why.message().as_bytes();
+                let reason = &reason[..reason.len().min(MAX_REASON)];
+                outbox.interject(Frame::Fail { len: reason.len() as u32 }, reason);
+                // As far as the socket takes it: a peer that does not read cannot be told.
+                let _ = outbox.progress(&**socket);
+            }
+            let _ = socket.shutdown(!tell);
+        }
+        outbox.clear();
+        let spent = outbox.take_spent();
+        drop(outbox);
+        self.disposer.dispose(spent);
+        self.completion.release();
+        if settled {
+            log::debug!("the Ethernet connection to rank {} ends: {why}", self.peer);
+            return;
+        }
+        log::warn!("operations to rank {} were accepted and are lost: {why}", self.peer);
+        self.lost.store(true, Ordering::Release);
+        if self.closing.load(Ordering::Acquire)
+            && let Some(lost) = self.lost()
+        {
+            self.outstanding.report(lost);
+        }
+    }
+}
+
+impl Pollable for Duplex {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.get().expect("served only once attached").fd()
+    }
+
+    fn progress(&self) -> Next {
+        let again = self.poller.check();
+        let (next, progress, spent) = self.turn(false);
+        if !spent.is_empty() {
+            self.disposer.dispose(spent);
+        }
+        if progress {
+            self.poller.disturb();
+        }
+        match next {
+            Next::Wait(_) => {
+                let mut outbox = lock(&self.outbox);
+                // Operations may have been taken before there was a socket.
+                outbox.must_watch();
+                let activity = outbox.look_for_idleness();
+                if activity == Activity::Idle
+                    && let Some(socket) = self.socket.get()
+                    && let Err(error) = outbox.progress(&**socket)
+                {
+                    drop(outbox);
+                    self.cannot_send(error);
+                    return Next::Done;
+                }
+                self.watch(&outbox, !self.is_read_elsewhere());
+                let idle = if let Activity::Busy(until) = activity { Some(until) } else { None };
+                Next::Told([again, idle].into_iter().flatten().min())
+            }
+            next => next,
+        }
+    }
+
+    fn lingers(&self) -> bool {
+        self.is_undelivered()
+    }
+
+    fn unserved(&self, why: &Error) {
+        self.fail(why, false);
+    }
+}
+
+impl Delivery for Duplex {
+    fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    fn is_delivered(&self) -> bool {
+        let settled = {
+            let mut outbox = lock(&self.outbox);
+            outbox.ask();
+            outbox.is_settled()
+        };
+        if !settled {
+            // The service thread sends it.
+            self.registration.nudge();
+        }
+        settled || self.failure.has_failed()
+    }
+
+    fn lost(&self) -> Option<Error> {
+        self.failure.untold().filter(|_| self.lost.load(Ordering::Acquire))
+    }
+
+    fn is_undelivered(&self) -> bool {
+        if self.failure.has_failed() || !self.closing.load(Ordering::Acquire) {
+            return false;
+        }
+        let outbox = lock(&self.outbox);
+        let gone = outbox.is_empty() && (self.said_bye.load(Ordering::Acquire) || !self.is_attached());
+        !(outbox.is_settled() && gone)
+    }
+}
+
+impl AbortListener for Duplex {
+    fn aborted(&self, _: &AbortCause) {
+        // A stream must not wait for a peer that may not answer any more.
+        self.completion.release();
+        if self.closing.load(Ordering::Acquire) {
+            self.go_on_closing();
+        }
+    }
+}
+
+impl Drop for Duplex {
+    fn drop(&mut self) {
+        let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
+        self.disposer.dispose((outbox, inbox, completion));
+    }
+}
+
+impl fmt::Debug for Duplex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Duplex").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Sleeps until `fd` is ready, or `deadline`; not for longer than [`SLICE`].
+fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Deadline) {
+    let events = if interest.write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one pollfd that lives across the call. Whatever it returns, the caller looks again.
+    unsafe { libc::poll(&mut poll, 1, deadline.poll_ms().min(SLICE.as_millis() as i32)) };
+}

@@ -1,0 +1,585 @@
+//! All queue pairs of a connection, and the operations waiting for them.
+//!
+//! The caller of an operation posts it, and a caller that waits polls for completions. The service thread helps where nobody
+//! waits: with operations that are held back, streams that wait for operations, connections that are idle with requests whose
+//! completion nobody has asked for, and connections that were dropped.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::ConnectionCounters;
+use super::super::completion::Completion;
+use super::super::failure::Failure;
+use super::super::idle::{Activity, IdleTimer};
+use super::super::service::{DataService, Delivery, Disposer, Outstanding};
+use super::credits::{RECEIVE, ReceiveCredits, SignalWaiters};
+use super::issue::{INLINE, Operation, Request};
+use super::send_queue::{Keep, SendQueue};
+use crate::abort::{Abort, AbortCause, AbortListener};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, Event, PinnedBuffer, Stream};
+use crate::net::{Interest, Next, Pollable, Registration};
+use crate::rdma::{
+    self, About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QpCounters,
+    QueuePair, ReadyToSend,
+};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::transport::Resources;
+use crate::transport::endpoint::IbSignal;
+use crate::transport::verbs::nics::{Nic, Watcher};
+
+/// The queue pairs of one connection. Holds the group only through the operations in flight: a connection that has delivered
+/// everything keeps no rank from leaving.
+pub(super) struct QueuePairSet {
+    peer: u32,
+    /// Dropped before what its requests use.
+    state: Mutex<State>,
+    completions: CompletionQueue,
+    channel: CompletionChannel,
+    pub(super) max_message: u64,
+    pub(super) max_inline: usize,
+    /// Threads that wait for the peer's signals, if signals wake them.
+    arrivals: Option<SignalWaiters>,
+    done: AtomicU64,
+    /// Dropped by the disposer.
+    pub(super) device: ManuallyDrop<OnDevice>,
+    failure: Failure,
+    /// It failed with requests that had not completed.
+    lost: AtomicBool,
+    /// A stream waits, or the owner has gone: the service thread goes on until everything is done.
+    serviced: AtomicBool,
+    closing: AtomicBool,
+    registration: Registration,
+    abort: Abort,
+    disposer: Disposer,
+    outstanding: Arc<Outstanding>,
+    nic: Arc<Nic>,
+}
+
+/// What a set has of the device, and what the driver may wait for the device to free.
+pub(super) struct OnDevice {
+    completion: Completion,
+    /// Orders events of the user's before operations.
+    stream: Stream,
+    /// Where atomics put the old value, if signals are atomics.
+    pub(super) landing: Option<MemoryRegion>,
+}
+
+pub(super) struct State {
+    pub(super) queues: Vec<SendQueue>,
+    /// Operations that wait for room, an event or completions, in order.
+    pub(super) waiting: VecDeque<Operation>,
+    pub(super) marks: VecDeque<Mark>,
+    marked: u64,
+    /// The queue of the next piece.
+    pub(super) next_queue: usize,
+    /// Reads were posted, whose data a later request may send.
+    pub(super) unfenced: bool,
+    /// If signals take receives: of the first queue.
+    pub(super) credits: Option<ReceiveCredits>,
+    spent: Vec<Keep>,
+    /// Completions of requests so far.
+    completions: u64,
+    idle: IdleTimer,
+    /// The connection became idle with requests outstanding: the service thread goes on until they have completed.
+    settling: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.queues.iter().all(|queue| queue.is_idle() && !queue.has_unposted())
+    }
+
+    /// Makes sure that the latest request of every queue will be known to have completed.
+    fn cover(&mut self) -> Result<()> {
+        for queue in &mut self.queues {
+            // Without room there are requests enough that will complete.
+            queue.cover()?;
+            queue.post()?;
+        }
+        Ok(())
+    }
+}
+
+/// A position: reached when every queue has completed so many requests.
+pub(super) struct Mark {
+    pub(super) number: u64,
+    pub(super) targets: Vec<u64>,
+}
+
+/// What a set is made of.
+pub(super) struct Parts<'a> {
+    pub(super) resources: &'a Resources,
+    pub(super) service: &'a DataService,
+    pub(super) peer: u32,
+    pub(super) nic: Arc<Nic>,
+    pub(super) queue_pairs: Vec<QueuePair<ReadyToSend>>,
+    pub(super) completions: CompletionQueue,
+    pub(super) channel: CompletionChannel,
+    pub(super) max_message: u64,
+    pub(super) signal: IbSignal,
+}
+
+impl QueuePairSet {
+    pub(super) fn open(parts: Parts<'_>) -> Result<Arc<Self>> {
+        let Parts { resources, service, peer, nic, queue_pairs, completions, channel, max_message, signal } =
+            parts;
+        let landing = match signal {
+            IbSignal::Write | IbSignal::Immediate => None,
+            IbSignal::Atomic => Some(landing(&resources.context, &nic)?),
+        };
+        let wakes = signal == IbSignal::Immediate;
+        let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
+        let state = State {
+            queues: queue_pairs.into_iter().map(SendQueue::new).collect(),
+            waiting: VecDeque::new(),
+            marks: VecDeque::new(),
+            marked: 0,
+            next_queue: 0,
+            unfenced: false,
+            credits: wakes.then(ReceiveCredits::new),
+            spent: Vec::new(),
+            completions: 0,
+            idle: IdleTimer::default(),
+            settling: false,
+        };
+        let set = Arc::new(Self {
+            peer,
+            state: Mutex::new(state),
+            completions,
+            channel,
+            max_message,
+            max_inline,
+            arrivals: wakes.then(SignalWaiters::default),
+            done: AtomicU64::new(0),
+            device: ManuallyDrop::new(OnDevice {
+                completion: Completion::new(&resources.context)?,
+                stream: Stream::new(&resources.context)?,
+                landing,
+            }),
+            failure: Failure::default(),
+            lost: AtomicBool::new(false),
+            serviced: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            registration: service.reserve(),
+            abort: resources.group.abort().clone(),
+            disposer: service.disposer().clone(),
+            outstanding: service.outstanding().clone(),
+            nic,
+        });
+        let watcher: Arc<dyn Watcher> = set.clone();
+        set.nic.watch(Arc::downgrade(&watcher));
+        let delivery: Arc<dyn Delivery> = set.clone();
+        set.outstanding.add(Arc::downgrade(&delivery));
+        let listener: Arc<dyn AbortListener> = set.clone();
+        set.abort.listen(&listener);
+        set.registration.serve(set.clone());
+        Ok(set)
+    }
+
+    /// Why it has failed, if it has.
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        self.failure.check()
+    }
+
+    /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
+    /// fewer than `most` wait, lets it wait as well. False if it was not taken.
+    #[inline]
+    pub(super) fn give(&self, request: &Request<'_>, most: usize) -> Result<bool> {
+        let mut state = lock(&self.state);
+        let mut done = 0;
+        match self.give_now(&mut state, request, &mut done) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) => {
+                drop(state);
+                return self.fail(&error).map(|()| true);
+            }
+        }
+        let taken = done > 0 || state.waiting.len() < most;
+        if taken {
+            state.waiting.push_back(request.keep(done));
+        }
+        Ok(taken)
+    }
+
+    /// Makes requests of an operation, if none waits before it; false if not all of it has room.
+    #[inline]
+    fn give_now(&self, state: &mut State, request: &Request<'_>, done: &mut u64) -> Result<bool> {
+        if !state.waiting.is_empty() {
+            return Ok(false);
+        }
+        if self.make(state, request, done)? {
+            return Ok(true);
+        }
+        // What has completed makes room.
+        self.look(state, true)?;
+        self.make(state, request, done)
+    }
+
+    /// Whether an operation more would be taken.
+    pub(super) fn has_room(&self, most: usize) -> bool {
+        lock(&self.state).waiting.len() < most
+    }
+
+    /// A position behind everything so far.
+    pub(super) fn mark(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.marked += 1;
+        let number = state.marked;
+        state.waiting.push_back(Operation::Mark(number));
+        number
+    }
+
+    /// Lets what comes later begin only once the work before `event` is done.
+    pub(super) fn after(&self, event: &Event) -> Result<()> {
+        self.device.stream.wait_event(event)?;
+        let reached = Event::new(self.device.stream.context())?;
+        reached.record(&self.device.stream)?;
+        lock(&self.state).waiting.push_back(Operation::After(reached));
+        Ok(())
+    }
+
+    /// Puts `event` behind the position `mark`.
+    pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
+        self.device.completion.record(event, mark)?;
+        self.device.completion.reach(self.done.load(Ordering::Acquire));
+        if self.failure.has_failed() {
+            self.device.completion.release();
+        }
+        self.serviced.store(true, Ordering::Release);
+        self.registration.nudge();
+        Ok(())
+    }
+
+    /// Whether everything before `mark` has completed.
+    pub(super) fn is_done(&self, mark: u64) -> Result<bool> {
+        if self.done.load(Ordering::Acquire) < mark {
+            self.poll()?;
+        }
+        if self.done.load(Ordering::Acquire) >= mark {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
+    /// Posts what can be posted, and leaves what cannot to the service thread.
+    pub(super) fn drive(&self) -> Result<()> {
+        match self.look_and_drop(false) {
+            Ok(waits) => {
+                if waits {
+                    self.registration.nudge();
+                }
+                Ok(())
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// The owner has gone: the service thread goes on until what was taken is done.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        if let Some(lost) = self.lost() {
+            self.outstanding.report(lost);
+        }
+        self.registration.nudge();
+    }
+
+    /// Those who wait for the peer's signals, if these wake anybody.
+    pub(super) fn arrivals(&self) -> Option<&SignalWaiters> {
+        self.arrivals.as_ref()
+    }
+
+    /// What the NIC was asked and has said.
+    pub(super) fn count(&self, counters: &mut ConnectionCounters) {
+        let state = lock(&self.state);
+        for queue in &state.queues {
+            let QpCounters { requests, doorbells } = queue.queue_pair.counters();
+            counters.requests += requests;
+            counters.doorbells += doorbells;
+        }
+        counters.completions += state.completions;
+    }
+
+    fn poll(&self) -> Result<()> {
+        self.look_and_drop(true).map(drop).or_else(|error| self.fail(&error))
+    }
+
+    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait.
+    fn look(&self, state: &mut State, poll: bool) -> Result<bool> {
+        self.check()?;
+        if poll {
+            self.take_completions(state)?;
+        }
+        if !self.issue(state)? && !poll {
+            self.take_completions(state)?;
+            self.issue(state)?;
+        }
+        Ok(!state.waiting.is_empty() || state.queues.iter().any(SendQueue::has_unposted))
+    }
+
+    /// [`look`](Self::look) of a user thread, which drops what is no longer used, outside the lock. True if the service thread has
+    /// to go on.
+    fn look_and_drop(&self, poll: bool) -> Result<bool> {
+        let mut state = lock(&self.state);
+        let outcome = self.look(&mut state, poll);
+        let watch = !state.is_idle() && state.idle.arm();
+        let outcome = outcome.map(|waits| waits || watch);
+        let spent = std::mem::take(&mut state.spent);
+        drop(state);
+        drop(spent);
+        outcome
+    }
+
+    fn take_completions(&self, state: &mut State) -> Result<()> {
+        let (mut failure, mut signals) = (None::<rdma::Failure>, false);
+        let mut outcome = Ok(());
+        let State { queues, spent, credits, completions, .. } = state;
+        let each = |completion: rdma::Completion| {
+            let Some(queue) = queues.iter_mut().find(|l| l.queue_pair.number() == completion.qp_number)
+            else {
+                return;
+            };
+            match (completion.result, &mut *credits) {
+                (Ok(done), Some(credits)) if completion.id == RECEIVE => {
+                    if outcome.is_ok() {
+                        // Posted again first: the peer may be told of it next.
+                        let posted = queue.queue_pair.post_receive(RECEIVE, None);
+                        outcome =
+                            posted.and_then(|()| credits.arrived(done.immediate)).map(|more| signals |= more);
+                    }
+                }
+                (Ok(_), _) => {
+                    *completions += 1;
+                    queue.complete(completion.id, spent);
+                }
+                // The first says what happened; others were flushed, receives perhaps before it.
+                (Err(why), _) if failure.is_none_or(|known| known.is_flushed()) => failure = Some(why),
+                (Err(_), _) => {}
+            }
+        };
+        // All that are there: what is left would wake nobody.
+        self.completions.poll(usize::MAX, each)?;
+        if let Some(arrivals) = self.arrivals.as_ref().filter(|_| signals) {
+            arrivals.notify();
+        }
+        if let Some(why) = failure {
+            return Err(why.to_error("connection"));
+        }
+        outcome?;
+        while let Some(mark) = state.marks.front() {
+            if !mark.targets.iter().zip(&state.queues).all(|(target, queue)| queue.done() >= *target) {
+                break;
+            }
+            self.done.store(mark.number, Ordering::Release);
+            self.device.completion.reach(mark.number);
+            state.marks.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Ends it: everything outstanding is given up, and every waiting call gets the reason.
+    fn fail(&self, why: &Error) -> Result<()> {
+        self.give_up(why);
+        self.check()
+    }
+
+    /// [`fail`](Self::fail) for a thread that is not a caller: the failure counts as told once a caller has it.
+    fn give_up(&self, why: &Error) {
+        let set = self.failure.set(|| {
+            let message = format!("the verbs connection to rank {} has failed", self.peer);
+            Error::new(why.kind(), "connection", message)
+                .with_peer(self.peer)
+                .with_code(why.code())
+                .with_source(why.clone())
+        });
+        if set {
+            let state = lock(&self.state);
+            let settled = state.is_idle();
+            for queue in &state.queues {
+                if let Err(error) = queue.queue_pair.abort() {
+                    log::debug!("a queue pair to rank {} cannot be stopped: {error}", self.peer);
+                }
+            }
+            drop(state);
+            self.device.completion.release();
+            if let Some(arrivals) = &self.arrivals {
+                arrivals.notify();
+            }
+            if settled {
+                log::debug!("the verbs connection to rank {} ends: {why}", self.peer);
+            } else {
+                log::warn!("operations to rank {} were accepted and are lost: {why}", self.peer);
+                self.lost.store(true, Ordering::Release);
+            }
+            if self.closing.load(Ordering::Acquire)
+                && let Some(lost) = self.lost()
+            {
+                self.outstanding.report(lost);
+            }
+        }
+    }
+}
+
+impl Pollable for QueuePairSet {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        const IDLE: Next = Next::Wait(Interest { read: false, write: false });
+        let closing = self.closing.load(Ordering::Acquire);
+        if self.failure.has_failed() {
+            return if closing { Next::Done } else { IDLE };
+        }
+        if let Some(cause) = self.abort.cause().filter(|_| closing) {
+            // An abort gives up what is outstanding.
+            self.give_up(&cause.to_error("connection"));
+            return Next::Done;
+        }
+        // Asked for before looking: what completes after the look makes the channel readable.
+        let armed = self.channel.clear().and_then(|_| self.completions.request_event());
+        let mut state = lock(&self.state);
+        let waits = match armed.and_then(|()| self.look(&mut state, true)) {
+            Ok(waits) => waits,
+            Err(error) => {
+                drop(state);
+                self.give_up(&error);
+                return self.progress();
+            }
+        };
+        let posted = state.queues.iter().map(SendQueue::posted).sum::<u64>() + state.marked;
+        let activity = state.idle.look(posted, Instant::now);
+        let covered = if activity == Activity::Idle || closing && !waits { state.cover() } else { Ok(()) };
+        state.settling = !state.is_idle() && (state.settling || activity == Activity::Idle);
+        let idle = state.is_idle();
+        let stuck = matches!(state.waiting.front(), Some(Operation::After(_)))
+            || state.queues.iter().any(SendQueue::has_unposted);
+        let served = !state.marks.is_empty() && self.serviced.load(Ordering::Acquire);
+        let read = waits || closing || served || state.settling || self.arrivals.is_some();
+        let spent = std::mem::take(&mut state.spent);
+        drop(state);
+        if !spent.is_empty() {
+            self.disposer.dispose(spent);
+        }
+        if let Err(error) = covered {
+            self.give_up(&error);
+            return self.progress();
+        }
+        let interest = Interest { read, write: false };
+        match activity {
+            _ if closing && idle => Next::Done,
+            _ if stuck => Next::Again,
+            Activity::Busy(until) => {
+                self.registration.watch(self.fd(), interest);
+                Next::Told(Some(until))
+            }
+            // What completed before the request covered it has made no event.
+            Activity::Idle => Next::Again,
+            Activity::Off => Next::Wait(interest),
+        }
+    }
+
+    fn lingers(&self) -> bool {
+        self.is_undelivered()
+    }
+
+    fn unserved(&self, why: &Error) {
+        self.give_up(why);
+    }
+}
+
+impl Delivery for QueuePairSet {
+    fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    fn is_delivered(&self) -> bool {
+        // Polls, and makes sure that the latest requests are known to have completed. Failures are found by the next call.
+        let mut state = lock(&self.state);
+        let looked = if self.failure.has_failed() {
+            Ok(())
+        } else {
+            self.look(&mut state, true).and_then(|_| state.cover())
+        };
+        let (idle, spent) = (state.is_idle(), std::mem::take(&mut state.spent));
+        drop(state);
+        drop(spent);
+        if let Err(error) = looked {
+            self.give_up(&error);
+        }
+        idle || self.failure.has_failed()
+    }
+
+    fn lost(&self) -> Option<Error> {
+        self.failure.untold().filter(|_| self.lost.load(Ordering::Acquire))
+    }
+
+    fn is_undelivered(&self) -> bool {
+        !self.failure.has_failed() && self.closing.load(Ordering::Acquire) && !lock(&self.state).is_idle()
+    }
+}
+
+impl AbortListener for QueuePairSet {
+    fn aborted(&self, _: &AbortCause) {
+        // A stream must not wait for a peer that may not answer any more.
+        self.device.completion.release();
+        if self.closing.load(Ordering::Acquire) {
+            self.registration.nudge();
+        }
+    }
+}
+
+impl Watcher for QueuePairSet {
+    fn heard(&self, event: &AsyncEvent) {
+        let concerned = match event.about {
+            About::QueuePair(number) => {
+                lock(&self.state).queues.iter().any(|l| l.queue_pair.number() == number)
+            }
+            About::CompletionQueue(number) => self.completions.number() == number,
+            About::Device | About::Port(_) => true,
+            About::Other => false,
+        };
+        if let Some(error) = event.error().filter(|_| concerned) {
+            self.give_up(&error);
+        }
+    }
+}
+
+impl Drop for QueuePairSet {
+    fn drop(&mut self) {
+        // The queue pairs go first: until then the NIC uses what the requests name.
+        let rest = {
+            let state = &mut *lock(&self.state);
+            let (queues, waiting) = (std::mem::take(&mut state.queues), std::mem::take(&mut state.waiting));
+            (queues, waiting, std::mem::take(&mut state.spent))
+        };
+        // SAFETY: taken once, here, and not used after.
+        let device = unsafe { ManuallyDrop::take(&mut self.device) };
+        // This may be the service thread, and the drop may block: it may be the last that keeps the group.
+        self.disposer.dispose((rest, device));
+    }
+}
+
+impl fmt::Debug for QueuePairSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePairSet").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Eight bytes that the NIC writes and nobody reads.
+fn landing(context: &Context, nic: &Nic) -> Result<MemoryRegion> {
+    if nic.context.attributes().atomics == Atomics::None {
+        let message = format!("{} has no atomics; use IbSignal::Write", nic.context.device().name());
+        return Err(Error::new(ErrorKind::Unsupported, "connect", message));
+    }
+    let word = Arc::new(PinnedBuffer::new(context, size_of::<u64>())?);
+    let at = word.host_ptr().as_ptr();
+    // SAFETY: the region keeps the buffer.
+    unsafe { nic.domain.register(at, size_of::<u64>(), Access::FLAGS, word) }
+}

@@ -1,0 +1,20 @@
+//! The parts of the machine that work uses while it runs.
+
+use std::sync::Arc;
+
+use super::host::HostThread;
+use crate::exec::Engine;
+use crate::mem::Space;
+use crate::mem::allocation::Allocations;
+use crate::sticky::StickyError;
+
+/// Everything that work uses while it runs. Work in flight keeps it alive.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(crate) engine: Engine,
+    pub(crate) space: Arc<Space>,
+    pub(crate) allocations: Arc<Allocations>,
+    pub(crate) host: HostThread,
+    /// The sticky error of each device's context.
+    pub(crate) errors: Vec<StickyError>,
+}

@@ -1,0 +1,301 @@
+//! An operation holds both its ends until it is acknowledged: whatever is dropped while one is held back, it arrives where it
+//! was sent, and nothing that is made meanwhile takes its place.
+//!
+//! A [`Gate`] holds operations back, so that every drop comes first.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use aqueduct::comm::{
+    Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
+};
+use aqueduct::gpu::{Context, Event, PinnedBuffer, Stream};
+use aqueduct::internals::rdma::Verbs;
+use aqueduct::{Error, ErrorKind};
+
+use crate::data::{assert_same, bytes};
+use crate::group::{Machine, Rank, config, processes_with, soon, threads_with};
+use crate::standin;
+
+/// More than any socket takes at once.
+const LEN: usize = 24 << 20;
+/// Bytes of a write that goes into a message together with others.
+const SMALL: usize = 64;
+/// Semaphores that a rank may have.
+const SLOTS: u32 = 2;
+
+/// An event that waits until the test opens it.
+struct Gate {
+    word: Arc<PinnedBuffer>,
+    event: Event,
+    _stream: Stream,
+}
+
+impl Gate {
+    fn closed(context: &Context) -> Self {
+        let word = Arc::new(PinnedBuffer::new(context, 8).unwrap());
+        word.memory().fill(0);
+        let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
+        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        Self { word, event, _stream: stream }
+    }
+
+    fn open(&self) {
+        self.word.memory().word64(0).unwrap().store(1, Ordering::Release);
+    }
+}
+
+/// One of two ranks with a connection to the other. Everything is apart, so that each test drops what it wants to.
+struct End {
+    rank: Rank,
+    peer: u32,
+    endpoint: EndpointConfig,
+    /// What the peer writes to, kept when its registration is dropped.
+    buffer: Arc<HostBuffer>,
+    source: RegisteredMemory,
+    inbox: RegisteredMemory,
+    target: RegisteredMemory,
+    connection: Connection,
+}
+
+impl End {
+    fn new(rank: Rank, endpoint: &EndpointConfig) -> Self {
+        let (peer, comm) = (1 - rank.me(), &rank.comm);
+        let [mine, buffer] = [(); 2].map(|()| Arc::new(HostBuffer::new(comm.context(), LEN).unwrap()));
+        mine.memory().write(0, &bytes(rank.me(), 1, LEN)).unwrap();
+        let source = comm.register_host(&mine, endpoint.transport).unwrap();
+        let inbox = comm.register_host(&buffer, endpoint.transport).unwrap();
+        comm.send_memory(&inbox, peer, 0).unwrap();
+        let target = comm.recv_memory(peer, 0).unwrap();
+        let connection = comm.connect(peer, 0, endpoint.clone()).unwrap();
+        comm.setup(soon()).unwrap();
+        let (target, connection) = (target.get().unwrap(), connection.get().unwrap());
+        Self { rank, peer, endpoint: endpoint.clone(), buffer, source, inbox, target, connection }
+    }
+
+    /// Nothing asked for later begins before the result is opened.
+    fn hold_back(&self) -> Gate {
+        let gate = Gate::closed(self.rank.comm.context());
+        self.connection.wait_event(&gate.event).unwrap();
+        gate
+    }
+
+    fn semaphore(&self, tag: u64) -> aqueduct::Result<Host2HostSemaphore> {
+        let semaphore = self.rank.comm.build_host2host_semaphore(&self.connection, tag)?;
+        self.rank.comm.setup(soon())?;
+        semaphore.get()
+    }
+}
+
+/// Returns once both ranks have dealt with what the other said before: a setup takes the same links.
+fn settle(rank: &Rank, endpoint: &EndpointConfig, tag: u64) {
+    let other = rank.comm.connect(1 - rank.me(), tag, endpoint.clone()).unwrap();
+    rank.comm.setup(soon()).unwrap();
+    drop(other.get().unwrap());
+    rank.barrier();
+}
+
+fn arrived(buffer: &HostBuffer, from: u32, len: usize) {
+    let mut seen = vec![0; len];
+    buffer.memory().read(0, &mut seen).unwrap();
+    assert_same(&seen, &bytes(from, 1, len), format_args!("what was written"));
+}
+
+/// Both handles of a destination are dropped, the writer's and the owner's, before the write has begun.
+fn destination_dropped(rank: Rank, endpoint: &EndpointConfig, len: usize) {
+    let end = End::new(rank, endpoint);
+    let gate = end.hold_back();
+    end.connection.write(&end.target, 0, &end.source, 0, len).unwrap();
+    let End { rank, peer, buffer, source, inbox, target, connection, .. } = end;
+    drop((target, inbox, source));
+    settle(&rank, endpoint, 1);
+    gate.open();
+    connection.flush(soon()).unwrap();
+    rank.barrier();
+    arrived(&buffer, peer, len);
+    rank.barrier();
+}
+
+/// A semaphore is dropped at both ends before its signal has left.
+fn semaphore_dropped(rank: Rank, endpoint: &EndpointConfig) {
+    let end = End::new(rank, endpoint);
+    let semaphore = end.semaphore(0).unwrap();
+    let gate = end.hold_back();
+    semaphore.signal().unwrap();
+    drop(semaphore);
+    settle(&end.rank, &end.endpoint, 1);
+    gate.open();
+    end.connection.flush(soon()).unwrap();
+    end.rank.barrier();
+}
+
+/// A signal of a semaphore that both ends have dropped never reaches another semaphore.
+fn slot_used_again(rank: Rank, endpoint: &EndpointConfig) {
+    let end = End::new(rank, endpoint);
+    let first = end.semaphore(0).unwrap();
+    let _other = end.semaphore(1).unwrap();
+    let gate = end.hold_back();
+    first.signal().unwrap();
+    drop(first);
+    // All slots are in use, of which one only by the signal that is held back.
+    let exhausted = |error: &Error| error.to_string().contains("semaphores of this communicator are in use");
+    let early = (2..12).find_map(|tag| match end.semaphore(tag) {
+        Ok(semaphore) => Some(semaphore),
+        Err(error) => {
+            assert!(exhausted(&error), "{error}");
+            None
+        }
+    });
+    gate.open();
+    end.connection.flush(soon()).unwrap();
+    end.rank.barrier();
+    if let Some(early) = &early {
+        assert!(!early.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
+    }
+    // The slot is free once the signal has arrived.
+    let deadline = soon();
+    let late = early.unwrap_or_else(|| {
+        (12..)
+            .find_map(|tag| {
+                end.semaphore(tag).inspect_err(|error| assert!(exhausted(error) && !deadline.expired())).ok()
+            })
+            .unwrap()
+    });
+    end.rank.barrier();
+    assert!(!late.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
+    end.rank.barrier();
+    late.signal().unwrap();
+    late.wait(soon()).unwrap();
+    end.rank.barrier();
+}
+
+/// Everything of a rank is dropped before its write has begun: it is delivered all the same, and nobody waits in a drop.
+fn everything_dropped(rank: Rank, endpoint: &EndpointConfig) {
+    let me = rank.me();
+    let context = rank.comm.context().clone();
+    let end = End::new(rank, endpoint);
+    let End { rank: Rank { comm, bootstrap }, peer, buffer, source, inbox, target, connection, .. } = end;
+    if me == 0 {
+        let gate = Gate::closed(&context);
+        connection.wait_event(&gate.event).unwrap();
+        connection.write(&target, 0, &source, 0, LEN).unwrap();
+        let start = Instant::now();
+        drop((source, inbox, target, connection, comm, buffer));
+        let took = start.elapsed();
+        gate.open();
+        bootstrap.barrier(soon()).unwrap();
+        assert!(took < Duration::from_millis(200), "the drop took {took:?}");
+    } else {
+        // The last bytes come last.
+        let last = bytes(peer, 1, LEN)[LEN - 1];
+        let (deadline, mut seen) = (soon(), [0]);
+        while seen[0] != last {
+            assert!(!deadline.expired(), "the write does not arrive");
+            std::thread::sleep(Duration::from_millis(1));
+            buffer.memory().read(LEN - 1, &mut seen).unwrap();
+        }
+        arrived(&buffer, peer, LEN);
+        bootstrap.barrier(soon()).unwrap();
+        drop((source, inbox, target, connection, comm));
+    }
+}
+
+/// As [`everything_dropped`], and the communicator is closed first: it waits for the write until its deadline.
+fn closed_while_held(rank: Rank, endpoint: &EndpointConfig) {
+    let end = End::new(rank, endpoint);
+    if end.rank.me() == 0 {
+        let gate = end.hold_back();
+        end.connection.write(&end.target, 0, &end.source, 0, SMALL).unwrap();
+        let End { rank: Rank { comm, bootstrap }, source, inbox, target, connection, .. } = end;
+        drop((source, inbox, target, connection));
+        let error = comm.close(soon_after(100)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        assert!(error.to_string().contains("rank 1"), "{error}");
+        gate.open();
+        comm.close(soon()).unwrap();
+        bootstrap.barrier(soon()).unwrap();
+    } else {
+        end.rank.barrier();
+        // `close` has waited: what was written is there.
+        arrived(&end.buffer, end.peer, SMALL);
+    }
+}
+
+/// A signal that waits for room holds up nobody who only looks at the counters.
+fn signal_waits_for_room(rank: Rank, endpoint: &EndpointConfig) {
+    let endpoint = endpoint.clone().with_max_outstanding(1).with_timeout(Duration::from_secs(10));
+    let end = End::new(rank, &endpoint);
+    let semaphore = end.semaphore(0).unwrap();
+    let gate = end.hold_back();
+    // What is held back fills the queue of a connection that has one.
+    std::thread::scope(|scope| {
+        let signals = scope.spawn(|| (0..3).try_for_each(|_| semaphore.signal()));
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            semaphore.counters().unwrap();
+        }
+        gate.open();
+        signals.join().unwrap().unwrap();
+    });
+    end.connection.flush(soon()).unwrap();
+    (0..3).for_each(|_| semaphore.wait(soon()).unwrap());
+    end.rank.barrier();
+}
+
+fn soon_after(ms: u64) -> aqueduct::Deadline {
+    aqueduct::Deadline::after(Duration::from_millis(ms))
+}
+
+type Case = fn(Rank, &EndpointConfig);
+
+fn of_processes(transport: Transport, test: &str, case: Case) {
+    let config = config().with_semaphores(SLOTS);
+    processes_with(Machine::Software, 2, test, config, |rank| case(rank, &transport.into()));
+}
+
+fn of_stand_in(test: &str, case: Case) {
+    let config = config().with_semaphores(SLOTS).with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+    let environment = [("AQUEDUCT_IB_DEVICES", "null0")];
+    threads_with(Machine::Software, 2, test, &config, &environment, |rank| {
+        case(rank, &Transport::Ib(0).into())
+    });
+    assert_eq!(standin::violations(), 0, "something was destroyed while it was in use");
+}
+
+macro_rules! instances {
+    ($($name:ident: $case:expr;)*) => {
+        mod cuda_ipc {
+            use super::*;
+            $(#[test]
+            fn $name() {
+                of_processes(Transport::CudaIpc, concat!("transports::ownership::cuda_ipc::", stringify!($name)), $case);
+            })*
+        }
+        mod ethernet {
+            use super::*;
+            $(#[test]
+            fn $name() {
+                of_processes(Transport::Ethernet, concat!("transports::ownership::ethernet::", stringify!($name)), $case);
+            })*
+        }
+        mod stand_in {
+            use super::*;
+            $(#[test]
+            fn $name() {
+                of_stand_in(concat!("transports::ownership::stand_in::", stringify!($name)), $case);
+            })*
+        }
+    };
+}
+
+instances! {
+    a_small_write_to_a_dropped_destination_arrives: |rank, endpoint| destination_dropped(rank, endpoint, SMALL);
+    a_large_write_to_a_dropped_destination_arrives: |rank, endpoint| destination_dropped(rank, endpoint, LEN);
+    a_signal_of_a_dropped_semaphore_arrives: semaphore_dropped;
+    no_signal_reaches_the_next_semaphore: slot_used_again;
+    what_was_accepted_is_delivered_after_everything_was_dropped: everything_dropped;
+    closing_waits_for_what_was_accepted: closed_while_held;
+    counters_are_read_while_a_signal_waits_for_room: signal_waits_for_room;
+}
