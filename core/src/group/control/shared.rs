@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Creator;
 use crate::group::peer::PeerInfo;
 use crate::group::peer_state::{PeerState, Waiters};
-use crate::group::subscriber::{Deferred, Subscribers};
+use crate::group::subscriber::Subscribers;
 use crate::net::Link;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
@@ -245,13 +245,6 @@ impl Control {
         }
         self.changed.notify_all();
         self.subscribers.changed();
-    }
-
-    /// Keeps `what` until a call of the user's drops it.
-    pub(crate) fn drop_elsewhere(&self, what: Deferred) {
-        if !self.forked() {
-            self.released.keep([what]);
-        }
     }
 
     /// Tells the subscribers that `peer` is gone.

@@ -7,19 +7,11 @@
 #![forbid(unsafe_code)]
 
 use super::ballots::Ballots;
-use super::departures::Departures;
+use super::callers::Callers;
 use super::message::{Accepted, Ballot, Departure, Envelope, Message, Report, Vote};
-use super::quorum::{Ranks, may_decide};
-use super::reports::{Reports, View};
+use super::quorum::Ranks;
+use super::roster::Roster;
 
-/// Up to this many ranks, each reports to all others, and all members of a new group must hear each other.
-const ALL_REPORT: usize = 16;
-/// In larger groups each reports to so many of the lowest ranks, one of which decides.
-const DECIDERS: usize = 4;
-/// Ticks between reports that say nothing new.
-const REPEAT: u32 = 5;
-/// Ticks without news after which two callers that have not heard each other count as having no path.
-const SETTLED: u32 = 30;
 /// Ticks without news after which a rank that reaches too few others is cut off.
 const CUT_OFF: u32 = 10;
 /// Ticks without news after which ranks that reach enough others, but do not all reach each other, give up.
@@ -47,10 +39,7 @@ pub(crate) enum Verdict {
 /// What one rank knows and is bound to.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    me: u32,
-    /// The last agreed group, and how many were agreed before it.
-    group: Ranks,
-    generation: u64,
+    roster: Roster,
     /// The last generation that the caller has taken.
     taken: u64,
     /// False while this group is being made as the next generation of another one: until the caller has completed that
@@ -58,18 +47,8 @@ pub(crate) struct Membership {
     active: bool,
     /// Whether this group is the next generation of another one.
     succeeds: bool,
-    unreachable: Ranks,
-    departures: Departures,
-    /// Whom the caller leaves out, while it waits.
-    call: Option<Ranks>,
-    /// It failed for good.
-    out: bool,
-    reports: Reports,
+    callers: Callers,
     ballots: Ballots,
-    /// Ticks without news.
-    quiet: u32,
-    since_report: u32,
-    news: bool,
     outbox: Vec<(u32, Envelope)>,
 }
 
@@ -78,28 +57,19 @@ impl Membership {
     /// as the next generation of another one, and nothing is agreed in it before [`activate`](Self::activate).
     pub(crate) fn new(me: u32, hosts: Vec<u32>, succeeds: bool) -> Self {
         Self {
-            me,
-            group: (0..hosts.len() as u32).collect(),
-            generation: 0,
+            roster: Roster::new(me, hosts, succeeds),
             taken: 0,
             active: !succeeds,
             succeeds,
-            unreachable: Ranks::new(),
-            departures: Departures::new(me, hosts, succeeds),
-            call: None,
-            out: false,
-            reports: Reports::default(),
+            callers: Callers::default(),
             ballots: Ballots::new(me, me, 0),
-            quiet: 0,
-            since_report: 0,
-            news: false,
             outbox: Vec::new(),
         }
     }
 
     /// Learns which ranks share a host: `hosts[r]` is equal for those.
     pub(crate) fn set_hosts(&mut self, hosts: Vec<u32>) {
-        self.departures.set_hosts(hosts);
+        self.roster.departures.set_hosts(hosts);
     }
 
     /// Messages to be sent, in this order, and their receivers.
@@ -110,19 +80,18 @@ impl Membership {
     /// This rank goes on in this communicator and is bound to nothing in the one before. Tells all others.
     pub(crate) fn activate(&mut self) {
         self.active = true;
-        self.tell_vote(self.others());
+        self.tell_vote(self.roster.others());
     }
 
     /// Takes part in agreeing on the next generation, without the ranks `without`.
     pub(crate) fn call(&mut self, without: Ranks) {
-        self.call = Some(without);
-        (self.news, self.quiet) = (true, 0);
+        self.callers.call(without);
         self.evaluate();
     }
 
     /// Takes part no more, except to vote.
     pub(crate) fn withdraw(&mut self) {
-        if self.call.take().is_some() {
+        if self.callers.withdraw() {
             self.ballots.abandon();
             self.report();
         }
@@ -130,22 +99,21 @@ impl Membership {
 
     /// This rank will not be a member of a later group, so that nobody waits for it. It votes all the same.
     pub(crate) fn stand_down(&mut self) {
-        self.out = true;
-        self.call = None;
+        self.callers.stand_down();
         self.ballots.abandon();
         self.report();
     }
 
     #[cfg(test)]
     pub(super) fn agreed(&self) -> (u64, &Ranks) {
-        (self.generation, &self.group)
+        (self.roster.generation, &self.roster.group)
     }
 
     /// Takes the generation that was agreed; the members, in order.
     pub(crate) fn take(&mut self) -> Ranks {
-        self.taken = self.generation;
-        self.call = None;
-        self.group.clone()
+        self.taken = self.roster.generation;
+        self.callers.withdraw();
+        self.roster.group.clone()
     }
 
     /// Whether [`complete`](Self::complete) was called.
@@ -156,22 +124,22 @@ impl Membership {
     /// The caller has the communicator of this `generation`, and knows that all members have it: it goes on there and votes here
     /// no more. False if this rank has taken part in an attempt for a later one.
     pub(crate) fn complete(&mut self, generation: u64) -> bool {
-        if self.generation != generation || self.ballots.is_bound() {
+        if self.roster.generation != generation || self.ballots.is_bound() {
             return false;
         }
         self.ballots.complete();
-        self.tell_vote(self.others());
+        self.tell_vote(self.roster.others());
         true
     }
 
     /// A member seeks a later generation than the one that this rank is making.
     pub(crate) fn is_superseded(&self, generation: u64) -> bool {
-        self.generation > generation || self.reports.somebody_calls() || self.ballots.is_bound()
+        self.roster.generation > generation || self.callers.somebody_else_calls() || self.ballots.is_bound()
     }
 
     /// Whether all members of the last agreed group can be reached.
     pub(crate) fn reaches_all(&self) -> bool {
-        self.group.is_disjoint(&self.unreachable)
+        self.roster.group.is_disjoint(&self.roster.unreachable)
     }
 
     /// There is a path to `peer` from now on, or another one. Tells it what this rank is bound to, so that it can be witness.
@@ -179,14 +147,14 @@ impl Membership {
         if self.active && (self.succeeds || *self.ballots.vote() != Vote::none(0)) {
             self.tell_vote([peer].into());
         }
-        self.news = true;
+        self.callers.report_soon();
     }
 
     /// There is no path to `peer` any more; `died`: its process was seen to have ended, and nothing it said was missed.
     pub(crate) fn lost(&mut self, peer: u32, died: bool) {
-        if self.unreachable.insert(peer) {
-            if died && self.departures.same_host(self.me, peer) {
-                self.departures.witness(peer, Departure::Died);
+        if self.roster.unreachable.insert(peer) {
+            if died && self.roster.departures.same_host(self.roster.me, peer) {
+                self.roster.departures.witness(peer, Departure::Died);
             }
             self.changed();
         }
@@ -194,8 +162,8 @@ impl Membership {
 
     /// `peer` has said BYE on every path.
     pub(crate) fn left(&mut self, peer: u32) {
-        if self.unreachable.insert(peer) {
-            self.departures.witness(peer, Departure::Left);
+        if self.roster.unreachable.insert(peer) {
+            self.roster.departures.witness(peer, Departure::Left);
             self.changed();
         }
     }
@@ -203,7 +171,7 @@ impl Membership {
     /// What this rank is bound to, for those to whom it is about to say BYE.
     pub(crate) fn last_words(&mut self) {
         if self.active && *self.ballots.vote() != Vote::none(0) {
-            self.tell_vote(self.others());
+            self.tell_vote(self.roster.others());
         }
     }
 
@@ -211,28 +179,30 @@ impl Membership {
     pub(crate) fn receive(&mut self, from: u32, envelope: Envelope) {
         let Envelope { generation, message } = envelope;
         if let Message::Vote(vote) = message {
-            return self.departures.hear_vote(from, vote);
+            return self.roster.departures.hear_vote(from, vote);
         }
-        if !self.active || self.unreachable.contains(&from) {
+        if !self.active || self.roster.unreachable.contains(&from) {
             return;
         }
         if let Message::Decided(members) = message {
-            if generation > self.generation {
+            if generation > self.roster.generation {
                 self.adopt(generation, members);
             }
             return;
         }
-        if generation < self.generation {
-            let decided =
-                Envelope { generation: self.generation, message: Message::Decided(self.group.clone()) };
+        if generation < self.roster.generation {
+            let decided = Envelope {
+                generation: self.roster.generation,
+                message: Message::Decided(self.roster.group.clone()),
+            };
             return self.outbox.push((from, decided));
         }
-        if generation > self.generation {
+        if generation > self.roster.generation {
             // Asks what was decided: a report of this generation is answered with that.
-            let report = Message::Report(self.own_report());
+            let report = Message::Report(self.callers.own_report(&self.roster));
             return self.send(from, report);
         }
-        if !self.group.contains(&from) || !self.group.contains(&self.me) {
+        if !self.roster.group.contains(&from) || !self.roster.group.contains(&self.roster.me) {
             return;
         }
         if self.is_completed() {
@@ -250,20 +220,16 @@ impl Membership {
             Message::Accept(ballot) => self.hear_accept(from, ballot),
             Message::Decided(_) | Message::Vote(_) => {}
         }
-        if self.group.len() <= ALL_REPORT {
+        if self.roster.all_report() {
             self.evaluate();
         }
     }
 
     /// Called about twenty times a second while the caller waits.
     pub(crate) fn tick(&mut self) {
-        if self.call.is_none() {
-            return;
-        }
-        self.quiet += 1;
-        self.since_report += 1;
+        let Some(report) = self.callers.tick() else { return };
         self.ballots.tick();
-        if self.news || self.since_report >= REPEAT {
+        if report {
             self.report();
         }
         self.evaluate();
@@ -271,25 +237,28 @@ impl Membership {
 
     /// How it stands.
     pub(crate) fn verdict(&self) -> Verdict {
-        if !self.group.contains(&self.me) {
+        if !self.roster.group.contains(&self.roster.me) {
             return Verdict::Excluded;
         }
-        if self.generation > self.taken {
-            return Verdict::Agreed { generation: self.generation, members: self.group.clone() };
+        if self.roster.generation > self.taken {
+            return Verdict::Agreed {
+                generation: self.roster.generation,
+                members: self.roster.group.clone(),
+            };
         }
-        if self.departures.somebody_completed(&self.group, self.generation) {
+        if self.roster.departures.somebody_completed(&self.roster.group, self.roster.generation) {
             return Verdict::Completed;
         }
-        if let Some(rank) = self.differing() {
+        if let Some(rank) = self.callers.differing(&self.roster) {
             return Verdict::Differs(rank);
         }
-        let awaited = self.awaited();
+        let awaited = self.callers.awaited(&self.roster);
         if awaited.is_empty() && !self.ballots.is_attempting() {
-            let departed = self.departures.subtracted(self.generation, Ballot::LAST);
-            if self.quiet >= CUT_OFF && !may_decide(&self.group, &departed, &self.reached()) {
+            let quiet = self.callers.quiet();
+            if quiet >= CUT_OFF && !self.roster.may_decide(&self.roster.reached(), Ballot::LAST) {
                 return Verdict::CutOff;
             }
-            if self.quiet >= STUCK && self.candidate().is_none() {
+            if quiet >= STUCK && self.callers.candidate(&self.roster).is_none() {
                 return Verdict::NoPaths;
             }
         }
@@ -297,7 +266,7 @@ impl Membership {
     }
 
     fn send(&mut self, to: u32, message: Message) {
-        self.outbox.push((to, Envelope { generation: self.generation, message }));
+        self.outbox.push((to, Envelope { generation: self.roster.generation, message }));
     }
 
     /// Sends what this rank is bound to.
@@ -309,66 +278,18 @@ impl Membership {
 
     /// Tells the ranks of this host what this rank is bound to, before it acts on it: should it die, one of them is witness.
     fn tell_host(&mut self) {
-        let witnesses =
-            self.others().into_iter().filter(|rank| self.departures.same_host(self.me, *rank)).collect();
-        self.tell_vote(witnesses);
-    }
-
-    /// The other members that can be reached.
-    fn others(&self) -> Ranks {
-        self.reached().into_iter().filter(|rank| *rank != self.me).collect()
-    }
-
-    /// The members that can be reached, this one included.
-    fn reached(&self) -> Ranks {
-        self.group.difference(&self.unreachable).copied().collect()
+        self.tell_vote(self.roster.host_mates());
     }
 
     fn changed(&mut self) {
-        (self.news, self.quiet) = (true, 0);
+        self.callers.note_news();
         if self.active {
             self.evaluate();
         }
     }
 
-    /// Those of whom the caller must still hear: members that are neither left out nor gone, and do not call.
-    fn awaited(&self) -> Ranks {
-        let Some(without) = &self.call else { return Ranks::new() };
-        let mut awaited = self.others();
-        awaited.retain(|rank| {
-            !without.contains(rank) && !self.departures.contains(*rank) && !self.reports.has_answered(*rank)
-        });
-        if self.group.len() > ALL_REPORT && !self.deciders().contains(&self.me) {
-            // The others report to the deciders only.
-            awaited.retain(|rank| self.deciders().contains(rank));
-        }
-        awaited
-    }
-
-    /// The ranks to which members of a large group report.
-    fn deciders(&self) -> Ranks {
-        let there = |rank: &u32| !self.departures.contains(*rank);
-        self.reached().into_iter().filter(there).take(DECIDERS).collect()
-    }
-
-    fn own_report(&self) -> Report {
-        Report {
-            without: self.call.clone(),
-            out: self.out,
-            heard: self.reports.from(),
-            unreachable: self.unreachable.clone(),
-            departed: self.departures.of(&self.group),
-        }
-    }
-
     fn report(&mut self) {
-        (self.news, self.since_report) = (false, 0);
-        let mut to = self.others();
-        if self.group.len() > ALL_REPORT {
-            let deciders = self.deciders();
-            to.retain(|rank| deciders.contains(rank) || self.reports.get(*rank).is_some());
-        }
-        let report = self.own_report();
+        let (report, to) = self.callers.take_report(&self.roster);
         for rank in to {
             self.send(rank, Message::Report(report.clone()));
         }
@@ -376,42 +297,13 @@ impl Membership {
 
     fn hear_report(&mut self, from: u32, report: Report) {
         for departed in &report.departed {
-            if self.departures.hear(departed) {
-                (self.news, self.quiet) = (true, 0);
+            if self.roster.departures.hear(departed) {
+                self.callers.note_news();
             }
         }
-        let before = self.reports.insert(from, report);
-        if before.is_none() && !self.out {
-            self.news = true;
-        } else if before.is_none() {
+        if self.callers.hear(from, report) {
             self.report();
         }
-        if before.as_ref() != self.reports.get(from) {
-            self.quiet = 0;
-        }
-    }
-
-    /// A member whose caller leaves out other ranks than this rank's does, neither of the two being among them.
-    fn differing(&self) -> Option<u32> {
-        self.reports.differing(self.me, self.call.as_ref()?)
-    }
-
-    /// The members that this rank would agree to, if they may decide.
-    fn candidate(&self) -> Option<Ranks> {
-        let without = self.call.as_ref()?;
-        if !self.awaited().is_empty() || self.differing().is_some() || without.contains(&self.me) {
-            return None;
-        }
-        let all_report = self.group.len() <= ALL_REPORT;
-        let view = View { me: self.me, own: &self.own_report(), others: &self.reports, all_report };
-        let mut callers = self.reached();
-        callers.retain(|rank| {
-            view.calls(*rank, without) && !without.contains(rank) && !self.departures.contains(*rank)
-        });
-        let candidate = view.largest_connected(&callers, self.quiet >= SETTLED)?;
-        let voters = candidate.union(without).copied().collect();
-        let departed = self.departures.subtracted(self.generation, Ballot::LAST);
-        may_decide(&self.group, &departed, &voters).then_some(candidate)
     }
 
     /// Begins an attempt if this rank is the one to do so.
@@ -419,14 +311,15 @@ impl Membership {
         if !self.active || !self.ballots.may_begin() {
             return;
         }
-        if self.candidate().and_then(|members| members.first().copied()) != Some(self.me) {
+        let candidate = self.callers.candidate(&self.roster);
+        if candidate.and_then(|members| members.first().copied()) != Some(self.roster.me) {
             return;
         }
         let ballot = self.ballots.begin();
-        for rank in self.others() {
+        for rank in self.roster.others() {
             self.send(rank, Message::Prepare(ballot));
         }
-        self.prepare(self.me, ballot);
+        self.prepare(self.roster.me, ballot);
     }
 
     fn prepare(&mut self, from: u32, ballot: Ballot) {
@@ -448,7 +341,7 @@ impl Membership {
 
     fn answer(&mut self, to: u32, message: Message) {
         match message {
-            message if to != self.me => self.send(to, message),
+            message if to != self.roster.me => self.send(to, message),
             Message::Promise(ballot, accepted) => self.hear_promise(to, ballot, accepted),
             Message::Accept(ballot) => self.hear_accept(to, ballot),
             _ => {}
@@ -457,54 +350,43 @@ impl Membership {
 
     fn hear_promise(&mut self, from: u32, ballot: Ballot, accepted: Accepted) {
         let Some(promises) = self.ballots.hear_promise(from, ballot, accepted) else { return };
-        let departed = self.departures.subtracted(self.generation, ballot);
         let voters: Ranks = promises.keys().copied().collect();
-        if !may_decide(&self.group, &departed, &voters) {
+        if !self.roster.may_decide(&voters, ballot) {
             return;
         }
         // Something may have been decided already, and is proposed again; only otherwise this rank chooses.
         let spoken = promises.values().flatten().cloned();
-        let accepted = spoken.chain(self.departures.accepted(&departed, self.generation));
+        let last_votes = self.roster.departures.last_accepted(self.roster.generation, ballot);
+        let accepted = spoken.chain(last_votes);
         let earlier = accepted.max_by_key(|(ballot, _)| *ballot).map(|(_, members)| members);
-        let members = match earlier.or_else(|| self.free_choice(&departed, &voters)) {
+        let members = match earlier.or_else(|| self.callers.free_choice(&self.roster, &voters, ballot)) {
             Some(members) => members,
             None => return,
         };
         self.ballots.propose(members.clone());
-        for rank in self.others() {
+        for rank in self.roster.others() {
             self.send(rank, Message::Propose(ballot, members.clone()));
         }
-        self.accept(self.me, ballot, members);
-    }
-
-    /// The members to propose: those who could go on with the votes of those that they leave out.
-    fn free_choice(&self, departed: &Ranks, voters: &Ranks) -> Option<Ranks> {
-        let (members, without) = (self.candidate()?, self.call.as_ref()?);
-        let agreed = members.union(&without.intersection(voters).copied().collect()).copied().collect();
-        (members.contains(&self.me) && may_decide(&self.group, departed, &agreed)).then_some(members)
+        self.accept(self.roster.me, ballot, members);
     }
 
     fn hear_accept(&mut self, from: u32, ballot: Ballot) {
         let Some((proposed, accepts)) = self.ballots.hear_accept(from, ballot) else { return };
-        let departed = self.departures.subtracted(self.generation, ballot);
-        if may_decide(&self.group, &departed, accepts) {
+        if self.roster.may_decide(accepts, ballot) {
             let members = proposed.clone();
-            self.adopt(self.generation + 1, members);
+            self.adopt(self.roster.generation + 1, members);
         }
     }
 
     /// `members` are agreed. Tells all who may not know.
     fn adopt(&mut self, generation: u64, members: Ranks) {
-        let before = self.others();
-        self.generation = generation;
-        self.group = members;
-        let place = self.group.range(..self.me).count() as u32;
-        self.ballots = Ballots::new(self.me, place, generation);
-        self.reports.clear();
-        self.call = None;
-        (self.quiet, self.news) = (0, true);
+        let before = self.roster.others();
+        self.roster.generation = generation;
+        self.roster.group = members;
+        self.ballots = Ballots::new(self.roster.me, self.roster.place(), generation);
+        self.callers.begin_generation();
         for rank in before {
-            self.send(rank, Message::Decided(self.group.clone()));
+            self.send(rank, Message::Decided(self.roster.group.clone()));
         }
     }
 }

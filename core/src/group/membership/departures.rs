@@ -95,9 +95,15 @@ impl Departures {
         self.departed.values().filter(free).map(|departed| departed.rank).collect()
     }
 
-    /// What those of `ranks` that are gone had accepted in `generation`.
-    pub(super) fn accepted(&self, ranks: &Ranks, generation: u64) -> impl Iterator<Item = (Ballot, Ranks)> {
-        let votes = ranks.iter().filter_map(|rank| self.departed.get(rank)).map(|gone| &gone.vote);
-        votes.filter(move |vote| vote.generation == generation).filter_map(|vote| vote.accepted.clone())
+    /// What those that do not count in attempt `ballot` had accepted in `generation`.
+    pub(super) fn last_accepted(
+        &self,
+        generation: u64,
+        ballot: Ballot,
+    ) -> impl Iterator<Item = (Ballot, Ranks)> {
+        let ranks = self.subtracted(generation, ballot);
+        let gone = self.departed.values().filter(move |gone| ranks.contains(&gone.rank));
+        let votes = gone.map(|gone| &gone.vote).filter(move |vote| vote.generation == generation);
+        votes.filter_map(|vote| vote.accepted.clone())
     }
 }

@@ -3,10 +3,12 @@
 
 mod agreement;
 mod ballots;
+mod callers;
 mod departures;
 mod message;
 mod quorum;
 mod reports;
+mod roster;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
