@@ -252,7 +252,8 @@ fn devices_of_different_sizes() {
         const COUNT: usize = 20_000;
         let multiprocessors = rank.comm.context().device().sm_count().unwrap();
         assert_eq!(multiprocessors, if rank.me() == 1 { 1 } else { 16 });
-        let all: Vec<_> = rank.comm.peers().iter().map(|peer| peer.device.multiprocessors).collect();
+        let all: Vec<_> =
+            rank.comm.peers().iter().map(|peer| peer.device.as_ref().unwrap().multiprocessors).collect();
         assert_eq!(all, [16, 1, 16], "every rank knows every device");
         let config = AllReduceConfig::default().with_variants([F32_SUM]).with_algorithm(Algorithm::TwoShotHb);
         let reduce = AllReduce::prepare(&rank.comm, config, soon()).unwrap();

@@ -206,7 +206,7 @@ impl AllReduce {
 /// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
 /// launch the same grid; this is computed only from what the ranks told each other when they met.
 fn agreed_geometry(comm: &Communicator) -> Geometry {
-    let devices = comm.peers().iter().map(|peer| &peer.device);
+    let devices = comm.peers().iter().filter_map(|peer| peer.device.as_ref());
     let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
     Geometry { sms, software: devices.clone().any(|device| device.kind == DriverKind::Software) }
 }

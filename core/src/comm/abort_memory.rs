@@ -8,7 +8,7 @@ use super::abort_record::AbortRecordMemory;
 use crate::abort::{Abort, AbortWord};
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
-use crate::group::standing::Waiters;
+use crate::group::peer_state::Waiters;
 
 /// The words in pinned host memory that this communicator's kernels poll, and the record that the first to leave fills.
 ///

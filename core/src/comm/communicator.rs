@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::AbortHandle;
+use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
 
 use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
@@ -23,11 +23,11 @@ use crate::gpu::{Context, Device, KeepAlive, Stream};
 use crate::group::control::Member;
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
-use crate::group::wire_up::{self, Introduction};
+use crate::group::wire_up::{self, Description, Introduction};
 use crate::group::{Group, frames};
 use crate::ledger::Ledger;
 use crate::memory::Exchange;
-use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use crate::memory::{self, RecvItem, RegisteredMemory, SendItem, registry};
 use crate::setup::key::{Key, Kind, Namespace};
 use crate::setup::mailbox::{Post, SetupMail};
 use crate::setup::pending::{Dependency, Pending};
@@ -115,12 +115,13 @@ impl Communicator {
         // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
-        let device = identify(context.device())?;
+        let device = Some(identify(context.device())?);
+        let description = Description { device, process: registry::process_number()?, abi: ABI_VERSION };
         let (mail, ledger) = (Arc::new(SetupMail::new(rank, size)), Arc::new(Ledger::new(rank)));
         let subscribers =
             Subscribers::default().with(frames::SETUP, mail.clone()).with(frames::RELEASE, ledger.clone());
         let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
-        let met = Introduction::with(bootstrap, device, &config.of_group(), member, deadline)?;
+        let met = Introduction::with(bootstrap, description, &config.of_group(), member, deadline)?;
         let group = Group::new(met.open(deadline)?);
         let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
@@ -133,7 +134,7 @@ impl Communicator {
             abort: abort_memory.clone(),
             topology: topology.clone(),
         });
-        log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device.name);
+        log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device_label());
         let (abort, context) = (abort_memory, context.clone());
         let shared = Shared { config, topology, mail, exchange, resources, semaphores, abort, context };
         Ok(Self { setup: Arc::default(), shared: Arc::new(shared) })
@@ -498,11 +499,9 @@ impl Communicator {
             // Another host may be in the same NVLink domain; its memory tells.
             return Ok(());
         }
-        let (mine, theirs) =
-            (&self.peers()[self.rank() as usize].device, &self.peers()[key.peer as usize].device);
+        let (mine, theirs) = (self.group().me().device_label(), self.group().peer(key.peer).device_label());
         let message = format!(
-            "{}: {} ({}) cannot access {} ({}) directly; CudaIpc needs peer access (see nvidia-smi topo -p2p r)",
-            key, mine.name, mine.pci_bus_id, theirs.name, theirs.pci_bus_id
+            "{key}: {mine} cannot access {theirs} directly; CudaIpc needs peer access (see nvidia-smi topo -p2p r)"
         );
         Err(Error::new(ErrorKind::Unsupported, key.kind.op(), message).with_peer(key.peer))
     }

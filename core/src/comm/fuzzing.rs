@@ -68,14 +68,14 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         process: 7,
         pid: 100,
         birth: Default::default(),
-        device: DeviceIdentity {
+        device: Some(DeviceIdentity {
             uuid: [3; 16],
             pci_bus_id: "0000:03:00.0".into(),
             name: "device".into(),
             kind: DriverKind::Software,
             driver_version: (12, 4),
             multiprocessors: 16,
-        },
+        }),
         library: "0.1.0".into(),
         abi: 1,
         frames: 1,
@@ -83,6 +83,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         unix: "/run/x/s".into(),
     };
     let mut all = vec![("peer-info", info.encode())];
+    all.push(("peer-info", PeerInfo { device: None, ..info }.encode()));
     let messages = [
         Message::Ask,
         Message::Offer(Offer { body: vec![1, 2, 3], fds: Vec::new(), holds: vec![HoldId::Region(4)] }),

@@ -48,8 +48,9 @@ impl Topology {
             let (same_host, same_device) = (mine.same_host(info), mine.same_device(info));
             // By both names: a partitioned GPU shares its PCI address, and an old driver has no uuids.
             let theirs = named.iter().find(|(_, pci, uuid)| {
-                pci.as_deref() == Some(&info.device.pci_bus_id)
-                    && uuid.unwrap_or_default() == info.device.uuid
+                info.device.as_ref().is_some_and(|device| {
+                    pci.as_deref() == Some(&device.pci_bus_id) && uuid.unwrap_or_default() == device.uuid
+                })
             });
             let link = match theirs {
                 Some((other, ..)) if same_host && !same_device => device.peer_link(other).ok(),

@@ -3,15 +3,15 @@
 mod birth;
 pub(crate) mod config;
 pub(crate) mod control;
+pub(crate) mod first_links;
 pub(crate) mod frames;
-pub(crate) mod group;
+pub(crate) mod handle;
 pub(crate) mod links;
 pub(crate) mod membership;
-pub(crate) mod neighbours;
 pub(crate) mod peer;
-pub(crate) mod standing;
+pub(crate) mod peer_state;
 pub(crate) mod subscriber;
 pub(crate) mod subset;
 pub(crate) mod wire_up;
 
-pub(crate) use group::Group;
+pub(crate) use handle::Group;

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of [`PeerInfo`] on the wire.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 const MAX_TEXT: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
@@ -41,6 +41,26 @@ pub struct DeviceIdentity {
     pub multiprocessors: u32,
 }
 
+impl DeviceIdentity {
+    fn encode(&self, w: &mut Writer) {
+        w.raw(&self.uuid).str(&self.pci_bus_id).str(&self.name);
+        w.u8(u8::from(self.kind == DriverKind::Software));
+        w.u32(self.driver_version.0.cast_unsigned()).u32(self.driver_version.1.cast_unsigned());
+        w.u32(self.multiprocessors);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> WireResult<Self> {
+        Ok(Self {
+            uuid: r.array()?,
+            pci_bus_id: r.str(MAX_TEXT)?.to_owned(),
+            name: r.str(MAX_TEXT)?.to_owned(),
+            kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
+            driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
+            multiprocessors: r.u32()?,
+        })
+    }
+}
+
 /// One rank of a communicator, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
@@ -54,8 +74,8 @@ pub struct PeerInfo {
     pub process: u64,
     /// Its process id, for messages.
     pub pid: u32,
-    /// Its device.
-    pub device: DeviceIdentity,
+    /// Its device; `None` for a process that is a member without one.
+    pub device: Option<DeviceIdentity>,
     /// Library version, for messages.
     pub library: String,
     pub(crate) birth: Birth,
@@ -71,10 +91,10 @@ impl PeerInfo {
         w.u16(VERSION).u16(self.frames).u32(self.abi).str(&self.library);
         w.u32(self.rank).u32(self.size).str(&self.host).u64(self.process).u32(self.pid);
         w.u64(self.birth.namespace).u64(self.birth.started);
-        w.raw(&self.device.uuid).str(&self.device.pci_bus_id).str(&self.device.name);
-        w.u8(u8::from(self.device.kind == DriverKind::Software));
-        w.u32(self.device.driver_version.0.cast_unsigned()).u32(self.device.driver_version.1.cast_unsigned());
-        w.u32(self.device.multiprocessors);
+        w.u8(u8::from(self.device.is_some()));
+        if let Some(device) = &self.device {
+            device.encode(&mut w);
+        }
         w.count(self.tcp.len());
         for address in &self.tcp {
             match address.ip() {
@@ -94,14 +114,7 @@ impl PeerInfo {
         let (rank, size, host) = (r.u32()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
         let (process, pid) = (r.u64()?, r.u32()?);
         let birth = Birth { namespace: r.u64()?, started: r.u64()? };
-        let device = DeviceIdentity {
-            uuid: r.array()?,
-            pci_bus_id: r.str(MAX_TEXT)?.to_owned(),
-            name: r.str(MAX_TEXT)?.to_owned(),
-            kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
-            driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
-            multiprocessors: r.u32()?,
-        };
+        let device = if r.bool()? { Some(DeviceIdentity::decode(&mut r)?) } else { None };
         let mut tcp = Vec::new();
         for _ in 0..r.count(MAX_ADDRESSES, 7)? {
             let ip = match r.u8()? {
@@ -136,11 +149,19 @@ impl PeerInfo {
         self.host == other.host
     }
 
-    /// Whether both use one device.
+    /// Whether both use one device. False for a rank without one.
     pub fn same_device(&self, other: &Self) -> bool {
-        self.same_host(other)
-            && self.device.pci_bus_id == other.device.pci_bus_id
-            && self.device.uuid == other.device.uuid
+        let one =
+            |(a, b): (&DeviceIdentity, &DeviceIdentity)| a.pci_bus_id == b.pci_bus_id && a.uuid == b.uuid;
+        self.same_host(other) && self.device.as_ref().zip(other.device.as_ref()).is_some_and(one)
+    }
+
+    /// The name and address of its device, for messages.
+    pub(crate) fn device_label(&self) -> String {
+        match &self.device {
+            Some(device) => format!("{} ({})", device.name, device.pci_bus_id),
+            None => "no device".into(),
+        }
     }
 }
 
@@ -174,8 +195,11 @@ pub(crate) fn check_all(mine: &PeerInfo, gathered: &[Vec<u8>]) -> Result<Vec<Pee
                 info.library, mine.rank, mine.library
             ));
         }
-        if info.device.kind != mine.device.kind {
-            let soft = if info.device.kind == DriverKind::Software { rank } else { mine.rank };
+        let kind = |info: &PeerInfo| info.device.as_ref().map(|device| device.kind);
+        if let (Some(theirs), Some(ours)) = (kind(&info), kind(mine))
+            && theirs != ours
+        {
+            let soft = if theirs == DriverKind::Software { rank } else { mine.rank };
             return refuse(format!(
                 "rank {soft} uses the software device and others use GPUs: set AQUEDUCT_DRIVER to the same on every rank"
             ));
@@ -209,14 +233,14 @@ pub(crate) mod tests {
             process: 7,
             pid: 100 + rank,
             birth: Birth::default(),
-            device: DeviceIdentity {
+            device: Some(DeviceIdentity {
                 uuid: [rank as u8; 16],
                 pci_bus_id: format!("0000:0{rank}:00.0"),
                 name: "device".into(),
                 kind: DriverKind::Software,
                 driver_version: (12, 4),
                 multiprocessors: 16 + rank,
-            },
+            }),
             library: "0.1.0".into(),
             abi: 1,
             frames: 1,
@@ -227,7 +251,9 @@ pub(crate) mod tests {
 
     #[test]
     fn round_trip() {
-        let info = info(3, 4);
+        let mut info = info(3, 4);
+        assert_eq!(PeerInfo::decode(&info.encode()).unwrap(), info);
+        info.device = None;
         assert_eq!(PeerInfo::decode(&info.encode()).unwrap(), info);
     }
 
@@ -243,7 +269,9 @@ pub(crate) mod tests {
         assert!(other(&|o| o.rank = 0).unwrap_err().contains("same number"));
         assert!(other(&|o| o.size = 3).unwrap_err().contains("world size"));
         assert!(other(&|o| o.abi = 2).unwrap_err().contains("one version"));
-        assert!(other(&|o| o.device.kind = DriverKind::Hardware).unwrap_err().contains("AQUEDUCT_DRIVER"));
+        let hardware = |o: &mut PeerInfo| o.device.as_mut().unwrap().kind = DriverKind::Hardware;
+        assert!(other(&hardware).unwrap_err().contains("AQUEDUCT_DRIVER"));
+        assert_eq!(other(&|o| o.device = None).unwrap().len(), 2, "a member without a device");
         assert!(check_all(&mine, &[mine.encode()]).is_err());
         assert!(check_all(&mine, &[mine.encode(), vec![1, 2, 3]]).is_err());
     }

@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::ABI_VERSION;
-
 use super::birth::Birth;
 use crate::bootstrap::{Bootstrap, broadcast};
 use crate::deadline::Deadline;
@@ -17,10 +15,19 @@ use crate::group::control::{Control, Member};
 use crate::group::frames;
 use crate::group::links::{Identity, Links, Listeners};
 use crate::group::peer::{self, DeviceIdentity, PeerInfo};
-use crate::group::standing::Waiters;
-use crate::memory::registry;
+use crate::group::peer_state::Waiters;
 
 const OP: &str = "Communicator::new";
+
+/// What a rank says about itself that the group cannot know.
+pub(crate) struct Description {
+    /// `None` for a process that is a member without a device.
+    pub(crate) device: Option<DeviceIdentity>,
+    /// Random, equal for ranks of one process.
+    pub(crate) process: u64,
+    /// Version of the structs that kernels of several ranks share.
+    pub(crate) abi: u32,
+}
 
 /// Ranks that know each other and are not linked yet.
 #[derive(Debug)]
@@ -30,14 +37,14 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// Tells all ranks of `bootstrap` about this one and its `device`, and learns about them. Collective: a broadcast
-    /// and an all-gather, about ceil(log2(size)) messages per rank.
+    /// Tells all ranks of `bootstrap` about this one, which `description` describes, and learns about them. Collective: a
+    /// broadcast and an all-gather, about ceil(log2(size)) messages per rank.
     ///
     /// # Errors
-    /// As for [`Communicator::new`](crate::comm::Communicator::new).
+    /// `InvalidUsage` where the ranks do not fit together, `PeerLost` or `Timeout` where one does not come.
     pub(crate) fn with(
         bootstrap: &dyn Bootstrap,
-        device: DeviceIdentity,
+        description: Description,
         config: &GroupConfig,
         member: Member,
         deadline: Deadline,
@@ -56,12 +63,12 @@ impl Introduction {
             rank,
             size,
             host: config.host_id.clone().unwrap_or_else(peer::host_identity),
-            process: registry::process_number()?,
+            process: description.process,
             pid: std::process::id(),
             birth: Birth::of_this_process(),
-            device,
+            device: description.device,
             library: env!("CARGO_PKG_VERSION").into(),
-            abi: ABI_VERSION,
+            abi: description.abi,
             frames: frames::VERSION,
             tcp: listeners.tcp(),
             unix: listeners.unix(),

@@ -161,10 +161,9 @@ fn map(exchange: &Exchange, wire: &MemoryWire, fds: Vec<OwnedFd>) -> Result<Mapp
 }
 
 fn unreachable(exchange: &Exchange, from: u32, error: Error) -> Error {
-    let (mine, theirs) = (&exchange.group.me().device, &exchange.group.peer(from).device);
+    let (mine, theirs) = (exchange.group.me().device_label(), exchange.group.peer(from).device_label());
     let message = format!(
-        "cannot map memory of rank {from} ({} {}) on {} {}; see in `aqueduct info` whether the devices reach each other",
-        theirs.name, theirs.pci_bus_id, mine.name, mine.pci_bus_id
+        "cannot map memory of rank {from}, on {theirs}, for {mine}; see in `aqueduct info` whether the devices reach each other"
     );
     Error::new(error.kind(), OP, message).with_peer(from).with_code(error.code()).with_source(error)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use aqueduct::bootstrap::{self, Bootstrap as _};
-use aqueduct::comm::CommunicatorConfig;
+use aqueduct::comm::{CommunicatorConfig, PeerInfo};
 use aqueduct::internals::net::{Claims, Layer, RawStream};
 use aqueduct::{Deadline, ErrorKind, Result};
 
@@ -104,8 +104,9 @@ fn go_on(rank: &Rank) -> Result<BTreeSet<u32>> {
     // Nobody leaves while others may still be making the group.
     rank.barrier();
     let made = made?;
-    let old = |device: &str| rank.comm.peers().iter().position(|peer| peer.device.pci_bus_id == device);
-    Ok(made.peers().iter().map(|peer| old(&peer.device.pci_bus_id).unwrap() as u32).collect())
+    let address = |peer: &PeerInfo| peer.device.as_ref().unwrap().pci_bus_id.clone();
+    let old = |made: &PeerInfo| rank.comm.peers().iter().position(|peer| address(peer) == address(made));
+    Ok(made.peers().iter().map(|peer| old(peer).unwrap() as u32).collect())
 }
 
 /// The one group that was made, if one was: its members, and only they, know it.

@@ -86,8 +86,10 @@ fn last_line(rows: &[Row]) -> String {
 }
 
 fn place(peer: &PeerInfo) -> String {
-    let device = &peer.device;
-    format!("pid {:>7} on {} [{}]", peer.pid, device.name, device.pci_bus_id)
+    match &peer.device {
+        Some(device) => format!("pid {:>7} on {} [{}]", peer.pid, device.name, device.pci_bus_id),
+        None => format!("pid {:>7} without a device", peer.pid),
+    }
 }
 
 fn kernel() -> String {

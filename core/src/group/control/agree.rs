@@ -4,11 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::Control;
+use super::shared::Control;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::frames;
-use crate::group::membership::{Envelope, Message, Ranks, Verdict};
+use crate::group::membership::{Envelope, Ranks, Verdict};
 use crate::sync::lock;
 
 const OP: &str = "shrink";
@@ -136,30 +135,6 @@ impl Control {
         drop(state);
         self.send_membership();
         Ok(())
-    }
-
-    /// Sends what is to be sent to ranks to which there are links.
-    pub(super) fn send_membership(&self) {
-        let outbox = lock(&self.state).membership.take_outbox();
-        for (to, envelope) in outbox {
-            self.send_one(to, &envelope);
-        }
-    }
-
-    fn send_one(&self, to: u32, envelope: &Envelope) {
-        let payload = envelope.encode();
-        if let Message::Vote(_) = envelope.message {
-            // On every link: the peer must have read it when the last of them ends.
-            let links: Vec<_> =
-                lock(&self.state).lines[to as usize].iter().map(|line| line.link.clone()).collect();
-            for link in links {
-                if let Err(error) = link.post(frames::MEMBERSHIP, &payload) {
-                    log::debug!("cannot tell rank {to} of a vote: {error}");
-                }
-            }
-        } else if let Err(error) = self.post(to, frames::MEMBERSHIP, &payload, Vec::new()) {
-            log::debug!("cannot tell rank {to} about membership: {error}");
-        }
     }
 }
 

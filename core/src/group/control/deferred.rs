@@ -1,23 +1,31 @@
-//! Drops that may block are deferred to a thread that may wait: the service thread must not, because waiting kernels rely on
-//! it to be told to leave.
+//! Values whose drop may block, on their way to a thread that may wait: the service thread must not, because waiting kernels
+//! rely on it to be told to leave.
 #![forbid(unsafe_code)]
 
-use super::{Control, State};
 use crate::group::subscriber::Deferred;
-use crate::sync::{Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-impl Control {
-    /// Keeps `what` until a call of the user's drops it.
-    pub(crate) fn drop_elsewhere(&self, what: Deferred) {
-        if !self.forked() {
-            let mut state = lock(&self.state);
-            state.released.push(what);
+/// Values that the service thread has released and another thread is to drop.
+#[derive(Default)]
+pub(super) struct Released {
+    values: Mutex<Vec<Deferred>>,
+    /// There may be some. Set with the list locked.
+    untidy: AtomicBool,
+}
+
+impl Released {
+    /// Keeps `values` until a call of the user's drops them.
+    pub(super) fn keep(&self, values: impl IntoIterator<Item = Deferred>) {
+        let mut kept = lock(&self.values);
+        kept.extend(values);
+        if !kept.is_empty() {
             self.untidy.store(true, Ordering::Release);
         }
     }
 
+    /// Drops what was kept. One load while there is nothing. Not for the service thread.
     #[inline]
-    pub(super) fn drop_released(&self) {
+    pub(super) fn drop_all(&self) {
         if self.untidy.load(Ordering::Acquire) {
             self.tidy();
         }
@@ -25,16 +33,11 @@ impl Control {
 
     #[cold]
     fn tidy(&self) {
-        let released = {
-            let mut state = lock(&self.state);
+        let values = {
+            let mut kept = lock(&self.values);
             self.untidy.store(false, Ordering::Release);
-            std::mem::take(&mut state.released)
+            std::mem::take(&mut *kept)
         };
-        drop(released);
-    }
-
-    /// Tells the subscribers that `peer` is gone.
-    pub(super) fn tell_gone(&self, state: &mut State, peer: u32) {
-        self.subscribers.gone(peer, &mut state.released);
+        drop(values);
     }
 }

@@ -1,17 +1,70 @@
-//! Losing a peer: what follows here, and how all others hear of it.
+//! Speaking to peers, and losing them: what follows here, and how all others hear of it. The two belong together: a peer that
+//! does not read what it is sent is lost, and its loss is told to the others.
 #![forbid(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::{Control, State};
+use super::shared::Control;
 use crate::abort::{AbortCause, AbortListener};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::group::frames;
-use crate::group::standing::Standing;
+use crate::group::membership::{Envelope, Message};
+use crate::group::peer_state::PeerState;
 use crate::net::Link;
 use crate::sync::lock;
 
 impl Control {
+    /// Sends a frame to `peer`, to which there is a link. Never waits.
+    pub(crate) fn post(&self, peer: u32, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
+        if self.forked() {
+            return Err(Error::usage("post", "control links do not survive fork"));
+        }
+        let link = {
+            let mut state = lock(&self.state);
+            let monitored = state.links[peer as usize].first_mut();
+            monitored.map(|monitored| {
+                monitored.say(Instant::now());
+                monitored.link.clone()
+            })
+        };
+        let Some(link) = link else {
+            return Err(Error::peer_lost("post", peer, "there is no control link to it"));
+        };
+        let posted = link.post_fds(kind, payload, fds);
+        if let Err(error) = &posted
+            && error.kind() == ErrorKind::Remote
+        {
+            // It takes nothing while its link is full: it will not come back to it.
+            self.lose(peer, error.message());
+        }
+        posted
+    }
+
+    /// Sends what is to be sent to ranks to which there are links.
+    pub(super) fn send_membership(&self) {
+        let outbox = lock(&self.state).membership.take_outbox();
+        for (to, envelope) in outbox {
+            self.send_one(to, &envelope);
+        }
+    }
+
+    pub(super) fn send_one(&self, to: u32, envelope: &Envelope) {
+        let payload = envelope.encode();
+        if let Message::Vote(_) = envelope.message {
+            // On every link: the peer must have read it when the last of them ends.
+            let links: Vec<_> =
+                lock(&self.state).links[to as usize].iter().map(|monitored| monitored.link.clone()).collect();
+            for link in links {
+                if let Err(error) = link.post(frames::MEMBERSHIP, &payload) {
+                    log::debug!("cannot tell rank {to} of a vote: {error}");
+                }
+            }
+        } else if let Err(error) = self.post(to, frames::MEMBERSHIP, &payload, Vec::new()) {
+            log::debug!("cannot tell rank {to} about membership: {error}");
+        }
+    }
+
     /// The peer is lost: aborts, remembers why, and cuts it off.
     pub(crate) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
         let why = why.to_string();
@@ -20,7 +73,7 @@ impl Control {
         let why = format!("{why} (noticed by rank {})", self.rank);
         let gap = {
             let state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_gone() {
+            if state.leaving || state.peer_states[peer as usize].is_gone() {
                 return;
             }
             state.watch.given_up(Instant::now())
@@ -43,12 +96,12 @@ impl Control {
         let told = blames && self.abort.abort(cause.clone());
         let (links, passed_on) = {
             let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_gone() {
+            if state.leaving || state.peer_states[peer as usize].is_gone() {
                 return;
             }
-            let passed_on = matches!(state.standing[peer as usize], Standing::Suspected(_));
+            let passed_on = matches!(state.peer_states[peer as usize], PeerState::Suspected(_));
             let links = state.lose(self.rank, peer, cause);
-            self.tell_gone(&mut state, peer);
+            self.tell_gone(peer);
             self.wake(&mut state);
             (links, passed_on)
         };
@@ -81,8 +134,8 @@ impl Control {
         let silent = {
             let state = lock(&self.state);
             let now = Instant::now();
-            let mut lines = state.lines[peer as usize].iter();
-            lines.len() > 0 && lines.all(|line| state.doubt.silence(line, now).is_some())
+            let mut links = state.links[peer as usize].iter();
+            links.len() > 0 && links.all(|monitored| state.doubt.silence(monitored, now).is_some())
         };
         if silent {
             return self.part_with(peer, cause);
@@ -90,10 +143,10 @@ impl Control {
         let told = self.abort.abort(cause.clone());
         {
             let mut state = lock(&self.state);
-            if state.leaving || state.standing[peer as usize].is_failed() {
+            if state.leaving || state.peer_states[peer as usize].is_failed() {
                 return;
             }
-            state.standing[peer as usize] = Standing::Suspected(cause.reason.clone());
+            state.peer_states[peer as usize] = PeerState::Suspected(cause.reason.clone());
             self.wake(&mut state);
         }
         if !told {
@@ -115,24 +168,24 @@ impl Control {
     pub(super) fn end(&self, link: &Link, why: Option<&Error>) {
         let peer = link.peer().from;
         let mut state = lock(&self.state);
-        let Some(lines) = state.lines.get_mut(peer as usize) else { return };
-        lines.retain(|known| known.link.id() != link.id());
-        let last = lines.is_empty();
-        match (&state.standing[peer as usize], why) {
-            (Standing::Present | Standing::Suspected(_), Some(why)) => {
+        let Some(links) = state.links.get_mut(peer as usize) else { return };
+        links.retain(|known| known.link.id() != link.id());
+        let last = links.is_empty();
+        match (&state.peer_states[peer as usize], why) {
+            (PeerState::Present | PeerState::Suspected(_), Some(why)) => {
                 drop(state);
                 return self.lose(peer, why.message());
             }
-            (Standing::Present | Standing::Suspected(_) | Standing::Leaving, _) if last => {
-                state.standing[peer as usize] = Standing::Left { at: Instant::now(), told: false };
+            (PeerState::Present | PeerState::Suspected(_) | PeerState::Leaving, _) if last => {
+                state.peer_states[peer as usize] = PeerState::Left { at: Instant::now(), told: false };
             }
-            (Standing::Present | Standing::Suspected(_), _) => {
-                state.standing[peer as usize] = Standing::Leaving
+            (PeerState::Present | PeerState::Suspected(_), _) => {
+                state.peer_states[peer as usize] = PeerState::Leaving
             }
             _ => return,
         }
         if last {
-            self.tell_gone(&mut state, peer);
+            self.tell_gone(peer);
             state.membership.left(peer);
         }
         self.wake(&mut state);
@@ -151,17 +204,6 @@ impl Control {
         if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
             say(links, cause);
         }
-    }
-}
-
-impl State {
-    /// Gives up every path from `me` to `peer`; the links to it.
-    fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause) -> Vec<Link> {
-        let info = |rank: u32| self.peers.get(rank as usize);
-        let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
-        self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
-        self.standing[peer as usize] = Standing::Lost(cause.reason.clone());
-        std::mem::take(&mut self.lines[peer as usize]).into_iter().map(|line| line.link).collect()
     }
 }
 

@@ -7,16 +7,11 @@ pub(crate) mod fuzzing;
 
 use std::collections::{HashMap, VecDeque};
 
-use super::Control;
-use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::frames;
-use crate::group::standing::Standing;
-use crate::sync::lock;
 use crate::wire::{Reader, WireResult, Writer};
 
 /// Bytes of one frame; longer messages are sent in parts.
-const PART: usize = 64 << 10;
+pub(super) const PART: usize = 64 << 10;
 /// Bytes that may lie here unread. Beyond it the peer is broken, and lost.
 const MAX_UNREAD: usize = 64 << 20;
 /// What a message takes besides its bytes, about: empty ones are not free.
@@ -49,11 +44,11 @@ pub(super) struct Mail {
     parts: HashMap<Address, Vec<u8>>,
     unread: usize,
     /// How many meetings of all ranks were begun here.
-    meetings: u64,
+    pub(super) meetings: u64,
 }
 
 impl Mail {
-    fn deliver(&mut self, peer: u32, payload: &[u8]) -> Result<()> {
+    pub(super) fn deliver(&mut self, peer: u32, payload: &[u8]) -> Result<()> {
         let Part { group, tag, last, bytes } = Part::decode(payload)?;
         let address = Address { peer, group, tag };
         let envelope = if self.parts.contains_key(&address) { 0 } else { ENVELOPE };
@@ -71,7 +66,7 @@ impl Mail {
         Ok(())
     }
 
-    fn take(&mut self, address: Address) -> Option<Vec<u8>> {
+    pub(super) fn take(&mut self, address: Address) -> Option<Vec<u8>> {
         let queue = self.whole.get_mut(&address)?;
         let message = queue.pop_front()?;
         if queue.is_empty() {
@@ -82,7 +77,7 @@ impl Mail {
     }
 
     /// Forgets what belongs to a group that was made, or was not.
-    fn forget(&mut self, group: u64) {
+    pub(super) fn forget(&mut self, group: u64) {
         self.whole.retain(|address, _| address.group != group);
         self.parts.retain(|address, _| address.group != group);
         self.unread = self.count();
@@ -94,109 +89,17 @@ impl Mail {
     }
 }
 
-impl Control {
-    /// A number for the next meeting of all ranks, the same at each as long as all make the same calls.
-    pub(crate) fn next_meeting(&self) -> u64 {
-        let mut state = lock(&self.state);
-        state.mail.meetings += 1;
-        state.mail.meetings
-    }
-
-    /// Drops what has come for `group`, which was made, or was not.
-    pub(crate) fn end_group(&self, group: u64) {
-        lock(&self.state).mail.forget(group);
-    }
-
-    /// Sends a message to `to.peer`, to which there is a link.
-    pub(crate) fn send_mail(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        let mut rest = bytes;
-        loop {
-            let (bytes, after) = rest.split_at(rest.len().min(PART));
-            let part = Part { group: to.group, tag: to.tag, last: after.is_empty(), bytes };
-            self.post(to.peer, frames::MAIL, &part.encode(), Vec::new())?;
-            rest = after;
-            if rest.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The next message from `from.peer`. An error once the group cannot be made any more.
-    pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
-        let mut outcome = None;
-        let in_time = self.wait_until(deadline, |state| {
-            let broken = |state: &super::State| self.check_needs_in(state, needs).err().map(Err);
-            outcome = state.mail.take(from).map(Ok).or_else(|| broken(state));
-            outcome.is_some()
-        });
-        match outcome {
-            Some(outcome) if in_time => outcome,
-            _ => {
-                let message = format!(
-                    "nothing came from rank {} before the deadline: it did not call {}(), or waits for a rank that did not",
-                    from.peer, needs.op
-                );
-                Err(Error::timeout(needs.op, message).with_peer(from.peer))
-            }
-        }
-    }
-
-    /// `Ok` while a group can be made.
-    pub(crate) fn check_needs(&self, needs: &Needs) -> Result<()> {
-        self.check_needs_in(&lock(&self.state), needs)
-    }
-
-    fn check_needs_in(&self, state: &super::State, needs: &Needs) -> Result<()> {
-        // The members of an agreed generation go on for all that has failed.
-        if needs.generation.is_none() {
-            self.abort.check(needs.op)?;
-        }
-        state.check_needs(needs)
-    }
-
-    /// A message has come.
-    pub(super) fn hear_mail(&self, peer: u32, payload: &[u8]) -> Result<()> {
-        let mut state = lock(&self.state);
-        state.mail.deliver(peer, payload)?;
-        self.wake(&mut state);
-        Ok(())
-    }
-}
-
-impl super::State {
-    fn check_needs(&self, needs: &Needs) -> Result<()> {
-        let gone = |rank: &&u32| self.standing[**rank as usize].is_gone();
-        if let Some(rank) = needs.ranks.iter().find(gone) {
-            return self.check(needs.op, *rank);
-        }
-        match needs.generation {
-            Some(generation) if self.membership.is_superseded(generation) => Err(Error::new(
-                ErrorKind::PeerLost,
-                needs.op,
-                "another rank has lost a member and begins anew",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn lost(&self) -> impl Iterator<Item = u32> {
-        let ranks = (0..).zip(&self.standing);
-        let lost = |standing: &Standing| matches!(standing, Standing::Lost(_) | Standing::Suspected(_));
-        ranks.filter(move |(_, standing)| lost(standing)).map(|(rank, _)| rank)
-    }
-}
-
-/// Payload of [`frames::MAIL`].
+/// Payload of [`frames::MAIL`](crate::group::frames::MAIL).
 #[derive(Debug, PartialEq, Eq)]
-struct Part<'a> {
-    group: u64,
-    tag: u64,
-    last: bool,
-    bytes: &'a [u8],
+pub(super) struct Part<'a> {
+    pub(super) group: u64,
+    pub(super) tag: u64,
+    pub(super) last: bool,
+    pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Part<'a> {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u64(self.group).u64(self.tag).u8(u8::from(self.last)).bytes(self.bytes);
         w.finish()

@@ -3,11 +3,10 @@
 
 use std::time::Instant;
 
-use super::{Control, State};
-use crate::abort::AbortCause;
+use super::shared::Control;
+use super::state::State;
 use crate::group::frames;
-use crate::group::standing::{GRACE, Standing};
-use crate::net::Link;
+use crate::group::peer_state::{GRACE, PeerState};
 use crate::sync::{Ordering, lock};
 
 impl Control {
@@ -21,21 +20,21 @@ impl Control {
                 return;
             }
             let now = Instant::now();
-            let State { standing, lines, watch, .. } = &mut *state;
-            watch.look(now, lines.iter_mut().flatten());
-            for (rank, standing) in (0..).zip(standing) {
-                if let Standing::Left { at, told: told @ false } = standing
+            let State { peer_states, links, watch, .. } = &mut *state;
+            watch.look(now, links.iter_mut().flatten());
+            for (rank, peer_state) in (0..).zip(peer_states) {
+                if let PeerState::Left { at, told: told @ false } = peer_state
                     && at.elapsed() >= GRACE
                 {
                     *told = true;
                     departed.push(rank);
                 }
             }
-            for line in lines.iter_mut().flatten() {
-                if let Some(silence) = watch.silence(line, now) {
-                    silent.push((line.link.peer().from, silence));
-                } else if watch.is_on() && line.beat(now) {
-                    quiet.push(line.link.clone());
+            for monitored in links.iter_mut().flatten() {
+                if let Some(silence) = watch.silence(monitored, now) {
+                    silent.push((monitored.link.peer().from, silence));
+                } else if watch.is_on() && monitored.beat(now) {
+                    quiet.push(monitored.link.clone());
                 }
             }
         }
@@ -52,40 +51,5 @@ impl Control {
             self.dismissed.store(true, Ordering::Relaxed);
         }
         self.notice_abandoned();
-    }
-
-    /// Aborts if a kernel has left because the rank that it waited for had.
-    #[inline]
-    pub(super) fn notice_abandoned(&self) {
-        if self.dismissed.load(Ordering::Relaxed) && !self.abort.is_aborted() {
-            self.look_for_abandoned();
-        }
-    }
-
-    #[cold]
-    fn look_for_abandoned(&self) {
-        let Some(awaited) = self.waiters.abandoned() else { return };
-        let departed = {
-            let state = lock(&self.state);
-            let left = |rank: u32| matches!(state.standing.get(rank as usize), Some(Standing::Left { .. }));
-            awaited.filter(|rank| left(*rank)).or_else(|| (0..state.size()).find(|rank| left(*rank)))
-        };
-        if let Some(rank) = departed {
-            let reason = format!(
-                "it left the communicator in good order while a kernel of rank {} waited for it; let all ranks finish \
-                 their work before one leaves",
-                self.rank
-            );
-            self.abort.abort(AbortCause::peer_lost(rank, reason));
-        }
-    }
-}
-
-impl State {
-    pub(super) fn hear(&mut self, link: &Link) {
-        let mut lines = self.lines[link.peer().from as usize].iter_mut();
-        if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
-            line.hear(Instant::now());
-        }
     }
 }

@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
-use super::Control;
-use crate::error::{Error, Result};
+use super::shared::Control;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::frames;
+use crate::group::subscriber::Reaction;
 use crate::net::{Frame, Handler, Link};
+use crate::sync::lock;
 
 /// What the service thread calls.
 #[derive(Debug)]
@@ -32,5 +35,40 @@ impl Handler for Service {
 
     fn tick(&mut self) {
         self.0.tick();
+    }
+}
+
+impl Control {
+    /// One frame from `peer`. An error is the peer's, and ends it.
+    fn receive(&self, link: &Link, frame: Frame) -> Result<()> {
+        let peer = link.peer().from;
+        lock(&self.state).hear(link);
+        match frame.kind {
+            frames::FAILURE => {
+                let size = lock(&self.state).size();
+                self.hear_failure(peer, frames::decode_failure(&frame.payload, size)?);
+            }
+            frames::BYE => self.end(link, None),
+            frames::HEARTBEAT => {}
+            frames::MAIL => self.hear_mail(peer, &frame.payload)?,
+            frames::MEMBERSHIP => self.hear_membership(peer, &frame.payload)?,
+            other => {
+                if let Some(subscriber) = self.subscribers.of(other) {
+                    let mut reaction = Reaction::default();
+                    let taken = subscriber.frame(peer, &frame.payload, frame.fds, &mut reaction);
+                    self.released.keep(reaction.later);
+                    for (kind, payload) in reaction.answers {
+                        if let Err(error) = self.post(peer, kind, &payload, Vec::new()) {
+                            log::debug!("cannot answer rank {peer}: {error}");
+                        }
+                    }
+                    return taken;
+                }
+                let message =
+                    format!("a frame of unknown kind {other}; use one version of aqueduct everywhere");
+                return Err(Error::new(ErrorKind::Remote, "control link", message).with_peer(peer));
+            }
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// A rank without kernels.
 struct Nobody;
 
-impl crate::group::standing::Waiters for Nobody {
+impl crate::group::peer_state::Waiters for Nobody {
     fn dismiss(&self, _: u32) {}
 
     fn abandoned(&self) -> Option<Option<u32>> {

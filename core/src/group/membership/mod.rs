@@ -2,10 +2,17 @@
 //! messages and a verdict come out, so that it runs under simulation as it does on control links.
 
 mod agreement;
+mod ballots;
+mod callers;
+mod departures;
 mod message;
 mod quorum;
+mod reports;
+mod roster;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use agreement::{Membership, Verdict};
 #[cfg(feature = "fuzzing")]

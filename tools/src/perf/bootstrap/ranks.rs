@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
-use aqueduct::comm::{CommunicatorConfig, DeviceIdentity, DriverKind, Introduction};
+use aqueduct::comm::{CommunicatorConfig, Introduction};
 use serde::{Deserialize, Serialize};
 
 /// The phases that are timed separately, in order.
@@ -116,7 +116,7 @@ impl LocalRanks {
         // The interface that the environment sets for the bootstrap.
         let config =
             CommunicatorConfig::from_env()?.with_interface(bootstrap.local_ip()).with_peer_timeout(None);
-        let met = Introduction::new(&bootstrap, no_device(), &config, deadline)?;
+        let met = Introduction::new(&bootstrap, None, &config, deadline)?;
         clock.lap(bootstrap.traffic().1);
         let links = met.link(deadline)?;
         let (count, bytes) = links.traffic();
@@ -148,17 +148,6 @@ impl Clock {
         // The total shrinks when peers close links, because closed links are no longer counted.
         self.sample.bytes[self.phase] = sent.saturating_sub(self.sent);
         (self.since, self.sent, self.phase) = (now, sent.max(self.sent), self.phase + 1);
-    }
-}
-
-fn no_device() -> DeviceIdentity {
-    DeviceIdentity {
-        uuid: [0; 16],
-        pci_bus_id: "0000:00:00.0".to_owned(),
-        name: "no device: a measurement of the start".to_owned(),
-        kind: DriverKind::Software,
-        driver_version: (0, 0),
-        multiprocessors: 1,
     }
 }
 

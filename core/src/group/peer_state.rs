@@ -11,7 +11,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PeerState {
     Present,
     /// Another rank has lost it, which ended the communicator; this one still has a path to it.
     Suspected(String),
@@ -26,7 +26,7 @@ pub(crate) enum Standing {
     Lost(String),
 }
 
-impl Standing {
+impl PeerState {
     /// Whether it can be reached no more.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self, Self::Left { .. } | Self::Lost(_))

@@ -1,0 +1,57 @@
+//! Taking links into use, and saying BYE on them.
+#![forbid(unsafe_code)]
+
+use super::shared::Control;
+use crate::group::frames;
+use crate::group::peer_state::PeerState;
+use crate::net::Link;
+use crate::net::heartbeat::MonitoredLink;
+use crate::sync::{Ordering, lock};
+
+impl Control {
+    /// Takes a link into use. False if it is from nobody we know, or from a rank that was given up.
+    pub(crate) fn adopt(&self, link: &Link) -> bool {
+        let mut state = lock(&self.state);
+        let peer = link.peer().from;
+        let known = state.peer_states.get(peer as usize).filter(|_| peer != self.rank);
+        if known.is_none_or(|peer_state| matches!(peer_state, PeerState::Lost(_))) {
+            return false;
+        }
+        state.links[peer as usize].push(MonitoredLink::new(link.clone()));
+        state.membership.linked(peer);
+        self.wake(&mut state);
+        drop(state);
+        self.send_membership();
+        // After the link is in the list: either the abort finds it there, or it is found here.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(std::slice::from_ref(link), cause);
+        }
+        true
+    }
+
+    /// Says BYE on every link, once. The links it was said on.
+    pub(crate) fn leave(&self) -> Vec<Link> {
+        if self.forked() {
+            return Vec::new();
+        }
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.leaving, true) {
+            return Vec::new();
+        }
+        self.uneasy.store(true, Ordering::Release);
+        let links = state.all_links();
+        state.membership.last_words();
+        drop(state);
+        self.send_membership();
+        // Whoever leaves because of a failure must not seem to leave in good order.
+        if let Some(cause) = self.abort.cause() {
+            self.tell(&links, cause);
+        }
+        for link in &links {
+            if let Err(error) = link.post(frames::BYE, &[]) {
+                log::debug!("cannot say BYE to rank {}: {error}", link.peer().from);
+            }
+        }
+        links
+    }
+}

@@ -1,0 +1,79 @@
+//! Sending and receiving messages between ranks that make another group.
+#![forbid(unsafe_code)]
+
+use super::mail::{Address, Needs, PART, Part};
+use super::shared::Control;
+use super::state::State;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::group::frames;
+use crate::sync::lock;
+
+impl Control {
+    /// A number for the next meeting of all ranks, the same at each as long as all make the same calls.
+    pub(crate) fn next_meeting(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.mail.meetings += 1;
+        state.mail.meetings
+    }
+
+    /// Drops what has come for `group`, which was made, or was not.
+    pub(crate) fn end_group(&self, group: u64) {
+        lock(&self.state).mail.forget(group);
+    }
+
+    /// Sends a message to `to.peer`, to which there is a link.
+    pub(crate) fn send_mail(&self, to: Address, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        loop {
+            let (bytes, after) = rest.split_at(rest.len().min(PART));
+            let part = Part { group: to.group, tag: to.tag, last: after.is_empty(), bytes };
+            self.post(to.peer, frames::MAIL, &part.encode(), Vec::new())?;
+            rest = after;
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next message from `from.peer`. An error once the group cannot be made any more.
+    pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
+        let mut outcome = None;
+        let in_time = self.wait_until(deadline, |state| {
+            let broken = |state: &State| self.check_needs_in(state, needs).err().map(Err);
+            outcome = state.mail.take(from).map(Ok).or_else(|| broken(state));
+            outcome.is_some()
+        });
+        match outcome {
+            Some(outcome) if in_time => outcome,
+            _ => {
+                let message = format!(
+                    "nothing came from rank {} before the deadline: it did not call {}(), or waits for a rank that did not",
+                    from.peer, needs.op
+                );
+                Err(Error::timeout(needs.op, message).with_peer(from.peer))
+            }
+        }
+    }
+
+    /// `Ok` while a group can be made.
+    pub(crate) fn check_needs(&self, needs: &Needs) -> Result<()> {
+        self.check_needs_in(&lock(&self.state), needs)
+    }
+
+    fn check_needs_in(&self, state: &State, needs: &Needs) -> Result<()> {
+        // The members of an agreed generation go on for all that has failed.
+        if needs.generation.is_none() {
+            self.abort.check(needs.op)?;
+        }
+        state.check_needs(needs)
+    }
+
+    /// A message has come.
+    pub(super) fn hear_mail(&self, peer: u32, payload: &[u8]) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.mail.deliver(peer, payload)?;
+        self.wake(&mut state);
+        Ok(())
+    }
+}

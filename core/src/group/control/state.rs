@@ -1,0 +1,114 @@
+//! What is known of the peers, of the links to them, and of what they have said.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::mail::{Mail, Needs};
+use crate::abort::AbortCause;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::membership::{Membership, Ranks};
+use crate::group::peer::PeerInfo;
+use crate::group::peer_state::PeerState;
+use crate::net::Link;
+use crate::net::heartbeat::{Monitor, MonitoredLink};
+
+pub(super) struct State {
+    pub(super) peer_states: Vec<PeerState>,
+    pub(super) links: Vec<Vec<MonitoredLink>>,
+    pub(super) watch: Monitor,
+    /// Tells whether a path is silent enough to believe another rank that has lost its peer.
+    pub(super) doubt: Monitor,
+    pub(super) mail: Mail,
+    pub(super) membership: Membership,
+    /// What every rank said about itself, once that is known.
+    pub(super) peers: Arc<[PeerInfo]>,
+    /// Why others have given this rank up, once one has.
+    pub(super) given_up: Option<String>,
+    /// Those who said so themselves: their links end because of that, and not with their processes.
+    pub(super) given_up_by: Ranks,
+    /// Why this rank can be a member of no later group, once that is so.
+    pub(super) outside: Option<String>,
+    /// We said BYE: what ends now is not a failure.
+    pub(super) leaving: bool,
+    /// Counts changes that a waiter may care about.
+    pub(super) version: u64,
+}
+
+impl State {
+    pub(super) fn new(rank: u32, size: u32, succeeds: bool, peer_timeout: Option<Duration>) -> Self {
+        Self {
+            peer_states: vec![PeerState::Present; size as usize],
+            links: vec![Vec::new(); size as usize],
+            watch: Monitor::new(peer_timeout),
+            doubt: Monitor::new(peer_timeout.map(|timeout| timeout / 2)),
+            mail: Mail::default(),
+            membership: Membership::new(rank, (0..size).collect(), succeeds),
+            peers: Arc::default(),
+            given_up: None,
+            given_up_by: Ranks::new(),
+            outside: None,
+            leaving: false,
+            version: 0,
+        }
+    }
+
+    /// The first of `peers` that is there and has no link to us.
+    pub(super) fn unlinked(&self, peers: &[u32]) -> Option<u32> {
+        let there = |p: u32| !self.links[p as usize].is_empty() || self.peer_states[p as usize].is_failed();
+        peers.iter().copied().find(|p| !there(*p))
+    }
+
+    pub(super) fn all_links(&self) -> Vec<Link> {
+        self.links.iter().flatten().map(|monitored| monitored.link.clone()).collect()
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        u32::try_from(self.peer_states.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn check(&self, op: &'static str, peer: u32) -> Result<()> {
+        self.peer_states[peer as usize].check(op, peer)
+    }
+
+    /// `link` has carried something.
+    pub(super) fn hear(&mut self, link: &Link) {
+        let mut links = self.links[link.peer().from as usize].iter_mut();
+        if let Some(monitored) = links.find(|monitored| monitored.link.id() == link.id()) {
+            monitored.hear(Instant::now());
+        }
+    }
+
+    /// `Ok` while a group can be made.
+    pub(super) fn check_needs(&self, needs: &Needs) -> Result<()> {
+        let gone = |rank: &&u32| self.peer_states[**rank as usize].is_gone();
+        if let Some(rank) = needs.ranks.iter().find(gone) {
+            return self.check(needs.op, *rank);
+        }
+        match needs.generation {
+            Some(generation) if self.membership.is_superseded(generation) => Err(Error::new(
+                ErrorKind::PeerLost,
+                needs.op,
+                "another rank has lost a member and begins anew",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The ranks that are lost, or that another rank has lost.
+    pub(super) fn lost(&self) -> impl Iterator<Item = u32> {
+        let ranks = (0..).zip(&self.peer_states);
+        let lost =
+            |peer_state: &PeerState| matches!(peer_state, PeerState::Lost(_) | PeerState::Suspected(_));
+        ranks.filter(move |(_, peer_state)| lost(peer_state)).map(|(rank, _)| rank)
+    }
+
+    /// Gives up every path from `me` to `peer`; the links to it.
+    pub(super) fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause) -> Vec<Link> {
+        let info = |rank: u32| self.peers.get(rank as usize);
+        let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
+        self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
+        self.peer_states[peer as usize] = PeerState::Lost(cause.reason.clone());
+        std::mem::take(&mut self.links[peer as usize]).into_iter().map(|monitored| monitored.link).collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! Which ranks are gone for certain, who has seen it, and what each of them was bound to at the end.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::message::{Ballot, Departed, Departure, Vote};
+use super::quorum::Ranks;
+
+/// What one rank knows of ranks that are gone, and the votes that others told it in case they go.
+#[derive(Debug)]
+pub(super) struct Departures {
+    me: u32,
+    /// Equal for ranks of one host.
+    hosts: Vec<u32>,
+    /// This group is the next generation of another one.
+    succeeds: bool,
+    /// The latest vote that each rank told this one.
+    votes: BTreeMap<u32, Vote>,
+    departed: BTreeMap<u32, Departed>,
+}
+
+impl Departures {
+    pub(super) fn new(me: u32, hosts: Vec<u32>, succeeds: bool) -> Self {
+        Self { me, hosts, succeeds, votes: BTreeMap::new(), departed: BTreeMap::new() }
+    }
+
+    pub(super) fn set_hosts(&mut self, hosts: Vec<u32>) {
+        self.hosts = hosts;
+    }
+
+    /// Whether the ranks share a host, so that the kernel tells one when the process of the other ends.
+    pub(super) fn same_host(&self, a: u32, b: u32) -> bool {
+        let host = |rank: u32| self.hosts.get(rank as usize);
+        host(a).is_some() && host(a) == host(b)
+    }
+
+    pub(super) fn contains(&self, rank: u32) -> bool {
+        self.departed.contains_key(&rank)
+    }
+
+    /// Keeps the vote that `from` told this rank, if it is later than the one known: two threads of the sender may have
+    /// sent theirs in either order.
+    pub(super) fn hear_vote(&mut self, from: u32, vote: Vote) {
+        match self.votes.get_mut(&from) {
+            Some(known) if known.is_later_than(&vote) => {}
+            Some(known) => *known = vote,
+            None => drop(self.votes.insert(from, vote)),
+        }
+    }
+
+    /// Whether one of `group` has told that it completed `generation`.
+    pub(super) fn somebody_completed(&self, group: &Ranks, generation: u64) -> bool {
+        let completed = |vote: &Vote| vote.completed && vote.generation == generation;
+        group.iter().filter_map(|rank| self.votes.get(rank)).any(completed)
+    }
+
+    /// This rank has seen `rank` go.
+    pub(super) fn witness(&mut self, rank: u32, how: Departure) {
+        let vote = match self.votes.get(&rank) {
+            Some(vote) => vote.clone(),
+            // In a group that succeeds another one, a rank that never spoke here may be bound there.
+            None if self.succeeds => return,
+            None => Vote::none(0),
+        };
+        self.learn(Departed { rank, how, witness: self.me, vote });
+    }
+
+    /// Takes what another rank reports, if its witness can have seen it. Whether that was news.
+    pub(super) fn hear(&mut self, departed: &Departed) -> bool {
+        let seen = departed.how == Departure::Left || self.same_host(departed.witness, departed.rank);
+        seen && departed.rank != self.me && self.learn(departed.clone())
+    }
+
+    /// Keeps the latest vote of `departed`. Whether its rank was not known to be gone.
+    fn learn(&mut self, departed: Departed) -> bool {
+        match self.departed.get(&departed.rank) {
+            Some(known) if !departed.vote.is_later_than(&known.vote) => false,
+            _ => self.departed.insert(departed.rank, departed).is_none(),
+        }
+    }
+
+    /// The members of `group` that are gone, for a report.
+    pub(super) fn of(&self, group: &Ranks) -> Vec<Departed> {
+        self.departed.values().filter(|gone| group.contains(&gone.rank)).cloned().collect()
+    }
+
+    /// The ranks that do not count in attempt `ballot` of `generation`: gone for certain, and bound to nothing that forbids
+    /// it.
+    pub(super) fn subtracted(&self, generation: u64, ballot: Ballot) -> Ranks {
+        let free = |departed: &&Departed| {
+            let vote = &departed.vote;
+            let past = vote.generation < generation;
+            !vote.completed && (past || (vote.generation == generation && vote.promised <= ballot))
+        };
+        self.departed.values().filter(free).map(|departed| departed.rank).collect()
+    }
+
+    /// What those that do not count in attempt `ballot` had accepted in `generation`.
+    pub(super) fn last_accepted(
+        &self,
+        generation: u64,
+        ballot: Ballot,
+    ) -> impl Iterator<Item = (Ballot, Ranks)> {
+        let ranks = self.subtracted(generation, ballot);
+        let gone = self.departed.values().filter(move |gone| ranks.contains(&gone.rank));
+        let votes = gone.map(|gone| &gone.vote).filter(move |vote| vote.generation == generation);
+        votes.filter_map(|vote| vote.accepted.clone())
+    }
+}

@@ -1,0 +1,154 @@
+//! Directed runs of one agreement: messages arrive at once, and the test chooses which paths exist and who dies when.
+
+use std::collections::VecDeque;
+
+use super::agreement::{Membership, Verdict};
+use super::message::{Envelope, Message};
+use super::quorum::Ranks;
+
+/// The memberships of all ranks, and what is on its way between them.
+struct Group {
+    ranks: Vec<Membership>,
+    broken: Vec<(u32, u32)>,
+    dead: Ranks,
+    underway: VecDeque<(u32, u32, Envelope)>,
+}
+
+impl Group {
+    /// `hosts[r]` is equal for ranks of one host.
+    fn new(hosts: &[u32]) -> Self {
+        let ranks = (0..hosts.len() as u32).map(|me| Membership::new(me, hosts.to_vec(), false)).collect();
+        Self { ranks, broken: Vec::new(), dead: Ranks::new(), underway: VecDeque::new() }
+    }
+
+    /// No path between `a` and `b` any more; neither has seen the other's process end.
+    fn part(&mut self, a: u32, b: u32) {
+        self.broken.extend([(a, b), (b, a)]);
+        for (at, of) in [(a, b), (b, a)] {
+            self.ranks[at as usize].lost(of, false);
+            self.send(at);
+        }
+    }
+
+    /// The process of `rank` is killed. The ranks of its host that it has a path to see that.
+    fn kill(&mut self, rank: u32) {
+        self.dead.insert(rank);
+        for peer in 0..self.ranks.len() as u32 {
+            if peer != rank && !self.broken.contains(&(rank, peer)) {
+                self.ranks[peer as usize].lost(rank, true);
+                self.send(peer);
+            }
+        }
+    }
+
+    /// The user of `rank` drops its communicator, and its process ends.
+    fn leave(&mut self, rank: u32) {
+        self.ranks[rank as usize].last_words();
+        self.dead.insert(rank);
+        self.send(rank);
+        self.deliver(&|_, _, _| false);
+        for peer in 0..self.ranks.len() as u32 {
+            if peer != rank && !self.broken.contains(&(rank, peer)) {
+                self.ranks[peer as usize].left(rank);
+                self.send(peer);
+            }
+        }
+    }
+
+    fn call(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        for rank in ranks {
+            self.ranks[rank as usize].call(Ranks::new());
+            self.send(rank);
+        }
+    }
+
+    /// What `rank` has to say sets out.
+    fn send(&mut self, rank: u32) {
+        for (to, envelope) in self.ranks[rank as usize].take_outbox() {
+            self.underway.push_back((rank, to, envelope));
+        }
+    }
+
+    /// Delivers everything and lets time pass, until `until` is about to be delivered, or a minute has passed.
+    fn run(&mut self, until: impl Fn(u32, u32, &Message) -> bool) -> bool {
+        for _ in 0..1200 {
+            if self.deliver(&until) {
+                return true;
+            }
+            for rank in 0..self.ranks.len() as u32 {
+                if !self.dead.contains(&rank) {
+                    self.ranks[rank as usize].tick();
+                    self.send(rank);
+                }
+            }
+        }
+        false
+    }
+
+    /// Delivers everything, until `until` is about to be delivered.
+    fn deliver(&mut self, until: &impl Fn(u32, u32, &Message) -> bool) -> bool {
+        while let Some((from, to, envelope)) = self.underway.pop_front() {
+            if until(from, to, &envelope.message) {
+                self.underway.push_front((from, to, envelope));
+                return true;
+            }
+            if !self.dead.contains(&to) && !self.broken.contains(&(from, to)) {
+                self.ranks[to as usize].receive(from, envelope);
+                self.send(to);
+            }
+        }
+        false
+    }
+
+    fn members(&self, rank: u32) -> &Ranks {
+        self.ranks[rank as usize].agreed().1
+    }
+}
+
+/// Ranks 0 and 1 may decide for themselves, as half with the lowest rank. Ranks 2 and 3 may once rank 1 is subtracted: then
+/// they are two of three. Rank 1 is killed right after it helped to decide, and only rank 2 shares its host.
+#[test]
+fn the_vote_of_a_killed_rank_binds_those_who_subtract_it() {
+    let mut group = Group::new(&[0, 1, 1, 2]);
+    group.part(0, 2);
+    group.part(0, 3);
+    group.call([0, 1]);
+    let decided =
+        |from, to, message: &Message| (from, to) == (0, 1) && matches!(message, Message::Decided(_));
+    assert!(group.run(decided), "ranks 0 and 1 do not decide: {:?}", group.ranks[0].verdict());
+    group.kill(1);
+    group.call([2, 3]);
+    assert!(!group.run(|_, _, _| false));
+    assert_eq!(group.members(0), &Ranks::from([0, 1]));
+    for rank in [2, 3] {
+        assert_eq!(
+            group.ranks[rank as usize].verdict(),
+            Verdict::Excluded,
+            "agreed: {:?}",
+            group.members(rank)
+        );
+    }
+}
+
+/// The same, but rank 1 leaves in good order and tells its vote before its BYE. No other rank shares its host.
+#[test]
+fn the_vote_of_a_rank_that_left_binds_those_who_subtract_it() {
+    let mut group = Group::new(&[0, 1, 2, 3]);
+    group.part(0, 2);
+    group.part(0, 3);
+    group.call([0, 1]);
+    let decided =
+        |from, to, message: &Message| (from, to) == (0, 1) && matches!(message, Message::Decided(_));
+    assert!(group.run(decided), "ranks 0 and 1 do not decide: {:?}", group.ranks[0].verdict());
+    group.leave(1);
+    group.call([2, 3]);
+    assert!(!group.run(|_, _, _| false));
+    for rank in [2, 3] {
+        assert_eq!(
+            group.ranks[rank as usize].verdict(),
+            Verdict::Excluded,
+            "agreed: {:?}",
+            group.members(rank)
+        );
+    }
+}
