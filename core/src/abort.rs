@@ -15,7 +15,7 @@ use crate::sync::{Mutex, OnceLock, lock, raw};
 
 /// Why a communicator was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AbortCause {
+pub(crate) struct AbortCause {
     /// What sort of failure: [`ErrorKind::PeerLost`] for a lost peer, [`ErrorKind::Aborted`] for a call to abort.
     pub kind: ErrorKind,
     /// The rank that failed or asked for the abort, if one is known.
@@ -26,17 +26,17 @@ pub struct AbortCause {
 
 impl AbortCause {
     /// Rank `rank` was lost.
-    pub fn peer_lost(rank: u32, reason: impl Into<String>) -> Self {
+    pub(crate) fn peer_lost(rank: u32, reason: impl Into<String>) -> Self {
         Self { kind: ErrorKind::PeerLost, rank: Some(rank), reason: reason.into() }
     }
 
     /// Rank `rank` asked for the abort.
-    pub fn requested(rank: u32, reason: impl Into<String>) -> Self {
+    pub(crate) fn requested(rank: u32, reason: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Aborted, rank: Some(rank), reason: reason.into() }
     }
 
     /// The error that an operation `op` ends with.
-    pub fn to_error(&self, op: &'static str) -> Error {
+    pub(crate) fn to_error(&self, op: &'static str) -> Error {
         match (self.kind, self.rank) {
             (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, &self.reason),
             (kind, Some(rank)) => {
@@ -48,14 +48,14 @@ impl AbortCause {
 }
 
 /// Something with waiters to wake when an abort happens.
-pub trait AbortListener: Send + Sync {
+pub(crate) trait AbortListener: Send + Sync {
     /// Called once, on the thread that aborted; must not block.
     fn aborted(&self, cause: &AbortCause);
 }
 
 /// A one-way switch with a cause. Cheap to clone; all clones are one switch.
 #[derive(Clone, Default)]
-pub struct Abort {
+pub(crate) struct Abort {
     shared: Arc<Shared>,
 }
 
@@ -73,12 +73,12 @@ struct Outlets {
 
 impl Abort {
     /// A switch that is off.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Switches it on: raises every attached word, then tells every listener. False if an earlier cause stands.
-    pub fn abort(&self, cause: AbortCause) -> bool {
+    pub(crate) fn abort(&self, cause: AbortCause) -> bool {
         if self.shared.cause.set(cause).is_err() {
             return false;
         }
@@ -96,18 +96,18 @@ impl Abort {
 
     /// The first cause, once there is one.
     #[inline]
-    pub fn cause(&self) -> Option<&AbortCause> {
+    pub(crate) fn cause(&self) -> Option<&AbortCause> {
         self.shared.cause.get()
     }
 
     /// Whether it is on. One load; cheap enough for a spin loop.
-    pub fn is_aborted(&self) -> bool {
+    pub(crate) fn is_aborted(&self) -> bool {
         self.cause().is_some()
     }
 
     /// `Ok` while it is off, otherwise the error of `op`.
     #[inline]
-    pub fn check(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         match self.cause() {
             None => Ok(()),
             Some(cause) => Err(cause.to_error(op)),
@@ -115,7 +115,7 @@ impl Abort {
     }
 
     /// Has `word` raised with this switch; at once if it is on already.
-    pub fn attach(&self, word: AbortWord) {
+    pub(crate) fn attach(&self, word: AbortWord) {
         let mut outlets = lock(&self.shared.outlets);
         // Under the lock: either `abort` finds the word in the list, or its cause is visible here.
         if self.is_aborted() {
@@ -125,7 +125,7 @@ impl Abort {
     }
 
     /// Has `listener` told when the switch goes on; at once if it is on already.
-    pub fn listen(&self, listener: &Arc<dyn AbortListener>) {
+    pub(crate) fn listen(&self, listener: &Arc<dyn AbortListener>) {
         {
             let mut outlets = lock(&self.shared.outlets);
             outlets.listeners.retain(|known| known.strong_count() > 0);
@@ -148,7 +148,7 @@ impl fmt::Debug for Abort {
 
 /// The word that kernels poll: 0 means run, anything else means leave. It lies in pinned host memory.
 #[derive(Clone)]
-pub struct AbortWord {
+pub(crate) struct AbortWord {
     word: NonNull<u32>,
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -164,18 +164,18 @@ impl AbortWord {
     /// # Safety
     /// `word` is aligned to 4 bytes, lies in memory that stays mapped while `memory` lives, and is accessed by
     /// this process only atomically.
-    pub unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+    pub(crate) unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         Self { word, _memory: memory }
     }
 
     /// Tells every kernel that polls the word to leave.
-    pub fn raise(&self) {
+    pub(crate) fn raise(&self) {
         // Release, so that a kernel that sees the word also sees what the host wrote before it.
         self.atomic().store(1, raw::Ordering::Release); // SYNC abort.word
     }
 
     /// Whether kernels are told to leave.
-    pub fn is_raised(&self) -> bool {
+    pub(crate) fn is_raised(&self) -> bool {
         self.atomic().load(raw::Ordering::Acquire) != 0
     }
 

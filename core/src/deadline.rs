@@ -37,7 +37,7 @@ impl Deadline {
     }
 
     /// The remaining time in whole milliseconds, rounded up, for `poll(2)` and `epoll_wait(2)`.
-    pub fn poll_ms(self) -> i32 {
+    pub(crate) fn poll_ms(self) -> i32 {
         let left = self.remaining();
         i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
     }

@@ -36,6 +36,7 @@ pub fn init() -> Result<()> {
 }
 
 /// This host's name, as the log shows it.
+#[doc(hidden)]
 pub fn host_name() -> String {
     let mut name = [0_u8; 256];
     // SAFETY: the buffer lives across the call and its length is passed; the last byte stays zero.

@@ -20,9 +20,11 @@ mod tests;
 
 use std::fmt::Debug;
 
+pub use crate::env::{Selection, SocketFamily};
+pub use crate::net::{Secret, SecretText};
 pub(crate) use collective::broadcast;
 pub use config::BootstrapConfig;
-pub use launch::{Launch, Launcher, NodeList, TaskCounts, from_env};
+pub use launch::{Launch, Launcher, from_env};
 pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;
 pub use tcp::TcpBootstrap;
@@ -30,7 +32,6 @@ pub use unique_id::UniqueId;
 
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::net::Secret;
 
 /// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;

@@ -19,9 +19,9 @@ use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream
 #[non_exhaustive]
 pub struct AllReduceConfig {
     /// The element types and reductions that will be used; all of them if empty. Each is a module to compile.
-    pub variants: Vec<(ElementType, ReduceOp)>,
+    pub(crate) variants: Vec<(ElementType, ReduceOp)>,
     /// Use this algorithm for every size it can serve, instead of choosing by size.
-    pub algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 impl AllReduceConfig {

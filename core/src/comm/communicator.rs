@@ -312,14 +312,9 @@ impl Communicator {
         &self.shared.resources
     }
 
-    /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
-    pub fn abort_switch(&self) -> &Abort {
-        self.group().abort()
-    }
-
     /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives do this by
     /// themselves; call it after launching a kernel of your own that waits by [`abort_handle`](Self::abort_handle).
-    pub fn report_to(&self, stream: &Stream) {
+    pub(crate) fn report_to(&self, stream: &Stream) {
         stream.depend_on(&self.group().outcome());
     }
 

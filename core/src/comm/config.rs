@@ -28,14 +28,14 @@ pub struct CommunicatorConfig {
     /// `None`, on all ranks: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
     pub peer_timeout: Option<Duration>,
     /// What is put between control links and their sockets, for fault injection; nothing if `None`.
-    pub layer: Option<NetLayer>,
+    pub(crate) layer: Option<NetLayer>,
     /// The verbs to use; libibverbs of this host if `None`.
-    pub verbs: Option<Verbs>,
+    pub(crate) verbs: Option<Verbs>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
 #[derive(Clone, Debug)]
-pub struct NetLayer(pub Arc<dyn Layer>);
+pub(crate) struct NetLayer(pub(crate) Arc<dyn Layer>);
 
 impl PartialEq for NetLayer {
     fn eq(&self, other: &Self) -> bool {
@@ -93,6 +93,7 @@ impl CommunicatorConfig {
 
     /// The same with `layer` between control links and their sockets.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
         self.layer = Some(NetLayer(layer));
         self
@@ -100,6 +101,7 @@ impl CommunicatorConfig {
 
     /// The same with other verbs: statically linked ones, or a stand-in.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_verbs(mut self, verbs: Verbs) -> Self {
         self.verbs = Some(verbs);
         self
