@@ -16,9 +16,9 @@ use crate::{Instance, Target, TemplateError};
 
 /// A module with every operation as a `.visible .func`, for `cuLinkAddData` beside a user's kernel.
 ///
-/// The function of operation `f` is `aqueduct_device_f`. A handle is passed as its generic address, a trigger by value, a
-/// memory as its global address. One result is the value returned; several lie in slots of 8 bytes. The text is
-/// documented; [`declarations`] is what a caller needs.
+/// The function of operation `f` is `aqueduct_device_f`. A handle is passed as its generic address, a trigger by
+/// value, a memory as its global address. One result is the value returned; several lie in slots of 8 bytes. The text
+/// is documented; [`declarations`] is what a caller needs.
 ///
 /// # Errors
 /// A mistake in the table or in a fragment.

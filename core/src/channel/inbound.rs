@@ -13,9 +13,9 @@ use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
 
 /// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
 ///
-/// Kernels of the user's own do the same with the semaphore's
-/// [`device_handle`](Host2DeviceSemaphore::device_handle). Calls belong on one stream, or on streams the caller orders: the
-/// count of waits has one writer. A kernel that waits leaves when the communicator aborts.
+/// Kernels of the user's own do the same with the semaphore's [`device_handle`](Host2DeviceSemaphore::device_handle).
+/// Calls belong on one stream, or on streams the caller orders: the count of waits has one writer. A kernel that
+/// waits leaves when the communicator aborts.
 #[derive(Clone, Debug)]
 pub struct InboundSignals {
     inner: Arc<Inner>,
@@ -103,8 +103,8 @@ impl InboundSignals {
         args: &[KernelArg<'_>],
         result: Option<&DeviceSlice>,
     ) -> Result<()> {
-        // SAFETY: the arguments are those of the function's catalog row; the counters belong to the semaphore, which the
-        // channel holds; the result has been checked.
+        // SAFETY: the arguments are those of the function's catalog row; the counters belong to the semaphore, which
+        // the channel holds; the result has been checked.
         unsafe { launch(&self.inner, function, stream, &ONE_WARP, args, result) }
     }
 }

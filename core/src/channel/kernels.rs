@@ -14,12 +14,13 @@ unsafe impl KernelParam for abi::Fifo {}
 // SAFETY: as above.
 unsafe impl KernelParam for abi::PortChannelHandle {}
 
-/// The kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in the order of
-/// the row's entries. Loaded once per context as long as anybody holds them. Launching one is `unsafe`: its contract is
-/// the row's documentation.
+/// The kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in the
+/// order of the row's entries. Loaded once per context as long as anybody holds them. Launching one is `unsafe`: its
+/// contract is the row's documentation.
 ///
 /// # Errors
-/// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; what the driver says.
+/// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; what the driver
+/// says.
 pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) -> Result<Vec<Function>> {
     let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "instantiate kernel", e.to_string());
     let key = format!("aqueduct {kernel} {params:?}");
@@ -38,8 +39,8 @@ pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function
     })
 }
 
-/// The functions of the device library for `context`'s device, as PTX: what [`Module::link_ptx`] takes beside a user's own.
-/// `include/aqueduct_device.ptx` of the package `aqueduct-ptx` declares them.
+/// The functions of the device library for `context`'s device, as PTX: what [`Module::link_ptx`] takes beside a
+/// user's own. `include/aqueduct_device.ptx` of the package `aqueduct-ptx` declares them.
 ///
 /// # Errors
 /// `Unsupported` for a device or driver that is too old.
@@ -48,8 +49,8 @@ pub fn device_library(context: &Context) -> Result<String> {
     Ok(functions(target(context)?).map_err(wrong)?.text)
 }
 
-/// Makes every wait go round for ever: in the `spin` fragment, the branch back while there are free rounds left is taken
-/// always, and the assembler drops what is behind it.
+/// Makes every wait go round for ever: in the `spin` fragment, the branch back while there are free rounds left is
+/// taken always, and the assembler drops what is behind it.
 fn without_abort_check(text: &str) -> String {
     let mut counted = false;
     let mut changed = String::with_capacity(text.len());

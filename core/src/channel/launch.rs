@@ -30,8 +30,8 @@ pub(super) const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
 /// Arguments of a kernel, at most, the handle included.
 const ARGUMENTS: usize = 7;
 
-/// Enqueues `function` with the channel's handle and `args`, unless the channel has failed. The stream keeps the channel
-/// until the kernel has ended, and the memory of `result`, which the kernel writes for the user.
+/// Enqueues `function` with the channel's handle and `args`, unless the channel has failed. The stream keeps the
+/// channel until the kernel has ended, and the memory of `result`, which the kernel writes for the user.
 ///
 /// # Safety
 /// `function` takes the handle and then `args`. Their ranges lie within memory that the channel holds; `result` was
@@ -49,9 +49,9 @@ pub(super) unsafe fn launch<C: Channel>(
     all[1..=args.len()].copy_from_slice(args);
     let keep: KeepAlive = channel.clone();
     let keep = result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]);
-    // SAFETY: the caller vouches for types and ranges. The memory is written by kernels and peers only, never through a
-    // Rust reference; the channel holds it and the stream retains the channel. A kernel that waits leaves when its abort
-    // word is set.
+    // SAFETY: the caller vouches for types and ranges. The memory is written by kernels and peers only, never through
+    // a Rust reference; the channel holds it and the stream retains the channel. A kernel that waits leaves when its
+    // abort word is set.
     let launched = unsafe { function.launch_keeping(stream, config, &all[..=args.len()], keep) };
     stream.depend_on(channel.outcome());
     launched

@@ -31,11 +31,11 @@ use crate::gpu::{
 /// | [`relaxed_signal`](Self::relaxed_signal) / [`relaxed_wait`](Self::relaxed_wait) | the same | none |
 /// | [`poll`](Self::poll) | takes a count if there is one | acquire |
 ///
-/// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls on
-/// one channel belong on one stream, or on streams the caller orders: its counters have one writer.
+/// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls
+/// on one channel belong on one stream, or on streams the caller orders: its counters have one writer.
 ///
-/// Each signal is matched by one wait at the other end. A kernel that waits leaves when the communicator aborts, with what
-/// it waited for in the abort record.
+/// Each signal is matched by one wait at the other end. A kernel that waits leaves when the communicator aborts, with
+/// what it waited for in the abort record.
 #[derive(Clone, Debug)]
 pub struct MemoryChannel {
     inner: Arc<Inner>,
@@ -189,8 +189,8 @@ impl MemoryChannel {
     /// [`put`](Self::put) of multiples of 16 bytes between multiples of 16: its kernel has no code for anything else.
     ///
     /// # Errors
-    /// As for [`put`](Self::put); `InvalidUsage` if an offset, the size or the address of `dst` or `src` is not a multiple of
-    /// 16.
+    /// As for [`put`](Self::put); `InvalidUsage` if an offset, the size or the address of `dst` or `src` is not a
+    /// multiple of 16.
     pub fn put_aligned(
         &self,
         stream: &Stream,
@@ -301,9 +301,9 @@ impl MemoryChannel {
         Ok(())
     }
 
-    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs a way
-    /// between the devices that keeps lines of 128 bytes whole, which is NVLink, or one device. Ask before your own
-    /// kernels use LL128 with the [`device_handle`](Self::device_handle): nothing checks it there.
+    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs
+    /// a way between the devices that keeps lines of 128 bytes whole, which is NVLink, or one device. Ask before your
+    /// own kernels use LL128 with the [`device_handle`](Self::device_handle): nothing checks it there.
     pub fn carries(&self, format: PacketFormat) -> bool {
         format != PacketFormat::Ll128 || self.inner.semaphore.topology().is_nvlink()
     }
@@ -329,8 +329,8 @@ impl MemoryChannel {
     /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
     ///
     /// # Errors
-    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this channel
-    /// does not [carry](Self::carries); otherwise as for [`put`](Self::put).
+    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this
+    /// channel does not [carry](Self::carries); otherwise as for [`put`](Self::put).
     pub fn put_packets(
         &self,
         stream: &Stream,

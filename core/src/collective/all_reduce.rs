@@ -216,8 +216,8 @@ fn max_blocks(geometry: Geometry) -> u32 {
     if geometry.software { 8 } else { 64 }
 }
 
-/// Grid and block of the two-shot kernel: a tile of `ranks` slices per block and step; slices of 4 KiB at least, so that
-/// a signal is worth its latency.
+/// Grid and block of the two-shot kernel: a tile of `ranks` slices per block and step; slices of 4 KiB at least, so
+/// that a signal is worth its latency.
 fn two_shot_shape(geometry: Geometry, layout: &HbLayout, bytes: usize) -> (u32, u32) {
     let tile = layout.ranks as usize * 4096;
     let most = if geometry.software { geometry.sms.min(2) } else { geometry.sms };

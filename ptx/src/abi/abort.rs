@@ -99,9 +99,9 @@ device_struct! {
 device_struct! {
     /// What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
     ///
-    /// The thread that won the [`AbortClaim`] fills the fields by plain stores and publishes them with a release store of
-    /// [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). The host may clear a record only while no kernel that knows its
-    /// claim is running.
+    /// The thread that won the [`AbortClaim`] fills the fields by plain stores and publishes them with a release
+    /// store of [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). The host may clear a record only while no kernel
+    /// that knows its claim is running.
     pub struct AbortRecord as "ABORT_RECORD" size 40 {
         /// One of the `ABORT_RECORD_*` states.
         pub state: u32 => "STATE" at 0,

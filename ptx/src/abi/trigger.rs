@@ -35,10 +35,9 @@ device_struct! {
 device_struct! {
     /// The device's view of a FIFO: many producers on one GPU, one consumer on the host.
     ///
-    /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once
-    /// `p < tail + capacity`. The host publishes its tail with a release store; the device keeps a copy so
-    /// that it seldom reads across the bus. Positions have 63 bits: a head whose top bit is set was closed, and what is taken
-    /// from it is no position.
+    /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once `p < tail + capacity`.
+    /// The host publishes its tail with a release store; the device keeps a copy so that it seldom reads across the
+    /// bus. Positions have 63 bits: a head whose top bit is set was closed, and what is taken from it is no position.
     pub struct Fifo as "FIFO" size 64 {
         /// Address of `capacity` [`ProxyTrigger`] slots, pinned host memory, 32-byte aligned.
         pub slots: u64 => "SLOTS" at 0,
