@@ -1,5 +1,5 @@
-//! What host code must know to launch the built-in collectives: names of variants, layout of regions, shape of
-//! launches.
+//! Constants and layouts for host code that launches the built-in collectives: names of variants, layout of regions,
+//! shape of launches.
 
 /// Element type of a reduction.
 ///

@@ -1,4 +1,4 @@
-//! The one way in which channels launch their kernels.
+//! The function by which channels launch their kernels.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::gpu::{
     Context, DeviceSlice, Function, KeepAlive, KernelArg, KernelParam, LaunchConfig, Stream, arg,
 };
 
-/// The channel behind its handle: what its kernels take first, and what streams retain.
+/// A channel as its kernels take it, by its handle, and as streams retain it.
 pub(super) trait Channel: Any + Send + Sync {
     /// The structure of [`aqueduct_ptx::abi`] that its kernels take by value.
     type Handle: KernelParam;
@@ -17,14 +17,14 @@ pub(super) trait Channel: Any + Send + Sync {
     /// The handle, valid as long as the channel lives.
     fn handle(&self) -> &Self::Handle;
 
-    /// `Ok` while the channel works, otherwise why it does not.
+    /// Returns `Ok` while the channel works, otherwise the reason.
     fn check(&self) -> Result<()>;
 
-    /// Whom waits for streams ask whether kernels of the channel gave up.
+    /// Tells waits for streams whether kernels of the channel gave up.
     fn outcome(&self) -> &Arc<dyn Outcome>;
 }
 
-/// For kernels of which one thread acts.
+/// One warp, for kernels of which one thread acts.
 pub(super) const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
 
 /// Arguments of a kernel, at most, the handle included.

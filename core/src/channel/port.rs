@@ -1,4 +1,4 @@
-//! [`PortChannel`].
+//! Channels to peers over a connection of any transport, through a proxy.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::gpu::{
 use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 
 /// One end of a channel to a peer over a connection of any transport, driven by kernels and executed by a
-/// [`ProxyService`] (the seed's ProxyChannel).
+/// [`ProxyService`] (ProxyChannel in MSCCL++).
 ///
 /// | operation | asks the proxy to | returns |
 /// |---|---|---|
@@ -30,7 +30,7 @@ use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 /// | [`wait`](Self::wait), [`poll`](Self::poll) | nothing: they take one signal of the peer | when there is one; at once |
 /// | [`put_packets`](Self::put_packets), [`unpack_packets`](Self::unpack_packets) | copy packets that carry their own flags | at once; when they have come |
 ///
-/// Each call enqueues one kernel; "returns" is when that kernel ends. Kernels of the user's own do the same with
+/// Each call enqueues one kernel; "returns" is when that kernel ends. A kernel of your own does the same with
 /// [`device_handle`](Self::device_handle). Offsets and sizes are bytes; a put of up to 2^40 bytes is one request.
 /// Signals and waits are matched one to one. Waits belong on one stream, or on streams the caller orders; everything
 /// else may come from any number of threads and streams.
@@ -93,7 +93,7 @@ impl PortChannel {
     ///
     /// # Errors
     /// `InvalidUsage` for a number that is not in the service, memory of the wrong side, or memory that is not
-    /// registered for the connection's transport; why the service does not serve.
+    /// registered for the connection's transport; the reason if the service has stopped or failed.
     pub fn new(service: &ProxyService, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
         Self::make(service.port(semaphore, dst, src)?, dst, src, None)
     }
@@ -167,7 +167,7 @@ impl PortChannel {
         self.inner.handle
     }
 
-    /// What a stream has to retain while a kernel uses the handle.
+    /// The owner that a stream must retain while a kernel uses the handle.
     pub fn keep_alive(&self) -> KeepAlive {
         self.inner.clone()
     }
@@ -177,15 +177,15 @@ impl PortChannel {
         self.inner.handle.peer
     }
 
-    /// `Ok` while it works.
+    /// Returns `Ok` while the channel works.
     ///
     /// # Errors
-    /// Why it does not: the failure of its connection, of its peer or of the service.
+    /// The failure of its connection, its peer or the service.
     pub fn check(&self) -> Result<()> {
         self.inner.port.check()
     }
 
-    /// What has been done for all channels of this semaphore.
+    /// Numbers of operations completed for all channels of this semaphore.
     ///
     /// # Errors
     /// `InvalidUsage` if the semaphore was removed.
@@ -196,7 +196,7 @@ impl PortChannel {
     /// Puts `bytes` bytes from my `src_offset` to the peer's `dst_offset`.
     ///
     /// # Errors
-    /// `InvalidUsage` past the end; why the channel does not work; what the driver says. The same for the others.
+    /// `InvalidUsage` past the end; the reason if the channel has failed; a driver error.
     pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
         self.move_bytes(stream, TriggerKind::DATA, dst_offset, src_offset, bytes)
     }
@@ -233,7 +233,7 @@ impl PortChannel {
     /// Signals the peer once, after the data of all puts of this connection before.
     ///
     /// # Errors
-    /// Why the channel does not work; what the driver says.
+    /// The reason if the channel has failed; a driver error.
     pub fn signal(&self, stream: &Stream) -> Result<()> {
         self.act(stream, TriggerKind::FLAG, 0, 0, 0)
     }
@@ -266,8 +266,8 @@ impl PortChannel {
 
     /// Writes `bytes` bytes of the data at `data_offset` as packets with `flag` to `src_offset` of my `src`, and puts
     /// those to `dst_offset` of the peer's packet buffer. The receiver needs no signal: each packet carries its flag,
-    /// which must differ from every flag those packets may still carry there, and is never 0. The packets of an
-    /// earlier put must have left `src` before they are overwritten: a flush says so, and so does an answer of the
+    /// which must differ from every flag those packets may still carry there, and is never 0. Before you
+    /// overwrite the packets of an earlier put, make sure that they have left `src`: by a flush, or by an answer of the
     /// peer.
     ///
     /// # Errors

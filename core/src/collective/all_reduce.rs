@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
 
-/// What [`AllReduce::prepare`] makes ready. Every rank must pass the same.
+/// Settings of [`AllReduce::prepare`]. Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct AllReduceConfig {
@@ -52,7 +52,7 @@ pub struct AllReduce {
 
 #[derive(Debug)]
 struct Inner {
-    /// Also so that this rank does not leave while a peer's kernels may wait for its own.
+    /// Keeps this rank in the group while a peer's kernels may wait for this rank's.
     comm: Communicator,
     one_shot_limit: usize,
     functions: HashMap<(ElementType, ReduceOp), Variant>,
@@ -76,13 +76,13 @@ impl AllReduce {
     ///
     /// # Errors
     /// `Unsupported` where not every rank can reach every other's memory; `InvalidUsage` where the scratch limit is
-    /// too small; timeout; what the driver says.
+    /// too small; `Timeout`; a driver error.
     pub fn prepare(
         comm: &Communicator,
         config: AllReduceConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        // First, so that ranks agree about tags also after a call that failed on some of them.
+        // First, so that ranks agree on tags even after a call that failed on some of them.
         let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
         let ranks = comm.size();
         if let Some(far) = comm.topology().peers().iter().find(|peer| !peer.is_reachable()) {
@@ -133,7 +133,7 @@ impl AllReduce {
     ///
     /// # Errors
     /// `InvalidUsage` for buffers that are too small, misaligned or overlapping, or a variant that was not prepared;
-    /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; what the driver says.
+    /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a driver error.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -158,7 +158,7 @@ impl AllReduce {
         launched
     }
 
-    /// Everything that the kernel of a call uses.
+    /// The objects that the kernel of a call uses.
     fn keep(&self, buffers: [&DeviceSlice; 2]) -> [KeepAlive; 3] {
         let [input, output] = buffers.map(|buffer| Arc::clone(buffer.keep_alive()));
         [input, output, self.inner.clone()]
@@ -204,7 +204,7 @@ impl AllReduce {
 }
 
 /// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
-/// launch the same grid; this is computed only from what the ranks told each other when they met.
+/// launch the same grid; this is computed only from values that the ranks exchanged when they met.
 fn agreed_geometry(comm: &Communicator) -> Geometry {
     let devices = comm.peers().iter().map(|peer| &peer.device);
     let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
@@ -280,7 +280,7 @@ fn load_variants(
         .collect()
 }
 
-/// The bytes of a call whose buffers are right for it.
+/// Returns the size of a call in bytes, or an error unless its buffers fit.
 fn check_buffers(
     context: &Context,
     input: &DeviceSlice,

@@ -7,7 +7,8 @@ use super::trigger::Fifo;
 
 /// `ABORTED` of a device operation: it was done.
 pub const LEFT_NOT: u32 = 0;
-/// `ABORTED` of a device operation: it was told to leave; the abort record says what it waited for, the host why.
+/// `ABORTED` of a device operation: it was told to leave; the abort record holds what it waited for, the host the
+/// reason.
 pub const LEFT_TOLD: u32 = 1;
 /// `ABORTED` of a device operation: an argument does not fit, such as a put past the end; nothing was done.
 pub const LEFT_REFUSED: u32 = 2;

@@ -1,4 +1,4 @@
-//! What every all-reduce kernel must compute, to the bit.
+//! The result that every all-reduce kernel must compute, to the bit.
 
 use super::half::{bf16_from_f32, f16_from_f32, f16_to_f32};
 use crate::collective::{ElementType, ReduceOp};
