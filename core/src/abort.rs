@@ -15,28 +15,28 @@ use crate::sync::{Mutex, OnceLock, lock, raw};
 
 /// Why a communicator was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AbortCause {
-    /// What sort of failure: [`ErrorKind::PeerLost`] for a lost peer, [`ErrorKind::Aborted`] for a call to abort.
+pub(crate) struct AbortCause {
+    /// The kind of failure: [`ErrorKind::PeerLost`] for a lost peer, [`ErrorKind::Aborted`] for a call to abort.
     pub kind: ErrorKind,
     /// The rank that failed or asked for the abort, if one is known.
     pub rank: Option<u32>,
-    /// What happened, in words that can follow "because".
+    /// The reason, worded so that it can follow "because".
     pub reason: String,
 }
 
 impl AbortCause {
     /// Rank `rank` was lost.
-    pub fn peer_lost(rank: u32, reason: impl Into<String>) -> Self {
+    pub(crate) fn peer_lost(rank: u32, reason: impl Into<String>) -> Self {
         Self { kind: ErrorKind::PeerLost, rank: Some(rank), reason: reason.into() }
     }
 
     /// Rank `rank` asked for the abort.
-    pub fn requested(rank: u32, reason: impl Into<String>) -> Self {
+    pub(crate) fn requested(rank: u32, reason: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Aborted, rank: Some(rank), reason: reason.into() }
     }
 
-    /// The error that an operation `op` ends with.
-    pub fn to_error(&self, op: &'static str) -> Error {
+    /// The error that operation `op` returns.
+    pub(crate) fn to_error(&self, op: &'static str) -> Error {
         match (self.kind, self.rank) {
             (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, &self.reason),
             (kind, Some(rank)) => {
@@ -47,15 +47,15 @@ impl AbortCause {
     }
 }
 
-/// Something with waiters to wake when an abort happens.
-pub trait AbortListener: Send + Sync {
+/// Wakes its own waiters when an abort happens.
+pub(crate) trait AbortListener: Send + Sync {
     /// Called once, on the thread that aborted; must not block.
     fn aborted(&self, cause: &AbortCause);
 }
 
-/// A one-way switch with a cause. Cheap to clone; all clones are one switch.
+/// A one-way switch with a cause. Cheap to clone; clones share the switch.
 #[derive(Clone, Default)]
-pub struct Abort {
+pub(crate) struct Abort {
     shared: Arc<Shared>,
 }
 
@@ -73,12 +73,13 @@ struct Outlets {
 
 impl Abort {
     /// A switch that is off.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Switches it on: raises every attached word, then tells every listener. False if an earlier cause stands.
-    pub fn abort(&self, cause: AbortCause) -> bool {
+    /// Switches it on: raises every attached word, then calls every listener. Returns false, and keeps the first
+    /// cause, if it was on already.
+    pub(crate) fn abort(&self, cause: AbortCause) -> bool {
         if self.shared.cause.set(cause).is_err() {
             return false;
         }
@@ -89,33 +90,33 @@ impl Abort {
             outlets.words.iter().for_each(AbortWord::raise);
             outlets.listeners.clone()
         };
-        // Outside the lock: a listener may attach, listen or drop things of its own.
+        // Outside the lock: a listener may call `attach` or `listen`, or drop its own objects.
         listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.aborted(cause));
         true
     }
 
     /// The first cause, once there is one.
     #[inline]
-    pub fn cause(&self) -> Option<&AbortCause> {
+    pub(crate) fn cause(&self) -> Option<&AbortCause> {
         self.shared.cause.get()
     }
 
     /// Whether it is on. One load; cheap enough for a spin loop.
-    pub fn is_aborted(&self) -> bool {
+    pub(crate) fn is_aborted(&self) -> bool {
         self.cause().is_some()
     }
 
     /// `Ok` while it is off, otherwise the error of `op`.
     #[inline]
-    pub fn check(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         match self.cause() {
             None => Ok(()),
             Some(cause) => Err(cause.to_error(op)),
         }
     }
 
-    /// Has `word` raised with this switch; at once if it is on already.
-    pub fn attach(&self, word: AbortWord) {
+    /// Raises `word` when the switch goes on; at once if it is on already.
+    pub(crate) fn attach(&self, word: AbortWord) {
         let mut outlets = lock(&self.shared.outlets);
         // Under the lock: either `abort` finds the word in the list, or its cause is visible here.
         if self.is_aborted() {
@@ -124,8 +125,8 @@ impl Abort {
         outlets.words.push(word);
     }
 
-    /// Has `listener` told when the switch goes on; at once if it is on already.
-    pub fn listen(&self, listener: &Arc<dyn AbortListener>) {
+    /// Calls `listener` when the switch goes on; at once if it is on already.
+    pub(crate) fn listen(&self, listener: &Arc<dyn AbortListener>) {
         {
             let mut outlets = lock(&self.shared.outlets);
             outlets.listeners.retain(|known| known.strong_count() > 0);
@@ -148,7 +149,7 @@ impl fmt::Debug for Abort {
 
 /// The word that kernels poll: 0 means run, anything else means leave. It lies in pinned host memory.
 #[derive(Clone)]
-pub struct AbortWord {
+pub(crate) struct AbortWord {
     word: NonNull<u32>,
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -159,23 +160,23 @@ unsafe impl Send for AbortWord {}
 unsafe impl Sync for AbortWord {}
 
 impl AbortWord {
-    /// The word at `word`, kept alive by `memory`.
+    /// Wraps the word at `word`; `memory` keeps it mapped.
     ///
     /// # Safety
     /// `word` is aligned to 4 bytes, lies in memory that stays mapped while `memory` lives, and is accessed by
     /// this process only atomically.
-    pub unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+    pub(crate) unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         Self { word, _memory: memory }
     }
 
     /// Tells every kernel that polls the word to leave.
-    pub fn raise(&self) {
+    pub(crate) fn raise(&self) {
         // Release, so that a kernel that sees the word also sees what the host wrote before it.
         self.atomic().store(1, raw::Ordering::Release); // SYNC abort.word
     }
 
     /// Whether kernels are told to leave.
-    pub fn is_raised(&self) -> bool {
+    pub(crate) fn is_raised(&self) -> bool {
         self.atomic().load(raw::Ordering::Acquire) != 0
     }
 
@@ -206,7 +207,7 @@ unsafe impl<R: Copy + Send> Send for AbortRecordCell<R> {}
 unsafe impl<R: Copy + Send> Sync for AbortRecordCell<R> {}
 
 impl<R: Copy> AbortRecordCell<R> {
-    /// The record at `record`, kept alive by `memory`.
+    /// Wraps the record at `record`; `memory` keeps it mapped.
     ///
     /// # Safety
     /// `record` is aligned for `R` and to 4 bytes, starts with a `u32` state word, is valid `R` for every bit
@@ -330,7 +331,7 @@ mod models {
         unsafe { AbortWord::from_ptr(NonNull::new(memory.as_ptr()).unwrap(), memory) }
     }
 
-    /// Two ranks abort at the same time: one cause wins, everybody hears of that one, and of it once.
+    /// Two ranks abort at the same time: one cause wins, and every listener is called once, with that cause.
     #[test]
     fn loom_the_first_cause_wins_and_is_told_once() {
         loom::model(|| {
@@ -341,7 +342,7 @@ mod models {
             let other = abort.clone();
             let thread = loom::thread::spawn(move || {
                 let won = other.abort(AbortCause::peer_lost(1, "killed"));
-                // Whoever loses sees the cause that won, at once.
+                // The losing thread sees the winning cause at once.
                 (won, other.cause().unwrap().rank.unwrap())
             });
             let here =

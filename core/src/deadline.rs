@@ -10,34 +10,34 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
-/// Far enough for every practical purpose, and still representable.
+/// Long enough for every wait, and still representable.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Deadline {
-    /// `timeout` from now; a duration too long to represent means a hundred years.
+    /// The moment `timeout` from now; a duration too long to represent counts as a hundred years.
     pub fn after(timeout: Duration) -> Self {
         let now = Instant::now();
         Self(now.checked_add(timeout.min(FAR)).unwrap_or(now))
     }
 
-    /// The time that is left, zero once it has passed.
+    /// The time left; zero once the deadline has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn expired(self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// The earlier of the two.
+    /// The earlier of two deadlines.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 
     /// The remaining time in whole milliseconds, rounded up, for `poll(2)` and `epoll_wait(2)`.
-    pub fn poll_ms(self) -> i32 {
+    pub(crate) fn poll_ms(self) -> i32 {
         let left = self.remaining();
         i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
     }
@@ -58,8 +58,8 @@ impl From<Duration> for Deadline {
     }
 }
 
-/// How long to wait between two looks at something that cannot wake us: first gives way to other threads, then sleeps
-/// ever longer, up to half a millisecond.
+/// Paces the polling of a condition that cannot wake this thread: first yields to other threads, then sleeps for
+/// growing times, up to half a millisecond.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     yields: u32,
@@ -71,7 +71,7 @@ impl Backoff {
         Self { yields: 200, pause: Duration::from_micros(10) }
     }
 
-    /// Gives way to other threads, the first times it is called; whether it has.
+    /// Yields to other threads during the first calls. Returns whether it did.
     pub(crate) fn give_way(&mut self) -> bool {
         let Some(left) = self.yields.checked_sub(1) else { return false };
         self.yields = left;

@@ -17,7 +17,7 @@ use crate::fault::Plan;
 
 pub use variables::{VARIABLES, Variable};
 
-/// What all our variables begin with.
+/// Prefix of all variables of this library.
 pub const PREFIX: &str = "AQUEDUCT_";
 
 /// Which driver [`AQUEDUCT_DRIVER`](VARIABLES) asks for.
@@ -32,7 +32,7 @@ pub enum DriverChoice {
     Soft,
 }
 
-/// `AQUEDUCT_HANDLE`: by which kind of handle device memory shall be shareable with other processes.
+/// `AQUEDUCT_HANDLE`: the kind of handle by which device memory is shared with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandlePolicy {
     /// `auto`: whatever the device allows: fabric and file descriptor, file descriptor, or legacy.
@@ -58,7 +58,7 @@ pub enum SocketFamily {
     V6,
 }
 
-/// What `AQUEDUCT_IB_*` says; none where it says nothing.
+/// The values of `AQUEDUCT_IB_*`; `None` where a variable is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IbEnv {
     /// `AQUEDUCT_IB_DEVICES`.
@@ -276,7 +276,7 @@ impl std::fmt::Debug for Env {
     }
 }
 
-/// Logs a warning for every variable of ours in this process's environment that nothing reads, and for faults on purpose.
+/// Logs a warning for every `AQUEDUCT_` variable of this process that no code reads, and one if faults are injected.
 pub(crate) fn warn(env: Option<&Env>) {
     unknown(&ours()).iter().for_each(|warning| log::warn!("{warning}"));
     if env.is_some_and(|env| env.faults.is_some()) {
@@ -284,7 +284,7 @@ pub(crate) fn warn(env: Option<&Env>) {
     }
 }
 
-/// A warning for every variable of ours that nothing reads.
+/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads.
 pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
     let known = |name: &str| VARIABLES.iter().any(|v| v.name == name);
     variables

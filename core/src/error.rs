@@ -113,7 +113,7 @@ impl Error {
     }
 
     /// Shorthand for [`ErrorKind::PeerLost`]: `rank` was lost because of `reason`.
-    pub fn peer_lost(op: &'static str, rank: u32, reason: impl fmt::Display) -> Self {
+    pub(crate) fn peer_lost(op: &'static str, rank: u32, reason: impl fmt::Display) -> Self {
         Self::new(ErrorKind::PeerLost, op, format!("rank {rank} was lost: {reason}")).with_peer(rank)
     }
 
@@ -133,7 +133,7 @@ impl Error {
 
     /// Adds the code of the failing library (`CUresult`, `errno`, work-completion status).
     #[must_use]
-    pub fn with_code(mut self, code: i32) -> Self {
+    pub(crate) fn with_code(mut self, code: i32) -> Self {
         self.code = code;
         self
     }

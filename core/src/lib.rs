@@ -14,7 +14,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | error, deadline, abort, failure, [`mod@env`], fault, [`logging`], wire, volatile, sync |
+//! | 0 | error, deadline, abort, failure, env, fault, [`logging`], wire, volatile, sync |
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group |
@@ -29,7 +29,6 @@
 
 mod abort;
 mod deadline;
-pub mod env;
 mod error;
 mod failure;
 mod fork;
@@ -58,6 +57,7 @@ pub mod collective;
 #[doc(hidden)]
 #[path = "."]
 pub mod internals {
+    pub mod env;
     pub mod fault;
     #[cfg(feature = "fuzzing")]
     pub mod fuzzing;
@@ -67,9 +67,20 @@ pub mod internals {
     pub mod sync;
     pub mod volatile;
     pub mod wire;
+
+    /// Control links alone, without a communicator.
+    pub mod control {
+        pub use crate::group::wire_up::{ControlLinks, Introduction};
+    }
+
+    /// Memory that processes share through the driver.
+    pub mod share {
+        pub use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};
+        pub use crate::gpu::vmm::{Chunk, HandleTypes, Mapping, PhysicalAllocation, chunks};
+    }
 }
 
-pub(crate) use internals::{fault, net, rdma, shm, sync, volatile, wire};
+pub(crate) use internals::{env, fault, net, rdma, shm, sync, volatile, wire};
 
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
-//! A log for programs that have none: `logging::init()` sends this library's messages to stderr or a file.
+//! A logger for programs without one: `logging::init()` writes this library's messages to stderr or a file.
 //!
-//! The library itself only speaks to the `log` facade, so a program with its own logger simply does not call
-//! [`init`]. Messages are lower-case and give the exact cause; whoever first knows that something failed logs it.
+//! The library writes to the `log` facade only, so a program with a logger of its own does not call [`init`].
+//! Messages are lower-case and give the exact cause; the code that first detects a failure logs it.
 //! A line is `seconds [host:process:thread] PART LEVEL message`.
 
 use std::fs::{File, OpenOptions};
@@ -30,12 +30,13 @@ pub fn init() -> Result<()> {
         Error::usage("logging", "a logger is installed already; call init once, before any other")
     })?;
     log::set_max_level(level);
-    // What the first look at the environment had to say was said to nobody.
+    // The warnings of the first read of the environment were lost, because no logger was installed then.
     crate::env::warn(Some(env));
     Ok(())
 }
 
 /// This host's name, as the log shows it.
+#[doc(hidden)]
 pub fn host_name() -> String {
     let mut name = [0_u8; 256];
     // SAFETY: the buffer lives across the call and its length is passed; the last byte stays zero.

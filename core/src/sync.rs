@@ -1,11 +1,11 @@
 //! The only place in this crate that names atomics and locks, so that `--cfg loom` can model-check a protocol.
 //!
 //! Protocols between threads are written against these names. Under `cfg(loom)` they are loom's, which explores every
-//! interleaving and every value that the C11 model lets a relaxed load see; otherwise they are `std`'s. Loom's objects
-//! exist only inside a model, so under `cfg(loom)` only the tests named `loom_*` can run (`ci/test.sh loom`).
+//! interleaving and every value that the C11 model lets a relaxed load see; otherwise they are `std`'s. Loom's
+//! objects exist only inside a model, so under `cfg(loom)` only the tests named `loom_*` can run (`ci/test.sh loom`).
 //! A test below keeps `std::sync::atomic` out of every other file (clippy's `disallowed_types` cannot: it sees
-//! through re-exports). Words at addresses that somebody else chose, in memory shared with another process or a GPU, are
-//! [`raw`]: loom's own types cannot be placed there.
+//! through re-exports). Words in memory shared with another process or a GPU, at addresses that this code does not
+//! choose, use [`raw`]: loom's own types cannot be placed there.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -23,7 +23,7 @@ use crate::error::Result;
 #[cfg(all(test, loom))]
 mod models;
 
-/// The plain `std` atomics, whatever `cfg(loom)` says: for words at addresses that somebody else chose.
+/// The `std` atomics, also under `cfg(loom)`: for words at addresses that this code does not choose.
 pub mod raw {
     pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 }
@@ -34,7 +34,8 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`lock`] for a mutex that others hold while they wait: gives up at `deadline`. `what` is what holds it.
+/// Locks a mutex that other threads hold while they wait; gives up at `deadline`. `what` names the holder's work in
+/// the error.
 ///
 /// # Errors
 /// Timeout.
@@ -55,10 +56,10 @@ pub fn lock_until<'a, T: ?Sized>(
     }
 }
 
-/// Waits for a notification of `condvar` with the lock of `guard` released, at the most until `deadline`, and takes the
-/// lock again. It may return early: look at the state and at the deadline in a loop.
+/// Releases the lock of `guard`, waits until `condvar` is notified or `deadline` passes, and takes the lock again. It
+/// may return early: check the state and the deadline in a loop.
 ///
-/// Loom has no clock: in a model only a notification ends it, so that a lost one is found as a deadlock.
+/// Loom has no clock: in a model only a notification ends the wait, so loom reports a lost one as a deadlock.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, deadline: Deadline) -> MutexGuard<'a, T> {
     condvar.wait_timeout(guard, deadline.remaining()).unwrap_or_else(PoisonError::into_inner).0
 }
@@ -80,7 +81,7 @@ impl<T> Default for OnceLock<T> {
 
 #[cfg(loom)]
 impl<T> OnceLock<T> {
-    /// As [`std::sync::OnceLock::set`]: whoever comes second returns only when the first value can be seen.
+    /// As [`std::sync::OnceLock::set`]: the second caller returns only when the first value is visible.
     pub fn set(&self, value: T) -> std::result::Result<(), T> {
         let set = self.value.set(value);
         match set {
@@ -135,7 +136,7 @@ mod tests {
     fn nobody_else_names_the_standard_atomics() {
         let mut found = Vec::new();
         offenders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
-        // This file, and with it the proof that the search finds what it looks for.
+        // This file is found, which proves that the search works.
         assert!(found.len() == 1 && found[0].ends_with("src/sync.rs"), "use crate::sync in {found:?}");
     }
 }

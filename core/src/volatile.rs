@@ -29,7 +29,7 @@ impl<'a> VolatileSlice<'a> {
     ///
     /// # Safety
     /// For all of `'a` the bytes stay mapped, readable and writable in this process, and nobody in this process
-    /// accesses them except atomically (other processes and devices may do what they like).
+    /// accesses them except atomically. Other processes and devices may access them in any way.
     pub const unsafe fn new(ptr: NonNull<u8>, len: usize) -> Self {
         Self { ptr, len, memory: PhantomData }
     }
@@ -39,7 +39,7 @@ impl<'a> VolatileSlice<'a> {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether its size is zero.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,6 +1,6 @@
 //! The wire form of everything that leaves this process: little-endian, versioned, bounded.
 //!
-//! What arrives is hostile until checked. [`Reader`] checks every length against a limit and against the bytes
+//! Received bytes are hostile until checked. [`Reader`] checks every length against a limit and against the bytes
 //! that are really there *before* it allocates or slices, and [`Reader::finish`] refuses trailing bytes, so that
 //! a record that decodes is exactly what some [`Writer`] wrote. Records that may grow begin with a version.
 #![forbid(unsafe_code)]
@@ -46,7 +46,7 @@ pub enum WireError {
     },
     /// A value outside its range.
     Invalid {
-        /// Which field.
+        /// The field.
         what: &'static str,
     },
 }
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What stands before every frame on an authenticated stream: 16 bytes.
+/// The 16-byte header of every frame on an authenticated stream.
 ///
 /// | offset | field | size |
 /// |---|---|---|
@@ -269,7 +269,7 @@ impl<'a> Reader<'a> {
 /// | 14 | zero | 2 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the payload is; the meaning belongs to the protocol that runs on the stream.
+    /// Kind of payload; the protocol on the stream defines its meaning.
     pub kind: u16,
     /// Bytes of payload that follow.
     pub length: u32,

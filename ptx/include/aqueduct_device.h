@@ -66,7 +66,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, expected_inbound) == 8, "Aqued
 AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, outbound) == 16, "AqueductSemaphoreHandle.outbound");
 AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, remote_inbound) == 24, "AqueductSemaphoreHandle.remote_inbound");
 
-/* How a kernel learns that it must leave, and where it says what it was waiting for. */
+/* The word that tells a kernel to leave, and the claim through which it records what it was waiting for. */
 typedef struct AqueductAbortHandle {
     /* Address of the abort word (u32, pinned host memory): written by the host, see ABORT_WORD_RUN. */
     uint64_t word;
@@ -83,7 +83,8 @@ AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, claim) == 8, "AqueductAbortHandle.
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, rank) == 16, "AqueductAbortHandle.rank");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, reserved) == 20, "AqueductAbortHandle.reserved");
 
-/* Who may write an AbortRecord, and where it lies. Memory of the device whose kernels leave, one per record.
+/* The right to write an AbortRecord, and its address. Memory of the device whose kernels leave, one per
+ * record.
  *
  * The first thread that leaves early wins by compare-and-swap on state, of device scope. A claim in host memory
  * would need native atomics across the link, which PCIe lacks on many machines. The host writes a claim once,
@@ -103,9 +104,9 @@ AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, record) == 8, "AqueductAbortClaim.r
 
 /* What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
  *
- * The thread that won the AbortClaim fills the fields by plain stores and publishes them with a release store of
- * ABORT_RECORD_COMPLETE (SYNC abort.record). The host may clear a record only while no kernel that knows its
- * claim is running. */
+ * The thread that won the AbortClaim fills the fields by plain stores and publishes them with a release
+ * store of ABORT_RECORD_COMPLETE (SYNC abort.record). The host may clear a record only while no kernel
+ * that knows its claim is running. */
 typedef struct AqueductAbortRecord {
     /* One of the ABORT_RECORD_* states. */
     uint32_t state;
@@ -245,10 +246,9 @@ AQUEDUCT_ASSERT(offsetof(AqueductProxyTrigger, words) == 0, "AqueductProxyTrigge
 
 /* The device's view of a FIFO: many producers on one GPU, one consumer on the host.
  *
- * A producer takes position p by adding one to head; slot p % capacity is free once
- * p < tail + capacity. The host publishes its tail with a release store; the device keeps a copy so
- * that it seldom reads across the bus. Positions have 63 bits: a head whose top bit is set was closed, and what is taken
- * from it is no position. */
+ * A producer takes position p by adding one to head; slot p % capacity is free once p < tail + capacity.
+ * The host publishes its tail with a release store; the device keeps a copy so that it seldom reads across the
+ * bus. Positions have 63 bits: the top bit of a closed head is set, and a value taken from it is no position. */
 typedef struct AqueductFifo {
     /* Address of capacity ProxyTrigger slots, pinned host memory, 32-byte aligned. */
     uint64_t slots;
@@ -276,10 +276,10 @@ AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 40, "AqueductFifo.abort");
 
 /* One end of a port channel, passed by value to every port kernel.
  *
- * A put copies from src, which the proxy knows as src_id, to the peer's memory, which it knows as dst_id; a
- * signal raises the peer's inbound counter behind all puts before it. A flush waits until everything pushed
- * before it on this connection has completed, by its position in the FIFO. data and packets serve the packet form: data
- * becomes packets in src, which are put; packets that arrive in packets become data. */
+ * A put copies from src, which the proxy knows as src_id, to the peer's memory, which it knows as dst_id;
+ * a signal raises the peer's inbound counter behind all puts before it. A flush waits until everything pushed
+ * before it on this connection has completed, by its position in the FIFO. data and packets serve the packet
+ * form: data becomes packets in src, which are put; packets that arrive in packets become data. */
 typedef struct AqueductPortChannelHandle {
     /* The queue to the proxy. */
     AqueductFifo fifo;
@@ -2911,7 +2911,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_put_packets_ll8(c
 
 /* Sends bytes from my src as LL128 lines to the peer's dst, which is its packet buffer; bytes of data take
  * 1024 * ceil(bytes / 960) bytes there. Only where a line of 128 bytes stays whole, over NVLink or within one
- * GPU: MemoryChannel::carries says so on the host. Over PCIe stale data can pass for new.
+ * GPU: check MemoryChannel::carries on the host. Over PCIe stale data can pass for new.
  * channel: the channel
  * dst_offset: where to, in bytes from channel.dst; a multiple of 8 (LL8), 16 (LL16) or 128 (LL128)
  * src_offset: where from, in bytes from channel.src

@@ -1,4 +1,5 @@
-//! What host code must know to launch the built-in collectives: names of variants, layout of regions, shape of launches.
+//! Constants and layouts for host code that launches the built-in collectives: names of variants, layout of regions,
+//! shape of launches.
 
 /// Element type of a reduction.
 ///
@@ -100,8 +101,8 @@ pub struct LaunchShape {
     pub block: u32,
 }
 
-/// A shape for the one-shot all-reduce: one packet per thread as far as `max_blocks` goes, in blocks small enough to spread over
-/// the multiprocessors.
+/// A shape for the one-shot all-reduce: one packet per thread as far as `max_blocks` goes, in blocks small enough to
+/// spread over the multiprocessors.
 pub fn one_shot_shape(bytes: u64, max_blocks: u32) -> LaunchShape {
     let packets = ll16_packets(bytes);
     let block = packets.next_multiple_of(32).min(if packets > 4096 { 512 } else { 128 });
@@ -111,8 +112,8 @@ pub fn one_shot_shape(bytes: u64, max_blocks: u32) -> LaunchShape {
 
 /// Region of the two-shot HB all-reduce: two sets of flags, then two sets of slots, per block and rank.
 ///
-/// Fixed for the life of the region. `epochs` of its [`crate::abi::ScratchRegion`] is the address of `max_blocks` u64 entries;
-/// region and entries are zeroed once, before any rank launches.
+/// Fixed for the life of the region. `epochs` of its [`crate::abi::ScratchRegion`] is the address of `max_blocks` u64
+/// entries; region and entries are zeroed once, before any rank launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HbLayout {
     /// Ranks.
@@ -124,8 +125,8 @@ pub struct HbLayout {
 }
 
 impl HbLayout {
-    /// The largest layout for `ranks` and `max_blocks` (rounded up to a multiple of 8) that fits into `limit` bytes, with slots of at
-    /// most 64 KiB; `None` if not even slots of 16 bytes fit.
+    /// The largest layout for `ranks` and `max_blocks` (rounded up to a multiple of 8) that fits into `limit` bytes,
+    /// with slots of at most 64 KiB; `None` if not even slots of 16 bytes fit.
     pub fn within(ranks: u32, max_blocks: u32, limit: u64) -> Option<Self> {
         let max_blocks = max_blocks.max(1).checked_next_multiple_of(8)?;
         let pairs = u64::from(ranks).checked_mul(u64::from(max_blocks))?;

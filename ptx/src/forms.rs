@@ -1,7 +1,7 @@
-//! The device library: what users' kernels call, as PTX functions to link against and as inline functions for CUDA C++.
+//! The device library for users' kernels: PTX functions to link against, and inline functions for CUDA C++.
 //!
-//! Both are made from one table of operations (`table`), each of which names a fragment and says where the
-//! fragment's parameters are found: in a handle, in an argument, or in a constant.
+//! Both are generated from one table of operations (`table`). Each row names a fragment and the source of each of its
+//! parameters: a handle, an argument or a constant.
 
 mod c;
 mod cpp;
@@ -16,9 +16,9 @@ use crate::{Instance, Target, TemplateError};
 
 /// A module with every operation as a `.visible .func`, for `cuLinkAddData` beside a user's kernel.
 ///
-/// The function of operation `f` is `aqueduct_device_f`. A handle is passed as its generic address, a trigger by value, a
-/// memory as its global address. One result is the value returned; several lie in slots of 8 bytes. The text is
-/// documented; [`declarations`] is what a caller needs.
+/// The function of operation `f` is `aqueduct_device_f`. A handle is passed as its generic address, a trigger by
+/// value, a memory as its global address. One result is the value returned; several lie in slots of 8 bytes. The text
+/// is documented; a caller needs the [`declarations`].
 ///
 /// # Errors
 /// A mistake in the table or in a fragment.

@@ -13,7 +13,7 @@ pub struct Fragment {
     pub name: String,
     /// File under `kernels/inc/`.
     pub file: String,
-    /// What it does.
+    /// Its effect, from the contract.
     pub doc: Vec<String>,
     /// Parameters in order.
     pub params: Vec<FragmentParam>,
@@ -32,11 +32,11 @@ pub struct FragmentParam {
     pub ty: String,
     /// Whether the fragment reads it, writes it, or both.
     pub direction: Direction,
-    /// What it is.
+    /// Its meaning, from the contract.
     pub doc: String,
 }
 
-/// Which way a parameter goes.
+/// Direction of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Read only.

@@ -1,4 +1,4 @@
-//! What each kernel must do, in a few lines of Rust: the other side of every kernel test.
+//! The expected result of each kernel, in a few lines of Rust. Every kernel test compares with it.
 
 pub mod all_reduce;
 pub mod channel;

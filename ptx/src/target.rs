@@ -1,4 +1,4 @@
-//! What a module is written for.
+//! The compute capability and PTX version that a module is written for.
 
 /// Compute capability and PTX version of an instantiation.
 ///

@@ -20,24 +20,24 @@ mod expr;
 use std::cell::Cell;
 use std::fmt;
 
-/// Includes deeper than this are taken for a cycle.
+/// Includes nested deeper than this are refused as a cycle.
 const MAX_DEPTH: usize = 16;
-/// More iterations than this are taken for a mistake.
+/// A `#repeat` of more iterations than this is refused as a mistake.
 const MAX_REPEAT: u64 = 256;
-/// So are more lines than this, repetitions and includes counted, a longer line after its names have been replaced, and
-/// more text than this: nested repetitions multiply.
+/// Limits of the rendered text, because nested repetitions multiply: lines in all, bytes of a line after its names have
+/// been replaced, and bytes in all.
 const MAX_LINES: usize = 1 << 14;
 const MAX_LINE: usize = 16 << 10;
 const MAX_TEXT: usize = 4 << 20;
 
-/// What is wrong with a template, and where.
+/// A mistake in a template, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
     /// File, as named in the catalog or an `#include`.
     pub file: String,
     /// Line, from 1; 0 if the error is about the whole instantiation.
     pub line: usize,
-    /// What is wrong and what to do about it.
+    /// The mistake and how to mend it.
     pub message: String,
 }
 
@@ -98,7 +98,7 @@ struct Renderer<'a, 't> {
     globals: &'a [(String, u64)],
     out: String,
     depth: usize,
-    /// Read so far.
+    /// Lines read so far.
     lines: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The memory channel's kernels against their oracles: every alignment and size, both ends, aborts, functions called from a
-//! user's kernel.
+//! The memory channel's kernels against their oracles: every alignment and size, both ends, aborts, functions called
+//! from a user's kernel.
 
 mod device;
 
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 const CANARY: usize = 64;
 /// Bytes of each buffer between its canaries.
 const CAPACITY: usize = 1 << 17;
-/// What the canaries hold.
+/// Value of the canary bytes.
 const CANARY_BYTE: u8 = 0xa5;
 
 /// Two ranks joined by a channel; index 0 is the sender in what follows.
@@ -210,7 +210,7 @@ fn a_put_of_many_blocks_signals_once_after_all_of_them() {
 }
 
 #[test]
-fn packets_arrive_whole_whoever_starts_first() {
+fn packets_arrive_whole_whichever_rank_starts_first() {
     let pair = Pair::new();
     for (format, words) in [("ll8", 1usize), ("ll16", 2)] {
         let unit = 4 * words;
@@ -319,7 +319,8 @@ fn every_wait_leaves_when_asked_and_says_what_it_waited_for() {
     }
 }
 
-/// A user's kernel: `rounds` times, each block says which round it is in, meets the others, and looks at its neighbour.
+/// A user's kernel: `rounds` times, each block stores its round, passes the grid barrier, and checks its neighbour's
+/// round.
 const ROUNDS: &str = r"
 .visible .entry rounds(
     .param .u64 state, .param .u64 said, .param .u64 errors, .param .u32 rounds, .param .align 8 .b8 abort[24],

@@ -164,7 +164,7 @@ fn messages_bounce_in_every_mode() {
             let found = pair.machine.read(rank, pair.channels[rank].src, 2 * bytes);
             match mode {
                 "signal" => assert!(found[bytes..].iter().all(|&b| b == CANARY), "{mode}"),
-                // What comes back is what rank 0 put, whoever looks.
+                // Either rank must see the data that rank 0 put.
                 "put_signal" => assert!(found[..bytes] == data[0], "{mode}: rank {rank}"),
                 _ => assert!(found[bytes..] == data[1 - rank], "{mode}: rank {rank}"),
             }

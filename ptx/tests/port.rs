@@ -1,5 +1,5 @@
-//! The port channel's kernels against the triggers that they must push: every kind, every bound, a closed FIFO, flushes that
-//! wait for their position, signals, packets.
+//! The port channel's kernels against the triggers that they must push: every kind, every bound, a closed FIFO,
+//! flushes that wait for their position, signals, packets.
 
 mod device;
 mod ring;
@@ -33,9 +33,9 @@ struct End {
     act: CUfunction,
     wait: CUfunction,
     poll: CUfunction,
-    /// What a kernel left with.
+    /// Status of a kernel that has left.
     status: u64,
-    /// What a poll stores.
+    /// Value that a poll stores.
     taken: u64,
 }
 
@@ -85,7 +85,7 @@ impl End {
         self.launch(self.act, ONE, &args.u64(dst).u64(src).u64(bytes).u64(self.status));
     }
 
-    /// What the kernel that has just ended left with.
+    /// Status of the kernel that has just ended.
     fn left(&self) -> u32 {
         self.ring.machine.finish();
         word32(self.status).load(Ordering::Acquire)
@@ -290,7 +290,7 @@ fn who_waits_leaves_when_told() {
 }
 
 #[test]
-fn nobody_asks_for_a_status() {
+fn kernels_run_without_a_status_address() {
     let end = End::new(0);
     let args = Args::default().structure(&end.handle).u32(1).u64(LEN as u64).u64(0).u64(1).u64(0);
     end.ring.machine.launch(0, end.act, ONE, &args);
@@ -345,7 +345,7 @@ fn packets_are_made_and_one_put_asks_for_them() {
             image[32..32 + made.len()].copy_from_slice(&made);
             assert!(end.ring.machine.read(0, end.handle.src, LEN) == image, "{what}");
 
-            // What the peer gets becomes its data again.
+            // The peer unpacks what it received.
             end.ring.machine.write(0, end.handle.packets + dst, &made);
             end.ring.machine.write(0, end.handle.data, &[0x5a; LEN]);
             let args = Args::default().structure(&end.handle).u64(dst).u64(from).u64(bytes as u64);

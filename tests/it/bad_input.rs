@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use aqueduct::bootstrap;
 use aqueduct::channel::{MemoryChannel, PacketFormat};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
-use aqueduct::gpu::ipc::{LegacyHandle, LegacyMapping};
-use aqueduct::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use aqueduct::gpu::{
     BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, LaunchConfig, Module, Stream,
 };
+use aqueduct::internals::share::{HandleTypes, Mapping, PhysicalAllocation};
+use aqueduct::internals::share::{LegacyHandle, LegacyMapping};
 use aqueduct::{Error, ErrorKind, Result};
 
 use crate::data::{assert_same, bytes};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use aqueduct::env::Env;
 use aqueduct::gpu::{Device, Driver};
+use aqueduct::internals::env::Env;
 use aqueduct::internals::rdma::{self, Verbs};
 
 #[derive(Debug, clap::Args)]
@@ -140,7 +140,7 @@ fn environment() {
         let variable = row.variable;
         println!("{} {value}\n    default: {}\n    {}", variable.name, variable.default, variable.meaning);
     }
-    for warning in aqueduct::env::unknown(&text_variables()) {
+    for warning in aqueduct::internals::env::unknown(&text_variables()) {
         println!("warning: {warning}");
     }
 }

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::{self, Bootstrap, Launch};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::env::Env;
 use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct::internals::env::Env;
 
 /// A rank that is ready to communicate.
 #[derive(Debug)]

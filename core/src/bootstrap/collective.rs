@@ -1,4 +1,4 @@
-//! `all_gather`, `broadcast` and `barrier` over any [`Bootstrap`]'s `send` and `recv`, in ceil(log2(n)) rounds.
+//! The trait [`Bootstrap`], and `all_gather`, `broadcast` and `barrier` over its `send` and `recv`, in ceil(log2(n)) rounds.
 //!
 //! In round k, rank r sends to r - 2^k and receives from r + 2^k (modulo n), so no rank is special and no step is
 //! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
@@ -10,12 +10,58 @@
 //! learns which rank was lost, and not only that the rank it waits for has given up.
 #![forbid(unsafe_code)]
 
+use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::Secret;
 use crate::wire::{Reader, WireError, Writer};
+
+/// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
+pub const RESERVED_TAGS: u64 = 1 << 63;
+
+/// The longest message that [`Bootstrap::send`] takes.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Messages between the ranks of a job while it starts.
+///
+/// Messages of one (sender, receiver, tag) arrive in order; different tags are independent. Every wait has a
+/// deadline. The implementation may be used from several threads; collective calls ([`all_gather`], [`barrier`])
+/// are made by all ranks in the same order, one at a time.
+///
+/// [`all_gather`]: Bootstrap::all_gather
+/// [`barrier`]: Bootstrap::barrier
+pub trait Bootstrap: Debug + Send + Sync {
+    /// This process's rank, `0 .. size`.
+    fn rank(&self) -> u32;
+
+    /// Number of ranks.
+    fn size(&self) -> u32;
+
+    /// Sends `bytes` to `peer`. Returns when the message is on its way, without waiting for the peer to receive
+    /// it. Sending to oneself is allowed.
+    fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()>;
+
+    /// Receives the next message that `peer` sent with `tag`, waiting for it until `deadline`.
+    fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>>;
+
+    /// The secret that only the ranks of this bootstrap share, if there is one. Provided: none.
+    fn secret(&self) -> Option<Secret> {
+        None
+    }
+
+    /// Returns every rank's `mine`, in rank order; the lengths may differ. Collective. Provided: Bruck's algorithm over
+    /// `send` and `recv`, ceil(log2(size)) rounds.
+    fn all_gather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+        all_gather(self, mine, deadline)
+    }
+
+    /// Returns when every rank has called it. Collective. Provided: dissemination, ceil(log2(size)) rounds.
+    fn barrier(&self, deadline: Deadline) -> Result<()> {
+        barrier(self, deadline)
+    }
+}
 
 const GATHER: u64 = RESERVED_TAGS;
 const BARRIER: u64 = RESERVED_TAGS | 1 << 32;

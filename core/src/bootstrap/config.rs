@@ -16,14 +16,14 @@ use crate::net::{Interface, Layer, Network, Secret, choose};
 #[non_exhaustive]
 pub struct BootstrapConfig {
     /// Which network interfaces to listen on; those that other hosts can reach come first.
-    pub interfaces: Selection,
+    pub(crate) interfaces: Selection,
     /// How long a rank may be silent before it counts as lost; 3 s. `None`, on all ranks: a closed connection is the only
     /// sign of a loss.
-    pub peer_timeout: Option<Duration>,
+    pub(crate) peer_timeout: Option<Duration>,
     /// Faults to inject; `None` injects none.
-    pub faults: Option<Plan>,
+    pub(crate) faults: Option<Plan>,
     /// A layer between connections and their sockets, which replaces `faults`.
-    pub layer: Option<Arc<dyn Layer>>,
+    pub(crate) layer: Option<Arc<dyn Layer>>,
 }
 
 impl Default for BootstrapConfig {
@@ -43,7 +43,7 @@ impl BootstrapConfig {
     }
 
     /// What `env` says.
-    pub fn of(env: &Env) -> Self {
+    pub(crate) fn of(env: &Env) -> Self {
         let (peer_timeout, faults) = (env.peer_timeout, env.faults.clone());
         Self { interfaces: env.selection(), peer_timeout, faults, layer: None }
     }
@@ -64,6 +64,7 @@ impl BootstrapConfig {
 
     /// The same with `layer` between connections and their sockets, for fault injection.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
         self.layer = Some(layer);
         self

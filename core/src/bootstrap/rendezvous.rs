@@ -110,6 +110,7 @@ impl Rendezvous {
     }
 
     /// [`start`](Self::start) on given interfaces; the id names the first [`UniqueId::MAX_ADDRESSES`] of them.
+    #[doc(hidden)]
     pub fn start_on(interfaces: &[Interface], size: Option<u32>) -> Result<Self> {
         Self::listen(interfaces, size, &BootstrapConfig::from_env()?)
     }

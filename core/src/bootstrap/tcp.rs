@@ -76,6 +76,7 @@ impl TcpBootstrap {
 
     /// How many connections with other ranks this one has, and how many bytes it has sent on them so far, handshakes and
     /// the hello to the rendezvous left out.
+    #[doc(hidden)]
     pub fn traffic(&self) -> (usize, u64) {
         let links = lock(&self.peers.links);
         let links = links.values().flat_map(|peer| &peer.open);

@@ -4,7 +4,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::deadline::Deadline;
 use crate::env::Selection;
+use crate::error::Result;
 use crate::error::{Error, ErrorKind};
 use crate::net::{Claims, interfaces};
 

@@ -55,12 +55,12 @@ impl UniqueId {
     }
 
     /// The job's secret, from which every connection's key is derived.
-    pub fn secret(&self) -> &Secret {
+    pub(crate) fn secret(&self) -> &Secret {
         &self.secret
     }
 
     /// Which job this is; not secret.
-    pub fn nonce(&self) -> u64 {
+    pub(crate) fn nonce(&self) -> u64 {
         self.nonce
     }
 

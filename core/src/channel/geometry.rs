@@ -8,7 +8,7 @@ use crate::gpu::{Context, LaunchConfig};
 pub(crate) struct Geometry {
     /// Multiprocessors.
     pub(crate) sms: u32,
-    /// A software device: its threads cost time of the host, so few of them do as much as many.
+    /// Whether it is the software device: its threads share the host's processors, so a few do as much as many.
     pub(crate) software: bool,
 }
 
@@ -24,7 +24,7 @@ impl Geometry {
         self.linear(bytes.div_ceil(16 * unroll), threads)
     }
 
-    /// One packet per thread as far as the multiprocessors go. Small blocks: they leave as soon as their own packets
+    /// One packet per thread, up to the number of multiprocessors. Small blocks: each leaves as soon as its own packets
     /// have come.
     pub(crate) fn packets(self, packets: usize) -> LaunchConfig {
         self.linear(packets, if packets > 4096 { 512 } else { 128 })

@@ -1,4 +1,4 @@
-//! [`InboundSignals`].
+//! Waits of streams for signals from a peer's host.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::error::Result;
 use crate::failure::Outcome;
 use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
 
-/// Lets streams wait for what a peer's host signals: the device side of a [`Host2DeviceSemaphore`].
+/// Lets streams wait for signals of a peer's host: the device side of a [`Host2DeviceSemaphore`].
 ///
-/// Kernels of the user's own do the same with the semaphore's
-/// [`device_handle`](Host2DeviceSemaphore::device_handle). Calls belong on one stream, or on streams the caller orders: the
-/// count of waits has one writer. A kernel that waits leaves when the communicator aborts.
+/// A kernel of your own does the same with the semaphore's [`device_handle`](Host2DeviceSemaphore::device_handle).
+/// Calls belong on one stream, or on streams the caller orders: because the count of waits has one writer. A waiting
+/// kernel leaves when the communicator aborts.
 #[derive(Clone, Debug)]
 pub struct InboundSignals {
     inner: Arc<Inner>,
@@ -50,7 +50,7 @@ impl InboundSignals {
     /// Loads the kernels, so make it before kernels spin.
     ///
     /// # Errors
-    /// What loading the kernels says.
+    /// A failure to compile or load the kernels.
     pub fn new(semaphore: &Host2DeviceSemaphore) -> Result<Self> {
         let [_, _, wait, _, poll] = take(load_kernels(semaphore.context(), "semaphore", &[])?)?;
         // The kernels take a whole channel and use its semaphore only.
@@ -81,7 +81,7 @@ impl InboundSignals {
     /// Waits for one signal; later work of the stream sees what the peer wrote before it (`ld.acquire.sys`).
     ///
     /// # Errors
-    /// Why no signal can come any more; what the driver says.
+    /// The reason if no signal can come any more; a driver error.
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         self.act(&self.inner.wait, stream, &[], None)
     }
@@ -103,8 +103,8 @@ impl InboundSignals {
         args: &[KernelArg<'_>],
         result: Option<&DeviceSlice>,
     ) -> Result<()> {
-        // SAFETY: the arguments are those of the function's catalog row; the counters belong to the semaphore, which the
-        // channel holds; the result has been checked.
+        // SAFETY: the arguments are those of the function's catalog row; the counters belong to the semaphore, which
+        // the channel holds; the result has been checked.
         unsafe { launch(&self.inner, function, stream, &ONE_WARP, args, result) }
     }
 }

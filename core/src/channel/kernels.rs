@@ -14,12 +14,13 @@ unsafe impl KernelParam for abi::Fifo {}
 // SAFETY: as above.
 unsafe impl KernelParam for abi::PortChannelHandle {}
 
-/// The kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in the order of
-/// the row's entries. Loaded once per context as long as anybody holds them. Launching one is `unsafe`: its contract is
-/// the row's documentation.
+/// Returns the kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in
+/// the order of the row's entries. They are loaded once per context, and stay loaded while a caller holds one.
+/// Launching one is `unsafe`: its contract is the row's documentation.
 ///
 /// # Errors
-/// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; what the driver says.
+/// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; a driver
+/// error.
 pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) -> Result<Vec<Function>> {
     let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "instantiate kernel", e.to_string());
     let key = format!("aqueduct {kernel} {params:?}");
@@ -30,7 +31,7 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
     entries(kernel, params).map_err(wrong)?.iter().map(|entry| module.function(entry)).collect()
 }
 
-/// The entries of a row, which must be as many as the code expects.
+/// Returns the entries of a row, or an error if their number is not what the caller expects.
 pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function; N]> {
     functions.try_into().map_err(|have: Vec<_>| {
         let message = format!("a kernel file has {} entries instead of {N}", have.len());
@@ -38,8 +39,8 @@ pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function
     })
 }
 
-/// The functions of the device library for `context`'s device, as PTX: what [`Module::link_ptx`] takes beside a user's own.
-/// `include/aqueduct_device.ptx` of the package `aqueduct-ptx` declares them.
+/// Returns the device library for `context`'s device as PTX, to pass to [`Module::link_ptx`] beside a kernel of your
+/// own. `include/aqueduct_device.ptx` of the package `aqueduct-ptx` declares them.
 ///
 /// # Errors
 /// `Unsupported` for a device or driver that is too old.
@@ -48,8 +49,8 @@ pub fn device_library(context: &Context) -> Result<String> {
     Ok(functions(target(context)?).map_err(wrong)?.text)
 }
 
-/// Makes every wait go round for ever: in the `spin` fragment, the branch back while there are free rounds left is taken
-/// always, and the assembler drops what is behind it.
+/// Makes every wait spin for ever: in the `spin` fragment the branch back becomes unconditional, and the assembler
+/// drops the code behind it.
 fn without_abort_check(text: &str) -> String {
     let mut counted = false;
     let mut changed = String::with_capacity(text.len());

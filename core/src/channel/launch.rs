@@ -1,4 +1,4 @@
-//! The one way in which channels launch their kernels.
+//! The function by which channels launch their kernels.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::gpu::{
     Context, DeviceSlice, Function, KeepAlive, KernelArg, KernelParam, LaunchConfig, Stream, arg,
 };
 
-/// The channel behind its handle: what its kernels take first, and what streams retain.
+/// A channel as its kernels take it, by its handle, and as streams retain it.
 pub(super) trait Channel: Any + Send + Sync {
     /// The structure of [`aqueduct_ptx::abi`] that its kernels take by value.
     type Handle: KernelParam;
@@ -17,21 +17,21 @@ pub(super) trait Channel: Any + Send + Sync {
     /// The handle, valid as long as the channel lives.
     fn handle(&self) -> &Self::Handle;
 
-    /// `Ok` while the channel works, otherwise why it does not.
+    /// Returns `Ok` while the channel works, otherwise the reason.
     fn check(&self) -> Result<()>;
 
-    /// Whom waits for streams ask whether kernels of the channel gave up.
+    /// Tells waits for streams whether kernels of the channel gave up.
     fn outcome(&self) -> &Arc<dyn Outcome>;
 }
 
-/// For kernels of which one thread acts.
+/// One warp, for kernels of which one thread acts.
 pub(super) const ONE_WARP: LaunchConfig = LaunchConfig::linear(1, 32);
 
 /// Arguments of a kernel, at most, the handle included.
 const ARGUMENTS: usize = 7;
 
-/// Enqueues `function` with the channel's handle and `args`, unless the channel has failed. The stream keeps the channel
-/// until the kernel has ended, and the memory of `result`, which the kernel writes for the user.
+/// Enqueues `function` with the channel's handle and `args`, unless the channel has failed. The stream keeps the
+/// channel until the kernel has ended, and the memory of `result`, which the kernel writes for the user.
 ///
 /// # Safety
 /// `function` takes the handle and then `args`. Their ranges lie within memory that the channel holds; `result` was
@@ -49,9 +49,9 @@ pub(super) unsafe fn launch<C: Channel>(
     all[1..=args.len()].copy_from_slice(args);
     let keep: KeepAlive = channel.clone();
     let keep = result.map(|slice| Arc::clone(slice.keep_alive())).into_iter().chain([keep]);
-    // SAFETY: the caller vouches for types and ranges. The memory is written by kernels and peers only, never through a
-    // Rust reference; the channel holds it and the stream retains the channel. A kernel that waits leaves when its abort
-    // word is set.
+    // SAFETY: the caller vouches for types and ranges. The memory is written by kernels and peers only, never through
+    // a Rust reference; the channel holds it and the stream retains the channel. A kernel that waits leaves when its
+    // abort word is set.
     let launched = unsafe { function.launch_keeping(stream, config, &all[..=args.len()], keep) };
     stream.depend_on(channel.outcome());
     launched

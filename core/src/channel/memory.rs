@@ -1,4 +1,4 @@
-//! [`MemoryChannel`].
+//! Channels to peers whose memory this GPU can load from and store to.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::gpu::{
     Stream, arg,
 };
 
-/// One end of a channel to a peer whose memory this GPU can load from and store to (the seed's SmChannel).
+/// One end of a channel to a peer whose memory this GPU can load from and store to (SmChannel in MSCCL++).
 ///
 /// | operation | moves | ordering |
 /// |---|---|---|
@@ -31,11 +31,11 @@ use crate::gpu::{
 /// | [`relaxed_signal`](Self::relaxed_signal) / [`relaxed_wait`](Self::relaxed_wait) | the same | none |
 /// | [`poll`](Self::poll) | takes a count if there is one | acquire |
 ///
-/// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls on
-/// one channel belong on one stream, or on streams the caller orders: its counters have one writer.
+/// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls
+/// on one channel belong on one stream, or on streams the caller orders: because its counters have one writer.
 ///
-/// Each signal is matched by one wait at the other end. A kernel that waits leaves when the communicator aborts, with what
-/// it waited for in the abort record.
+/// Each signal is matched by one wait at the other end. A kernel that waits leaves when the communicator aborts, and
+/// the abort record then holds what it waited for.
 #[derive(Clone, Debug)]
 pub struct MemoryChannel {
     inner: Arc<Inner>,
@@ -75,7 +75,7 @@ struct Functions {
 /// Vectors in flight per thread of the copy kernels.
 const UNROLL: usize = 4;
 
-/// Bytes of a vector, of which [`MemoryChannel::put_aligned`] and its like want multiples.
+/// Bytes of a vector, of which [`MemoryChannel::put_aligned`] and the other aligned operations need multiples.
 const VECTOR: usize = 16;
 
 impl Channel for Inner {
@@ -94,7 +94,7 @@ impl Channel for Inner {
     }
 }
 
-/// How bytes are moved.
+/// The alignment that a copy relies on.
 #[derive(Clone, Copy, Debug)]
 enum Copy {
     /// At any alignment.
@@ -105,12 +105,13 @@ enum Copy {
 
 impl MemoryChannel {
     /// A channel over `semaphore` that writes to `dst` (received from the semaphore's peer) and reads `src` (mine).
-    /// `packets` is my packet buffer: what the peer's channel has as its `dst` when it puts packets.
+    /// `packets` is my packet buffer, which the peer's channel has as its `dst` when it puts packets.
     ///
     /// Loads the channel's kernels, so make channels before kernels spin.
     ///
     /// # Errors
-    /// `InvalidUsage` for memory of another peer, another context, or the wrong side; what loading the kernels says.
+    /// `InvalidUsage` for memory of another peer, another context, or the wrong side; a failure to compile or load the
+    /// kernels.
     pub fn new(
         semaphore: &Device2DeviceSemaphore,
         dst: &RegisteredMemory,
@@ -154,7 +155,7 @@ impl MemoryChannel {
         self.inner.handle
     }
 
-    /// What a stream has to retain while a kernel uses the handle.
+    /// The owner that a stream must retain while a kernel uses the handle.
     pub fn keep_alive(&self) -> KeepAlive {
         self.inner.clone()
     }
@@ -167,7 +168,7 @@ impl MemoryChannel {
     /// Copies `bytes` from my `src_offset` to the peer's `dst_offset`. Any alignment.
     ///
     /// # Errors
-    /// `InvalidUsage` past the end; why the channel does not work; what the driver says. The same for the others.
+    /// `InvalidUsage` past the end; the reason if the channel has failed; a driver error.
     pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
         self.put_then(stream, Copy::Bytes, dst_offset, src_offset, bytes, false)
     }
@@ -186,11 +187,11 @@ impl MemoryChannel {
         self.put_then(stream, Copy::Bytes, dst_offset, src_offset, bytes, true)
     }
 
-    /// [`put`](Self::put) of multiples of 16 bytes between multiples of 16: its kernel has no code for anything else.
+    /// [`put`](Self::put) of multiples of 16 bytes between multiples of 16: the kernel has no code for other cases.
     ///
     /// # Errors
-    /// As for [`put`](Self::put); `InvalidUsage` if an offset, the size or the address of `dst` or `src` is not a multiple of
-    /// 16.
+    /// As for [`put`](Self::put); `InvalidUsage` if an offset, the size or the address of `dst` or `src` is not a
+    /// multiple of 16.
     pub fn put_aligned(
         &self,
         stream: &Stream,
@@ -265,7 +266,7 @@ impl MemoryChannel {
         self.launch(get, stream, &config, &[arg(&remote), arg(&local), arg(&bytes)])
     }
 
-    /// Checks a copy between `dst` and `src`, at these offsets, and gives its launch.
+    /// Checks a copy between `dst` and `src` at these offsets, and returns its launch.
     fn copies(
         &self,
         op: &'static str,
@@ -301,9 +302,9 @@ impl MemoryChannel {
         Ok(())
     }
 
-    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs a way
-    /// between the devices that keeps lines of 128 bytes whole, which is NVLink, or one device. Ask before your own
-    /// kernels use LL128 with the [`device_handle`](Self::device_handle): nothing checks it there.
+    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs
+    /// a path between the devices that keeps lines of 128 bytes whole: NVLink, or one device. Check this before a
+    /// kernel of your own uses LL128 with the [`device_handle`](Self::device_handle), which checks nothing.
     pub fn carries(&self, format: PacketFormat) -> bool {
         format != PacketFormat::Ll128 || self.inner.semaphore.topology().is_nvlink()
     }
@@ -329,8 +330,8 @@ impl MemoryChannel {
     /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
     ///
     /// # Errors
-    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this channel
-    /// does not [carry](Self::carries); otherwise as for [`put`](Self::put).
+    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this
+    /// channel does not [carry](Self::carries); otherwise as for [`put`](Self::put).
     pub fn put_packets(
         &self,
         stream: &Stream,

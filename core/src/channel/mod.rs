@@ -1,9 +1,10 @@
-//! Channels: what a kernel needs to talk to one peer, and the same operations launched from the host.
+//! Channels: handles with which kernels communicate with one peer, and the same operations launched from the host.
 //!
-//! A [`MemoryChannel`] (the seed's SmChannel) reads and writes the peer's memory with loads and stores. Its
-//! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the library's own
-//! kernels on a stream. A [`PortChannel`] (ProxyChannel) does the same over a connection of any transport, by way of a
-//! [`ProxyService`](crate::proxy::ProxyService). [`InboundSignals`] lets a stream wait for what a peer's host signals through a connection.
+//! A [`MemoryChannel`] (SmChannel in MSCCL++) reads and writes the peer's memory with loads and stores. Its
+//! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the
+//! library's own kernels on a stream. A [`PortChannel`] (ProxyChannel in MSCCL++) does the same over a connection of
+//! any transport, by way of a [`ProxyService`](crate::proxy::ProxyService). [`InboundSignals`] lets a stream wait for
+//! signals that a peer's host sends through a connection.
 
 mod checks;
 mod geometry;

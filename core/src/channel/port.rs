@@ -1,4 +1,4 @@
-//! [`PortChannel`].
+//! Channels to peers over a connection of any transport, through a proxy.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::gpu::{
 use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 
 /// One end of a channel to a peer over a connection of any transport, driven by kernels and executed by a
-/// [`ProxyService`] (the seed's ProxyChannel).
+/// [`ProxyService`] (ProxyChannel in MSCCL++).
 ///
 /// | operation | asks the proxy to | returns |
 /// |---|---|---|
@@ -30,10 +30,10 @@ use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 /// | [`wait`](Self::wait), [`poll`](Self::poll) | nothing: they take one signal of the peer | when there is one; at once |
 /// | [`put_packets`](Self::put_packets), [`unpack_packets`](Self::unpack_packets) | copy packets that carry their own flags | at once; when they have come |
 ///
-/// Each call enqueues one kernel; "returns" is when that kernel ends. Kernels of the user's own do the same
-/// with [`device_handle`](Self::device_handle). Offsets and sizes are bytes; a put of up to 2^40 bytes is one request. Signals and waits are matched one to
-/// one. Waits belong on one stream, or on streams the caller orders; everything else may come from any number of threads
-/// and streams.
+/// Each call enqueues one kernel; "returns" is when that kernel ends. A kernel of your own does the same with
+/// [`device_handle`](Self::device_handle). Offsets and sizes are bytes; a put of up to 2^40 bytes is one request.
+/// Signals and waits are matched one to one. Waits belong on one stream, or on streams the caller orders; everything
+/// else may come from any number of threads and streams.
 ///
 /// A kernel that waits leaves when the connection, its peer, the service or the communicator fails, or when
 /// the service stops; [`check`](Self::check) then has the reason.
@@ -86,27 +86,28 @@ impl Channel for Inner {
 }
 
 impl PortChannel {
-    /// A channel over semaphore `semaphore` of `service` that puts from its memory `src`, this rank's, to its memory `dst`, received from the
-    /// semaphore's peer. Any number of channels may share a semaphore.
+    /// A channel over semaphore `semaphore` of `service` that puts from its memory `src`, this rank's, to its memory
+    /// `dst`, received from the semaphore's peer. Any number of channels may share a semaphore.
     ///
     /// Loads the channel's kernels, so make channels before kernels spin.
     ///
     /// # Errors
     /// `InvalidUsage` for a number that is not in the service, memory of the wrong side, or memory that is not
-    /// registered for the connection's transport; why the service does not serve.
+    /// registered for the connection's transport; the reason if the service has stopped or failed.
     pub fn new(service: &ProxyService, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
         Self::make(service.port(semaphore, dst, src)?, dst, src, None)
     }
 
-    /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in `inbox`, this rank's, become.
-    /// `inbox` is what the peer's channel has as its `dst`.
+    /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in
+    /// `inbox`, this rank's, become. `inbox` is what the peer's channel has as its `dst`.
     ///
-    /// Packets rely on how the transport writes: `CudaIpc` and `Ethernet` end in a copy engine, which writes aligned 8-byte words
-    /// at once on all GPUs tested, though NVIDIA does not promise it. `docs/memory-model.md` has the argument.
+    /// Packets rely on how the transport writes: `CudaIpc` and `Ethernet` end in a copy engine, which writes aligned
+    /// 8-byte words at once on all GPUs tested, though NVIDIA does not promise it. `docs/memory-model.md` has the
+    /// argument.
     ///
     /// # Errors
-    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device; `Unsupported` over verbs, where data
-    /// is registered for relaxed ordering and a flag may arrive before its data.
+    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device; `Unsupported` over verbs,
+    /// where data is registered for relaxed ordering and a flag may arrive before its data.
     pub fn with_packets(
         service: &ProxyService,
         semaphore: SemaphoreId,
@@ -166,7 +167,7 @@ impl PortChannel {
         self.inner.handle
     }
 
-    /// What a stream has to retain while a kernel uses the handle.
+    /// The owner that a stream must retain while a kernel uses the handle.
     pub fn keep_alive(&self) -> KeepAlive {
         self.inner.clone()
     }
@@ -176,15 +177,15 @@ impl PortChannel {
         self.inner.handle.peer
     }
 
-    /// `Ok` while it works.
+    /// Returns `Ok` while the channel works.
     ///
     /// # Errors
-    /// Why it does not: the failure of its connection, of its peer or of the service.
+    /// The failure of its connection, its peer or the service.
     pub fn check(&self) -> Result<()> {
         self.inner.port.check()
     }
 
-    /// What has been done for all channels of this semaphore.
+    /// Numbers of operations completed for all channels of this semaphore.
     ///
     /// # Errors
     /// `InvalidUsage` if the semaphore was removed.
@@ -195,7 +196,7 @@ impl PortChannel {
     /// Puts `bytes` bytes from my `src_offset` to the peer's `dst_offset`.
     ///
     /// # Errors
-    /// `InvalidUsage` past the end; why the channel does not work; what the driver says. The same for the others.
+    /// `InvalidUsage` past the end; the reason if the channel has failed; a driver error.
     pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
         self.move_bytes(stream, TriggerKind::DATA, dst_offset, src_offset, bytes)
     }
@@ -232,13 +233,13 @@ impl PortChannel {
     /// Signals the peer once, after the data of all puts of this connection before.
     ///
     /// # Errors
-    /// Why the channel does not work; what the driver says.
+    /// The reason if the channel has failed; a driver error.
     pub fn signal(&self, stream: &Stream) -> Result<()> {
         self.act(stream, TriggerKind::FLAG, 0, 0, 0)
     }
 
-    /// Lets later work of the stream begin when everything asked of this connection before has completed: sources may be used
-    /// again. What others ask for meanwhile is not waited for.
+    /// Lets later work of the stream begin when everything asked of this connection before has completed: sources may
+    /// be used again. What others ask for meanwhile is not waited for.
     ///
     /// # Errors
     /// As for [`signal`](Self::signal).
@@ -264,13 +265,14 @@ impl PortChannel {
     }
 
     /// Writes `bytes` bytes of the data at `data_offset` as packets with `flag` to `src_offset` of my `src`, and puts
-    /// those to `dst_offset` of the peer's packet buffer. The receiver needs no signal: each packet carries its flag, which
-    /// must differ from every flag those packets may still carry there, and is never 0. The packets of an earlier put must
-    /// have left `src` before they are overwritten: a flush says so, and so does an answer of the peer.
+    /// those to `dst_offset` of the peer's packet buffer. The receiver needs no signal: each packet carries its flag,
+    /// which must differ from every flag those packets may still carry there, and is never 0. Before you
+    /// overwrite the packets of an earlier put, make sure that they have left `src`: by a flush, or by an answer of the
+    /// peer.
     ///
     /// # Errors
-    /// `InvalidUsage` if the channel was made without packets, for LL128, for what does not fit or is not aligned; otherwise as for
-    /// [`signal`](Self::signal).
+    /// `InvalidUsage` if the channel was made without packets, for LL128, for what does not fit or is not aligned;
+    /// otherwise as for [`signal`](Self::signal).
     #[expect(clippy::too_many_arguments, reason = "three places and how much: as in the seed")]
     pub fn put_packets(
         &self,
@@ -371,8 +373,8 @@ impl PortChannel {
         args: &[KernelArg<'_>],
         result: Option<&DeviceSlice>,
     ) -> Result<()> {
-        // SAFETY: the arguments are those of the catalog row this function was loaded from. Ranges were checked against the
-        // memories, which the channel holds; the result has been checked.
+        // SAFETY: the arguments are those of the catalog row this function was loaded from. Ranges were checked
+        // against the memories, which the channel holds; the result has been checked.
         unsafe { launch(&self.inner, function, stream, config, args, result) }
     }
 }

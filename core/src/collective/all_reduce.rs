@@ -14,14 +14,14 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
 
-/// What [`AllReduce::prepare`] makes ready. Every rank must pass the same.
+/// Settings of [`AllReduce::prepare`]. Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct AllReduceConfig {
     /// The element types and reductions that will be used; all of them if empty. Each is a module to compile.
-    pub variants: Vec<(ElementType, ReduceOp)>,
+    pub(crate) variants: Vec<(ElementType, ReduceOp)>,
     /// Use this algorithm for every size it can serve, instead of choosing by size.
-    pub algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 impl AllReduceConfig {
@@ -52,7 +52,7 @@ pub struct AllReduce {
 
 #[derive(Debug)]
 struct Inner {
-    /// Also so that this rank does not leave while a peer's kernels may wait for its own.
+    /// Keeps this rank in the group while a peer's kernels may wait for this rank's.
     comm: Communicator,
     one_shot_limit: usize,
     functions: HashMap<(ElementType, ReduceOp), Variant>,
@@ -76,13 +76,13 @@ impl AllReduce {
     ///
     /// # Errors
     /// `Unsupported` where not every rank can reach every other's memory; `InvalidUsage` where the scratch limit is
-    /// too small; timeout; what the driver says.
+    /// too small; `Timeout`; a driver error.
     pub fn prepare(
         comm: &Communicator,
         config: AllReduceConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        // First, so that ranks agree about tags also after a call that failed on some of them.
+        // First, so that ranks agree on tags even after a call that failed on some of them.
         let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
         let ranks = comm.size();
         if let Some(far) = comm.topology().peers().iter().find(|peer| !peer.is_reachable()) {
@@ -133,7 +133,7 @@ impl AllReduce {
     ///
     /// # Errors
     /// `InvalidUsage` for buffers that are too small, misaligned or overlapping, or a variant that was not prepared;
-    /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; what the driver says.
+    /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a driver error.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -158,7 +158,7 @@ impl AllReduce {
         launched
     }
 
-    /// Everything that the kernel of a call uses.
+    /// The objects that the kernel of a call uses.
     fn keep(&self, buffers: [&DeviceSlice; 2]) -> [KeepAlive; 3] {
         let [input, output] = buffers.map(|buffer| Arc::clone(buffer.keep_alive()));
         [input, output, self.inner.clone()]
@@ -204,7 +204,7 @@ impl AllReduce {
 }
 
 /// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
-/// launch the same grid; this is computed only from what the ranks told each other when they met.
+/// launch the same grid; this is computed only from values that the ranks exchanged when they met.
 fn agreed_geometry(comm: &Communicator) -> Geometry {
     let devices = comm.peers().iter().filter_map(|peer| peer.device.as_ref());
     let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
@@ -216,8 +216,8 @@ fn max_blocks(geometry: Geometry) -> u32 {
     if geometry.software { 8 } else { 64 }
 }
 
-/// Grid and block of the two-shot kernel: a tile of `ranks` slices per block and step; slices of 4 KiB at least, so that
-/// a signal is worth its latency.
+/// Grid and block of the two-shot kernel: a tile of `ranks` slices per block and step; slices of 4 KiB at least, so
+/// that a signal is worth its latency.
 fn two_shot_shape(geometry: Geometry, layout: &HbLayout, bytes: usize) -> (u32, u32) {
     let tile = layout.ranks as usize * 4096;
     let most = if geometry.software { geometry.sms.min(2) } else { geometry.sms };
@@ -280,7 +280,7 @@ fn load_variants(
         .collect()
 }
 
-/// The bytes of a call whose buffers are right for it.
+/// Returns the size of a call in bytes, or an error unless its buffers fit.
 fn check_buffers(
     context: &Context,
     input: &DeviceSlice,

@@ -40,8 +40,8 @@ pub(super) struct Region {
 }
 
 impl PendingRegion {
-    /// Allocates this rank's part, zeroed, and asks for everybody else's under `tag`, the library's own and the same on
-    /// every rank.
+    /// Allocates this rank's part, zeroed, and asks for every other rank's under `tag`, which is reserved for the
+    /// library and the same on every rank.
     pub(super) fn begin(comm: &Communicator, tag: u64, spec: RegionSpec) -> Result<Self> {
         if comm.size() as usize > abi::MAX_REGION_RANKS {
             let message =
@@ -109,6 +109,6 @@ impl PendingRegion {
     }
 }
 
-/// Where the per-block entries begin, behind the grid barrier.
+/// Offset of the per-block entries, behind the grid barrier.
 const ENTRIES: usize = 64;
 const _: () = assert!(size_of::<abi::GridBarrier>() <= ENTRIES);

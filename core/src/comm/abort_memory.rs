@@ -1,4 +1,4 @@
-//! How an abort reaches kernels.
+//! The words by which an abort reaches kernels.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
 use crate::group::peer_state::Waiters;
 
-/// The words in pinned host memory that this communicator's kernels poll, and the record that the first to leave fills.
+/// The words in pinned host memory that this communicator's kernels poll, and the record that the first kernel to leave
+/// fills.
 ///
 /// Kernels that wait for one rank poll that rank's word, all others the group's. An abort raises all of them; the
 /// departure of a rank raises its own and the group's.
@@ -18,14 +19,14 @@ use crate::group::peer_state::Waiters;
 pub(crate) struct AbortMemory {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
-    /// The group's, then one per rank.
+    /// The group's word, then one per rank.
     words: Vec<AbortWord>,
     /// Its record lies behind the words, in another cache line.
     record: Arc<AbortRecordMemory>,
 }
 
 impl AbortMemory {
-    /// Allocates them and has `abort` raise every word.
+    /// Allocates words and record, and attaches every word to `abort`.
     pub(crate) fn new(context: &Context, abort: &Abort, rank: u32, size: u32) -> Result<Arc<Self>> {
         const APART: usize = 256;
         let count = size as usize + 1;
@@ -44,12 +45,12 @@ impl AbortMemory {
         Ok(Arc::new(Self { rank, pinned, words, record }))
     }
 
-    /// For kernels that wait for any rank.
+    /// The handle for kernels that wait for any rank.
     pub(crate) fn handle(&self) -> AbortHandle {
         self.handle_at(0)
     }
 
-    /// For kernels that wait for `peer` only.
+    /// The handle for kernels that wait for `peer` only.
     pub(crate) fn handle_for(&self, peer: u32) -> AbortHandle {
         self.handle_at(peer as usize + 1)
     }

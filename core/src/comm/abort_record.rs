@@ -1,4 +1,4 @@
-//! [`AbortRecordMemory`].
+//! The record of the first kernel that leaves early, and the claim to write it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, PinnedBuffer};
 
-/// Where the first kernel that leaves early records what it waited for: the record in pinned host memory, which the host
-/// reads, and the claim that one thread wins to write it, in the device's own memory.
+/// The memory in which the first kernel that leaves early records what it waited for: the record in pinned host memory,
+/// which the host reads, and in device memory the claim, which decides which thread writes the record.
 ///
 /// Kernels that know the claim's address need both, so streams retain this as a whole.
 #[derive(Debug)]
@@ -20,17 +20,18 @@ pub(crate) struct AbortRecordMemory {
     record: AbortRecordCell<AbortRecord>,
 }
 
-/// For writing the claim, into memory that no kernel uses yet.
+/// Limit for writing the claim, into memory that no kernel uses yet.
 const WRITING: Duration = Duration::from_secs(30);
 
 impl AbortRecordMemory {
     /// Bytes of a record.
     pub(crate) const BYTES: usize = size_of::<AbortRecord>();
 
-    /// A record at byte `at` of `pinned`, which is zero there and used for nothing else. Kernels of `context` may write it.
+    /// A record at byte `at` of `pinned`, which is zero there and used for nothing else. Kernels of `context` may
+    /// write it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     ///
     /// # Panics
     /// If the record does not fit into `pinned`, or `at` is not aligned for it.
@@ -43,13 +44,13 @@ impl AbortRecordMemory {
         buffer.upload(0, claim.as_bytes(), Deadline::after(WRITING))?;
         // SAFETY: inside the buffer, as asserted.
         let record = unsafe { pinned.host_ptr().add(at) }.cast::<AbortRecord>();
-        // SAFETY: aligned (asserted), inside the buffer that the `Arc` keeps, beginning with the state word, all integers;
-        // written by kernels only.
+        // SAFETY: aligned (asserted), inside the buffer that the `Arc` keeps, beginning with the state word, all
+        // integers; written by kernels only.
         let record = unsafe { AbortRecordCell::from_ptr(record, pinned.clone()) };
         Ok(Arc::new(Self { claim: buffer, record }))
     }
 
-    /// What kernels get: the address of the [`AbortClaim`].
+    /// The address of the [`AbortClaim`], for kernels.
     pub(crate) fn claim_ptr(&self) -> u64 {
         self.claim.ptr()
     }

@@ -1,4 +1,4 @@
-//! The communicator: a group of ranks, each with one device.
+//! The communicator: a group of ranks with one device each.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,24 +36,25 @@ use crate::sync::{Mutex, lock, lock_until};
 use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, Transport};
 
-/// A group of ranks with one device each, their control links, and what they set up together.
+/// A group of ranks with one device each: their control links, and the objects that they set up together.
 ///
-/// Made by all ranks together; after that each rank asks for what it needs and calls [`setup`](Self::setup). What is made
-/// by a communicator (connections, received memory, semaphores) keeps the group alive: links are closed, in good order,
-/// when the last of it is dropped, or by [`close`](Self::close). If a rank is lost or aborts, every call on every rank
-/// fails with the reason and every waiting kernel is told to leave. A rank that leaves in good order is no failure by
-/// itself: only what needs it fails, with `PeerLost`. Kernels that still wait for it two seconds later leave, and since
-/// their work is not done, the communicator then aborts.
+/// All ranks create it together. Then each rank asks for connections, memory and semaphores and calls
+/// [`setup`](Self::setup). These objects keep the group alive: its links close, in good order, when the last of them is
+/// dropped, or by [`close`](Self::close).
 ///
-/// Cheap to clone; clones are one communicator. All methods can be called from any thread. One `setup` runs at a time;
-/// others wait for it.
+/// If a rank is lost or aborts, every call on every rank fails with the reason, and every waiting kernel is told to
+/// leave. A rank that leaves in good order fails only the calls that need it, with `PeerLost`. Kernels that still
+/// wait for it two seconds later leave, and the communicator aborts because their work is not done.
+///
+/// Cheap to clone; clones share one communicator. Every method can be called from any thread. One `setup` runs at a
+/// time; another call waits for it.
 #[derive(Clone, Debug)]
 pub struct Communicator {
     setup: Arc<Setup>,
     shared: Arc<Shared>,
 }
 
-/// What clones of a communicator share. What it makes holds parts of this, never the whole.
+/// State shared by the clones of a communicator. Objects that it creates hold parts of this, never the whole.
 #[derive(Debug)]
 struct Shared {
     config: CommunicatorConfig,
@@ -66,7 +67,7 @@ struct Shared {
     context: Context,
 }
 
-/// What only `setup` needs. Apart from `Shared`, whose parts the queued items hold.
+/// State used only by `setup()`. Kept outside `Shared`, whose parts the queued items hold.
 #[derive(Debug, Default)]
 struct Setup {
     queue: Mutex<Queue>,
@@ -88,11 +89,12 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Communicator {
-    /// Joins the group that all ranks of `bootstrap` make together. Collective; `bootstrap` is not needed afterwards.
+    /// Creates the communicator of all ranks of `bootstrap`. Collective: every rank calls it. `bootstrap` is not used
+    /// afterwards.
     ///
     /// # Errors
-    /// `InvalidUsage` if the ranks do not fit together: a number given twice, different world sizes or versions, GPUs mixed
-    /// with software devices; otherwise what failed, until `deadline`.
+    /// `InvalidUsage` if the ranks do not fit together: one rank given twice, different world sizes or versions, GPUs
+    /// mixed with software devices. `Timeout` at `deadline`; other kinds with the failure of the step.
     pub fn new(
         bootstrap: &dyn Bootstrap,
         context: &Context,
@@ -102,7 +104,8 @@ impl Communicator {
         Self::make(bootstrap, context, config, false, deadline.into())
     }
 
-    /// [`new`](Self::new); `succeeds`: as the next generation of another communicator, from which ranks go on to this one.
+    /// As [`new`](Self::new). With `succeeds`, this communicator is the next generation of another one, whose ranks it
+    /// takes over.
     pub(super) fn make(
         bootstrap: &dyn Bootstrap,
         context: &Context,
@@ -112,7 +115,7 @@ impl Communicator {
     ) -> Result<Self> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         wire_up::check(bootstrap, &config.of_group())?;
-        // Before the others know this rank: once they do, they wait for its links only as long as for any sign of life.
+        // Before other ranks learn of this rank: from then on they allow its links only the peer timeout.
         let abort = Abort::new();
         let abort_memory = AbortMemory::new(context, &abort, rank, size)?;
         let device = Some(identify(context.device())?);
@@ -140,12 +143,12 @@ impl Communicator {
         Ok(Self { setup: Arc::default(), shared: Arc::new(shared) })
     }
 
-    /// This rank's number.
+    /// This rank, `0 .. size`.
     pub fn rank(&self) -> u32 {
         self.group().rank()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.group().size()
     }
@@ -155,27 +158,28 @@ impl Communicator {
         &self.shared.context
     }
 
-    /// The settings it was made with.
+    /// The settings that it was created with.
     pub fn config(&self) -> &CommunicatorConfig {
         &self.shared.config
     }
 
-    /// What every rank said about itself, in rank order.
+    /// Host, process and device of every rank, in rank order.
     pub fn peers(&self) -> &[PeerInfo] {
         self.group().peers()
     }
 
-    /// Who is near, and how the devices reach each other.
+    /// Which ranks share this host or device, and how this rank's device reaches theirs.
     pub fn topology(&self) -> &Topology {
         &self.shared.topology
     }
 
-    /// Asks for a connection to `peer`, which must ask for one to this rank with the same `tag` and transport. There can
-    /// be several to one peer, by tag. One to oneself copies within the device.
+    /// Asks for a connection to `peer`, which must ask for one to this rank with the same `tag` and transport. Two
+    /// ranks can have several connections, with different tags. A connection to this rank itself copies within the
+    /// device.
     ///
     /// # Errors
-    /// `InvalidUsage` for a rank that does not exist, the same connection asked for twice
-    /// before `setup()`; `Unsupported` if the transport does not lead there.
+    /// `InvalidUsage` for a rank that does not exist, and for the same connection asked for twice before `setup()`;
+    /// `Unsupported` if the transport cannot reach the peer.
     pub fn connect(
         &self,
         peer: u32,
@@ -185,12 +189,13 @@ impl Communicator {
         self.enqueue_connection(self.user_key(Kind::Connection, peer, tag)?, endpoint.into())
     }
 
-    /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same `tag`.
-    /// After `setup()` the peer can use it with the transports that it is registered for; with CudaIpc it has it mapped.
+    /// Offers `memory` of this rank to `peer`, which must call [`recv_memory`](Self::recv_memory) with the same
+    /// `tag`. After `setup()` the peer can use it over the transports that it is registered for; over CudaIpc it is
+    /// mapped there.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received, or is registered for no transport;
-    /// `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
+    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received, or is registered for no
+    /// transport; `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: u32, tag: u64) -> Result<Pending<()>> {
         self.enqueue_send(memory, self.user_key(Kind::MemorySend, peer, tag)?)
     }
@@ -203,8 +208,8 @@ impl Communicator {
         self.enqueue_recv(self.user_key(Kind::MemoryRecv, peer, tag)?)
     }
 
-    /// Asks for a semaphore with the peer of `connection`, which must ask for one with the same `tag`. `connection` may be
-    /// a [`Pending`] of the same `setup()`. One over a connection to oneself signals itself.
+    /// Asks for a semaphore with the peer of `connection`, which must ask for one with the same `tag`. `connection`
+    /// may be a [`Pending`] of the same `setup()`. Over a connection to this rank itself it signals this rank.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect). The `Pending` fails if the connection is not CudaIpc.
@@ -248,16 +253,16 @@ impl Communicator {
         self.enqueue_semaphore(connection, key)
     }
 
-    /// Makes everything that was asked for since the last call, together with the peers, which call this too.
+    /// Creates everything that was asked for since the last call, together with the peers, which call it too.
     ///
-    /// Items are matched by what they are, peer and tag, never by the order of calls, and each is made as soon as both
-    /// ends are ready. An item ends when both ends exist: its peer's `setup` must be running, too. Of items with the same
-    /// name, asked for in later calls, the n-th at one end belongs to the n-th at the other, failed ones included.
-    /// A failure of one item ends it at both ends and fails what is built on it; the others are made all the same.
+    /// Items are matched by kind, peer and tag, never by the order of calls, and each is created as soon as both ends
+    /// are ready, which needs the peer's `setup` to run as well. If later calls ask for the same kind, peer and tag
+    /// again, the n-th item of one rank belongs to the n-th of the other, failed ones included. An item that fails at
+    /// one end fails at both, and so does everything built on it; the other items are created.
     ///
     /// # Errors
-    /// The first failure in the order of asking; each `Pending` has its own. `Timeout` names the kind, peer and tag of an
-    /// item whose other end was not asked for before `deadline`.
+    /// The failure of the item that was asked for first; each `Pending` has its own. `Timeout` names the kind, peer
+    /// and tag of an item whose other end was not asked for before `deadline`.
     pub fn setup(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _running = lock_until(&self.setup.running, deadline, "setup", "a setup of another thread")?;
@@ -271,29 +276,29 @@ impl Communicator {
         checked.and(made)
     }
 
-    /// Ends the communicator on all ranks: every call fails with `reason` from now on, and waiting kernels leave. Only the
-    /// first cause counts.
+    /// Aborts the communicator on all ranks: every call fails with `reason` from now on, and waiting kernels leave.
+    /// Calls after the first cause have no effect.
     pub fn abort(&self, reason: impl Into<String>) {
         if !self.group().forked() {
             self.group().abort().abort(AbortCause::requested(self.rank(), reason));
         }
     }
 
-    /// `Ok` while nothing has failed; otherwise why the communicator was aborted.
+    /// Returns `Ok` while nothing has failed, otherwise the reason of the abort.
     ///
     /// # Errors
-    /// `PeerLost` with the rank, `Aborted`, or what else the first cause was.
+    /// `PeerLost` with the rank, `Aborted`, or the kind of another first cause.
     pub fn check(&self) -> Result<()> {
         self.group().check("check")
     }
 
-    /// [`check`](Self::check) for `op`, which needs every rank: also an error if one has left in good order.
+    /// As [`check`](Self::check), for `op`, which needs every rank: also an error if a rank has left in good order.
     pub(crate) fn check_all(&self, op: &'static str) -> Result<()> {
         self.group().check(op)?;
         self.group().control().check_all(op)
     }
 
-    /// The ranks that this one knows to be lost, in order; not those that left in good order.
+    /// The ranks known to be lost, in rank order, without those that left in good order.
     pub fn lost(&self) -> Vec<u32> {
         self.group().control().lost()
     }
@@ -314,29 +319,25 @@ impl Communicator {
         &self.shared.resources
     }
 
-    /// The switch behind [`abort`](Self::abort), for waits of other kinds that have to end with it.
-    pub fn abort_switch(&self) -> &Abort {
-        self.group().abort()
-    }
-
-    /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives do this by
-    /// themselves; call it after launching a kernel of your own that waits by [`abort_handle`](Self::abort_handle).
-    pub fn report_to(&self, stream: &Stream) {
+    /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives
+    /// do this by themselves; call it after launching a kernel of your own that waits by
+    /// [`abort_handle`](Self::abort_handle).
+    pub(crate) fn report_to(&self, stream: &Stream) {
         stream.depend_on(&self.group().outcome());
     }
 
-    /// Where kernels that wait for any rank find the abort word and record. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a
-    /// kernel uses them.
+    /// The abort word and record for kernels that wait for any rank. Plain addresses: let the stream retain
+    /// [`keep_alive`](Self::keep_alive) while a kernel uses them.
     pub fn abort_handle(&self) -> AbortHandle {
         self.shared.abort.handle()
     }
 
-    /// What keeps the memory behind [`abort_handle`](Self::abort_handle) alive.
+    /// Keeps the memory behind [`abort_handle`](Self::abort_handle) alive.
     pub fn keep_alive(&self) -> KeepAlive {
         self.shared.abort.keep_alive()
     }
 
-    /// What the first kernel of this rank that was aborted had been waiting for, once one has left.
+    /// What the first kernel of this rank that left early was waiting for; `None` until one has left.
     pub fn abort_record(&self) -> Option<AbortReport> {
         self.shared.abort.record().map(AbortReport::from)
     }
@@ -379,12 +380,13 @@ impl Communicator {
         queue.internal_tags
     }
 
-    /// Takes back what was asked for under `tags` and not set up yet: the next `setup()` must not wait for it.
+    /// Withdraws the items with these `tags` that are not set up yet, so that the next `setup()` does not wait for
+    /// them.
     pub(crate) fn withdraw(&self, tags: &[u64]) {
         self.withdraw_where(|key| key.space == Namespace::Library && tags.contains(&key.tag));
     }
 
-    /// Takes back what was asked for under keys that are `named`.
+    /// Withdraws the items whose keys are `named`.
     pub(super) fn withdraw_where(&self, named: impl Fn(&Key) -> bool) {
         let withdrawn: Vec<_> = {
             let mut queue = lock(&self.setup.queue);
@@ -394,7 +396,7 @@ impl Communicator {
         drop(withdrawn);
     }
 
-    /// [`send_memory`](Self::send_memory) with a tag of the library's own.
+    /// As [`send_memory`](Self::send_memory), with a tag reserved for the library.
     pub(crate) fn send_memory_internal(
         &self,
         memory: &RegisteredMemory,
@@ -404,7 +406,7 @@ impl Communicator {
         self.enqueue_send(memory, self.library_key(Kind::MemorySend, peer, tag)?)
     }
 
-    /// [`recv_memory`](Self::recv_memory) with a tag of the library's own.
+    /// As [`recv_memory`](Self::recv_memory), with a tag reserved for the library.
     pub(crate) fn recv_memory_internal(&self, peer: u32, tag: u64) -> Result<Pending<RegisteredMemory>> {
         self.enqueue_recv(self.library_key(Kind::MemoryRecv, peer, tag)?)
     }
@@ -492,11 +494,11 @@ impl Communicator {
         Ok(key)
     }
 
-    /// That this rank's device can reach the peer's, as far as is known.
+    /// Returns an error if this rank's device is known not to reach the peer's.
     fn check_reach(&self, key: Key) -> Result<()> {
         let Some(peer) = self.topology().peer(key.peer) else { return Ok(()) };
         if peer.is_reachable() || !peer.same_host {
-            // Another host may be in the same NVLink domain; its memory tells.
+            // Another host may be in the same NVLink domain; importing its memory shows whether it is.
             return Ok(());
         }
         let (mine, theirs) = (self.group().me().device_label(), self.group().peer(key.peer).device_label());
@@ -517,7 +519,7 @@ fn connection_peer(connection: &Dependency<Connection>) -> u32 {
 fn identify(device: &Device) -> Result<DeviceIdentity> {
     let driver = device.driver();
     Ok(DeviceIdentity {
-        // Drivers before CUDA 11.4 have none; the PCI address then has to do.
+        // Drivers before CUDA 11.4 report none; then the PCI address identifies the device.
         uuid: device.uuid().unwrap_or_default(),
         pci_bus_id: device.pci_bus_id()?,
         name: device.name()?,

@@ -1,4 +1,4 @@
-//! What a communicator may be told, and what it assumes otherwise.
+//! The settings of a communicator, and their defaults.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -19,32 +19,33 @@ use crate::transport::resources::Settings;
 pub struct CommunicatorConfig {
     /// Bytes of device memory per rank that collectives may use as scratch; 64 MiB.
     pub scratch_bytes: usize,
-    /// How many Device2Device semaphores this rank can have at one time; 4096. They share one small allocation.
+    /// Number of Device2Device semaphores this rank can have at one time; 4096. They share one small allocation.
     pub semaphores: u32,
     /// The address whose interface control links to other hosts use; chosen by the system if `None`.
     pub interface: Option<IpAddr>,
-    /// What identifies this host; host name and boot id if `None`. Ranks with equal host ids pass memory handles to
-    /// each other through unix sockets, so set it apart for containers that do not share `/tmp`.
+    /// Identifies this host; host name and boot id if `None`. Ranks with equal host ids pass memory handles to each
+    /// other through unix sockets, so give containers that do not share `/tmp` different ids.
     pub host_id: Option<String>,
-    /// How long a rank may be silent before it counts as lost; 3 s, at least 1.25 s. Ranks give signs of life twice a second, by
-    /// a thread of their own, so that only a stopped or starved process, a dead host or a broken network is silent.
-    /// `None`, on all ranks: a closed connection is the only sign of a loss, as debuggers need it, which stop processes.
+    /// How long a rank may be silent before it counts as lost; 3 s, at least 1.25 s. A thread of each rank sends a
+    /// sign of life twice a second, so only a stopped or starved process, a dead host or a broken network is silent.
+    /// `None`, which all ranks must use together, detects a loss only by a closed connection: for debuggers, which
+    /// stop processes.
     pub peer_timeout: Option<Duration>,
-    /// What is put between control links and their sockets, for fault injection; nothing if `None`.
-    pub layer: Option<NetLayer>,
+    /// A layer between control links and their sockets, for fault injection.
+    pub(crate) layer: Option<NetLayer>,
     /// The verbs to use; libibverbs of this host if `None`.
-    pub verbs: Option<Verbs>,
+    pub(crate) verbs: Option<Verbs>,
     /// Which network interfaces to choose from where none is named; all unless set.
     pub sockets: Selection,
     /// Which NICs to use, and how; all with their defaults unless set.
     pub ib: IbEnv,
     /// Faults on purpose in the network; none unless set.
-    pub faults: Option<fault::Plan>,
+    pub(crate) faults: Option<fault::Plan>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
 #[derive(Clone, Debug)]
-pub struct NetLayer(pub Arc<dyn Layer>);
+pub(crate) struct NetLayer(pub(crate) Arc<dyn Layer>);
 
 impl PartialEq for NetLayer {
     fn eq(&self, other: &Self) -> bool {
@@ -112,6 +113,7 @@ impl CommunicatorConfig {
 
     /// The same with `layer` between control links and their sockets.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_layer(mut self, layer: Arc<dyn Layer>) -> Self {
         self.layer = Some(NetLayer(layer));
         self
@@ -119,6 +121,7 @@ impl CommunicatorConfig {
 
     /// The same with other verbs: statically linked ones, or a stand-in.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_verbs(mut self, verbs: Verbs) -> Self {
         self.verbs = Some(verbs);
         self
@@ -138,7 +141,7 @@ impl CommunicatorConfig {
         self
     }
 
-    /// What concerns the group of the ranks, whatever devices they have.
+    /// The settings of connections.
     pub(crate) fn of_transports(&self) -> Settings {
         Settings {
             interface: self.interface,
@@ -148,6 +151,7 @@ impl CommunicatorConfig {
         }
     }
 
+    /// The settings of the group, which do not depend on devices.
     pub(crate) fn of_group(&self) -> GroupConfig {
         GroupConfig {
             interface: self.interface,

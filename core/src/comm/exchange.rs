@@ -11,24 +11,26 @@ use crate::setup::pending::Pending;
 
 const OP: &str = "exchange_memory";
 
-/// What the next [`setup()`](Communicator::setup) makes of [`exchange_memory`](Communicator::exchange_memory). Cheap to clone.
+/// The result of [`exchange_memory`](Communicator::exchange_memory), complete after the next
+/// [`setup()`](Communicator::setup). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MemoryExchange {
     rank: u32,
     mine: Arc<[RegisteredMemory]>,
     sent: Arc<[Pending<()>]>,
-    /// By rank, then by buffer; none for this rank.
+    /// By rank, then by buffer; empty for this rank.
     received: Arc<[Vec<Pending<RegisteredMemory>>]>,
 }
 
 impl Communicator {
-    /// Registers all of each of `buffers` for `registration`, sends them to all other ranks and receives theirs: registering
-    /// and all-gathering memories in one call. All ranks call it with the same `tag` and the same number of buffers, which may
-    /// differ in size, and then [`setup`](Self::setup). The tag meets only tags of other calls of this function.
+    /// Registers all of each of `buffers` for `registration`, sends them to all other ranks and receives theirs:
+    /// registering and all-gathering memories in one call. All ranks call it with the same `tag` and the same number
+    /// of buffers, which may differ in size, and then [`setup`](Self::setup). The tag meets only tags of other calls
+    /// of this function.
     ///
     /// # Errors
-    /// As for [`register_memory`](Self::register_memory) and [`send_memory`](Self::send_memory); nothing is left to be set up
-    /// then. `InvalidUsage` for no buffers.
+    /// As for [`register_memory`](Self::register_memory) and [`send_memory`](Self::send_memory); after an error nothing
+    /// stays queued for `setup()`. `InvalidUsage` for no buffers.
     pub fn exchange_memory(
         &self,
         buffers: &[Arc<GpuBuffer>],
@@ -80,7 +82,7 @@ impl MemoryExchange {
     /// Buffer `number` of `rank`; of this rank, its own registration.
     ///
     /// # Errors
-    /// `InvalidUsage` before `setup()`, and for a rank or a buffer that does not exist; afterwards the reason why it was not
+    /// `InvalidUsage` before `setup()`, and for a rank or a buffer that does not exist; afterwards why it was not
     /// received.
     pub fn memory(&self, rank: u32, number: usize) -> Result<RegisteredMemory> {
         let missing = || {

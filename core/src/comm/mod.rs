@@ -23,14 +23,14 @@ pub(crate) mod tokens;
 mod topology;
 
 pub use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
-pub use crate::group::wire_up::{ControlLinks, Introduction};
 pub use crate::memory::{HostBuffer, RegisteredMemory, Registration, Rights};
+pub use crate::rdma::Settings as IbSettings;
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
 pub(crate) use abort_record::AbortRecordMemory;
 pub use communicator::Communicator;
-pub use config::{CommunicatorConfig, NetLayer};
+pub use config::CommunicatorConfig;
 pub(crate) use connection::Claim;
 pub use connection::{Batch, Connection};
 pub use exchange::MemoryExchange;

@@ -11,7 +11,8 @@ use crate::transport::endpoint::Transport;
 
 impl Communicator {
     /// Registers all of `buffer` for `registration`: a [`Transport`], a set of them, or a [`Registration`] with
-    /// [`Rights`](crate::memory::Rights). Nothing is sent. A buffer can be registered several times, with different rights.
+    /// [`Rights`](crate::memory::Rights). Nothing is sent. A buffer can be registered several times, with different
+    /// rights.
     ///
     /// # Errors
     /// `InvalidUsage` if the buffer is on another device than this communicator's.
@@ -50,7 +51,7 @@ impl Communicator {
     /// Registers all of `buffer`, host memory, for `registration`. For CudaIpc it is page-locked and opened to devices.
     ///
     /// # Errors
-    /// `InvalidUsage` if the buffer is of another context; what the driver says to locking it.
+    /// `InvalidUsage` if the buffer is of another context; a driver error if the memory cannot be page-locked.
     pub fn register_host(
         &self,
         buffer: &Arc<HostBuffer>,
@@ -79,15 +80,16 @@ impl Communicator {
         self.resources().register(memory::register_host(buffer, offset, len, registration.into())?)
     }
 
-    /// Registers `len` bytes of device memory at `ptr` that somebody else allocated, with the driver or the runtime API.
-    /// Whether other processes can open it depends on how it was allocated, and is found out when it is sent.
+    /// Registers `len` bytes of device memory at `ptr` that other code allocated, with the driver or the runtime API.
+    /// Whether other processes can open it depends on how it was allocated; `setup()` fails the sending of memory
+    /// that they cannot.
     ///
     /// # Safety
     /// The memory must stay allocated, and nobody may hold Rust references into it, until the last [`RegisteredMemory`]
     /// made from this registration is dropped, here and at every peer.
     ///
     /// # Errors
-    /// `InvalidUsage` if it is not device memory of this communicator's device, or not that much.
+    /// `InvalidUsage` if the range is not device memory of this communicator's device.
     pub unsafe fn register_raw(
         &self,
         ptr: CUdeviceptr,
@@ -101,13 +103,13 @@ impl Communicator {
     }
 
     /// The NIC that is nearest to this rank's device on the PCIe bus, to connect over and to register memory for:
-    /// [`Transport::Ib`] with its number. Ranks of a host for which several are equally near take them in turn; NICs whose
-    /// ports are all down come last.
+    /// [`Transport::Ib`] with its number. Ranks of one host that are equally near to several NICs take them in turn;
+    /// NICs whose ports are all down come last.
     ///
-    /// `AQUEDUCT_IB_DEVICES` says which NICs are considered, and naming `Transport::Ib(n)` instead chooses one.
+    /// `AQUEDUCT_IB_DEVICES` limits the choice. To choose a NIC yourself, use `Transport::Ib(n)`.
     ///
     /// # Errors
-    /// `InvalidUsage` if there is none; what listing them says.
+    /// `InvalidUsage` if there is none; the failure of listing them.
     pub fn nearest_nic(&self) -> Result<Transport> {
         let (group, me) = (self.group(), self.rank());
         let mine = group.me();

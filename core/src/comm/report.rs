@@ -10,17 +10,17 @@ use aqueduct_ptx::abi::{AbortRecord, NO_PEER, Operation};
 pub struct AbortReport {
     /// The rank that waited: this one.
     pub rank: u32,
-    /// What it was doing.
+    /// The operation that waited.
     pub operation: Operation,
     /// The rank it waited for; `None` for a wait within one grid.
     pub peer: Option<u32>,
-    /// Its block.
+    /// Index of its block in the grid.
     pub block: u32,
     /// The packet flag it waited for; 0 for counters.
     pub epoch: u32,
     /// The counter value it waited for; 0 for packets.
     pub awaited: u64,
-    /// What it saw last.
+    /// The value it saw last.
     pub seen: u64,
 }
 

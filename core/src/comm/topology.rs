@@ -1,4 +1,4 @@
-//! Who is near: which ranks share this process, host or device, and how their memory is reached.
+//! Which ranks share this process, host or device, and how their memory is reached.
 #![forbid(unsafe_code)]
 
 use crate::gpu::{Device, PeerLink};
@@ -9,14 +9,14 @@ use crate::group::peer::PeerInfo;
 pub struct PeerTopology {
     /// The rank.
     pub rank: u32,
-    /// It is a rank of this process.
+    /// Whether it runs in this process.
     pub same_process: bool,
-    /// It is on this host: memory handles can be passed.
+    /// Whether it runs on this host, so that memory handles can be passed.
     pub same_host: bool,
-    /// It uses this rank's device.
+    /// Whether it uses this rank's device.
     pub same_device: bool,
     /// How this rank's device reaches its device; `None` on another host, on the same device, and where its device
-    /// is not visible to this process (`CUDA_VISIBLE_DEVICES`), in which case only mapping its memory tells.
+    /// is not visible to this process (`CUDA_VISIBLE_DEVICES`), in which case only mapping its memory shows it.
     pub link: Option<PeerLink>,
 }
 
@@ -27,8 +27,8 @@ impl PeerTopology {
         self.same_device || (self.same_host && self.link.is_none_or(|link| link.access))
     }
 
-    /// Whether the way to its memory keeps 128-byte lines together: the same device, or NVLink. Native atomics over
-    /// peer access exist on NVLink only, which is how this tells; unknown means no.
+    /// Whether the path to its memory keeps 128-byte lines whole: the same device, or NVLink. NVLink is recognised by
+    /// native atomics over peer access, which PCIe lacks; false if unknown.
     pub fn is_nvlink(&self) -> bool {
         self.same_device || self.link.is_some_and(|link| link.access && link.native_atomics)
     }
@@ -46,7 +46,7 @@ impl Topology {
         let named: Vec<_> = visible.iter().map(|d| (d, d.pci_bus_id().ok(), d.uuid().ok())).collect();
         let peers = all.iter().map(|info| {
             let (same_host, same_device) = (mine.same_host(info), mine.same_device(info));
-            // By both names: a partitioned GPU shares its PCI address, and an old driver has no uuids.
+            // Compares uuid and PCI address: partitions of a GPU share the address, and an old driver has no uuids.
             let theirs = named.iter().find(|(_, pci, uuid)| {
                 info.device.as_ref().is_some_and(|device| {
                     pci.as_deref() == Some(&device.pci_bus_id) && uuid.unwrap_or_default() == device.uuid

@@ -1,14 +1,14 @@
 //! The list of variables that users see.
 #![forbid(unsafe_code)]
 
-/// One variable: what `aqueduct info --env` says about it.
+/// One variable, as `aqueduct info --env` lists it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     /// The full name.
     pub name: &'static str,
-    /// What is used if it is not set.
+    /// The value used if it is not set.
     pub default: &'static str,
-    /// What it means and takes.
+    /// Its meaning and the values it takes.
     pub meaning: &'static str,
 }
 

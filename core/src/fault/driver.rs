@@ -66,7 +66,7 @@ impl DriverFault {
     }
 }
 
-/// Driver rules and their counters. Implements [`Hooks`](crate::gpu::Hooks).
+/// Driver rules and their counters. Implements the hooks of [`Driver::with_hooks`](crate::gpu::Driver::with_hooks).
 #[derive(Debug, Default)]
 pub struct DriverFaults {
     rules: Vec<DriverFault>,

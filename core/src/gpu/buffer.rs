@@ -188,7 +188,7 @@ impl GpuBuffer {
     }
 
     /// Its physical memory, unless it is a plain allocation.
-    pub fn allocation(&self) -> Option<&Arc<PhysicalAllocation>> {
+    pub(crate) fn allocation(&self) -> Option<&Arc<PhysicalAllocation>> {
         match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.parts().first(),
             Backing::Plain => None,
@@ -199,7 +199,7 @@ impl GpuBuffer {
     ///
     /// # Errors
     /// A driver error, for example that the GPUs cannot reach each other.
-    pub fn allow(&self, device: &Device) -> Result<()> {
+    pub(crate) fn allow(&self, device: &Device) -> Result<()> {
         match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.allow(device),
             Backing::Plain => Context::new(device)?.enable_peer_access(self.context()),

@@ -97,6 +97,7 @@ impl Context {
     ///
     /// # Errors
     /// In a forked child, or a driver error.
+    #[doc(hidden)]
     pub fn enter(&self) -> Result<Entered<'_>> {
         let driver = self.driver();
         let mut current = ptr::null_mut();
@@ -127,7 +128,7 @@ impl Context {
     ///
     /// # Errors
     /// A driver error, for example that the GPUs cannot reach each other.
-    pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
+    pub(crate) fn enable_peer_access(&self, peer: &Self) -> Result<()> {
         if Arc::ptr_eq(&self.inner, &peer.inner) {
             return Ok(());
         }
@@ -140,7 +141,7 @@ impl Context {
     }
 
     /// Whether an error has lost this context: every later call in it fails, and nothing more can be freed.
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
@@ -242,7 +243,7 @@ fn pop(driver: &Driver, expected: CUcontext) {
 /// (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
 #[derive(Debug)]
 #[must_use = "the caller's capture mode is restored when this is dropped"]
-pub struct RelaxedCapture<'a> {
+pub(crate) struct RelaxedCapture<'a> {
     driver: &'a Driver,
     previous: CUstreamCaptureMode,
     /// The mode belongs to the thread.
@@ -254,7 +255,7 @@ impl<'a> RelaxedCapture<'a> {
     ///
     /// # Errors
     /// A driver error.
-    pub fn new(driver: &'a Driver) -> Result<Self> {
+    pub(crate) fn new(driver: &'a Driver) -> Result<Self> {
         let mut previous = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `previous` is read and written by the call only.
         unsafe { call!(driver, cuThreadExchangeStreamCaptureMode(&raw mut previous)) }?;

@@ -31,23 +31,6 @@ impl Stream {
         })
     }
 
-    /// Enqueues a copy of `len` bytes between addresses of the unified address space.
-    ///
-    /// # Safety
-    /// Both ranges must stay accessible to this stream's device until the work is done.
-    ///
-    /// # Errors
-    /// A driver error.
-    pub unsafe fn copy_raw(&self, dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller vouches for both ranges.
-        self.enqueue([], || unsafe {
-            call!(self.context().driver(), cuMemcpyAsync(dst, src, len, self.raw()))
-        })
-    }
-
     /// Enqueues setting every byte of `dst` to `value`. The stream retains `dst`.
     ///
     /// # Errors

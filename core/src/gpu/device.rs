@@ -84,14 +84,6 @@ impl Device {
         (0..Self::count(driver)?).map(|ordinal| Self::new(driver, ordinal)).collect()
     }
 
-    /// The visible device with this identity, if there is one.
-    ///
-    /// # Errors
-    /// A driver error.
-    pub fn with_uuid(driver: &Driver, uuid: [u8; 16]) -> Result<Option<Self>> {
-        Ok(Self::all(driver)?.into_iter().find(|device| device.uuid().is_ok_and(|own| own == uuid)))
-    }
-
     fn no_such(driver: &Driver, ordinal: u32, count: u32) -> Error {
         let names: Vec<String> = Self::all(driver)
             .unwrap_or_default()
@@ -116,7 +108,7 @@ impl Device {
     }
 
     /// The driver's handle of it.
-    pub fn raw(&self) -> CUdevice {
+    pub(crate) fn raw(&self) -> CUdevice {
         self.raw
     }
 
@@ -216,7 +208,7 @@ impl Device {
     ///
     /// # Errors
     /// A driver error.
-    pub fn max_grid(&self) -> Result<[u32; 3]> {
+    pub(crate) fn max_grid(&self) -> Result<[u32; 3]> {
         Ok([
             self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
             self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
@@ -228,7 +220,7 @@ impl Device {
     ///
     /// # Errors
     /// A driver error.
-    pub fn max_shared_per_block(&self) -> Result<u32> {
+    pub(crate) fn max_shared_per_block(&self) -> Result<u32> {
         self.unsigned(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     }
 
@@ -236,7 +228,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::can`].
-    pub fn can_launch_cooperatively(&self) -> Result<bool> {
+    pub(crate) fn can_launch_cooperatively(&self) -> Result<bool> {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)
     }
 
@@ -244,7 +236,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::can`].
-    pub fn supports_vmm(&self) -> Result<bool> {
+    pub(crate) fn supports_vmm(&self) -> Result<bool> {
         Ok(self.driver.table().cuMemCreate.is_some()
             && self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?)
     }
@@ -274,19 +266,11 @@ impl Device {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
     }
 
-    /// Whether multicast objects (NVLink SHARP) exist.
-    ///
-    /// # Errors
-    /// As [`Device::can`].
-    pub fn supports_multicast(&self) -> Result<bool> {
-        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
-    }
-
     /// Whether this device can load from and store to memory of `peer`.
     ///
     /// # Errors
     /// A driver error.
-    pub fn can_access_peer(&self, peer: &Self) -> Result<bool> {
+    pub(crate) fn can_access_peer(&self, peer: &Self) -> Result<bool> {
         if self.raw == peer.raw {
             return Ok(true);
         }

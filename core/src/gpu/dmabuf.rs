@@ -11,7 +11,7 @@ use crate::error::Result;
 
 /// A descriptor of the pages that hold a range of device memory.
 #[derive(Debug)]
-pub struct DmaBuf {
+pub(crate) struct DmaBuf {
     fd: OwnedFd,
     offset: u64,
 }
@@ -25,7 +25,7 @@ impl DmaBuf {
     ///
     /// # Errors
     /// A driver error.
-    pub fn export(slice: &DeviceSlice) -> Result<Option<Self>> {
+    pub(crate) fn export(slice: &DeviceSlice) -> Result<Option<Self>> {
         let context = slice.context();
         if !context.device().can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? {
             return Ok(None);
@@ -48,12 +48,12 @@ impl DmaBuf {
     }
 
     /// The descriptor.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// Where in it the slice begins.
-    pub fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 }

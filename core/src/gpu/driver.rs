@@ -152,6 +152,7 @@ impl Driver {
 
     /// The same driver with `hooks` around each call. Contexts are not shared with the driver without them.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_hooks(&self, hooks: Arc<dyn Hooks>) -> Self {
         self.changed(|inner| inner.hooks = Some(hooks))
     }
@@ -209,12 +210,13 @@ impl Driver {
     }
 
     /// The raw function table. Calls made through it bypass hooks and checks.
+    #[doc(hidden)]
     pub fn table(&self) -> &DriverTable {
         &self.inner.table
     }
 
     /// Whether both are the same driver value (a clone of one another).
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

@@ -53,7 +53,7 @@ impl Event {
     }
 
     /// The driver's handle.
-    pub fn raw(&self) -> CUevent {
+    pub(crate) fn raw(&self) -> CUevent {
         self.raw
     }
 

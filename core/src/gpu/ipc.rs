@@ -36,7 +36,7 @@ impl fmt::Debug for LegacyHandle {
 
 impl LegacyHandle {
     /// Exports the whole plain allocation around `ptr`: opening it gives the address that
-    /// [`PointerInfo`](super::PointerInfo) calls its base.
+    /// `PointerInfo` calls its base.
     ///
     /// # Errors
     /// A driver error; mapped memory (VMM) has no legacy handle.

@@ -118,7 +118,7 @@ impl Function {
     ///
     /// # Errors
     /// As for [`launch`](Self::launch), and for [`Stream::retain`].
-    pub unsafe fn launch_keeping(
+    pub(crate) unsafe fn launch_keeping(
         &self,
         stream: &Stream,
         config: &LaunchConfig,
@@ -165,7 +165,7 @@ impl Function {
     ///
     /// # Errors
     /// Invalid usage that names the limit; unsupported if the device has no grid barriers.
-    pub fn validate(&self, config: &LaunchConfig) -> Result<()> {
+    pub(crate) fn validate(&self, config: &LaunchConfig) -> Result<()> {
         let limits = &self.inner.device;
         let refuse = |text: String| Err(Error::usage("launch", format!("kernel {}: {text}", self.name())));
         if config.grid.contains(&0) || config.block.contains(&0) {

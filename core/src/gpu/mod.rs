@@ -2,8 +2,8 @@
 //!
 //! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`]
 //! what is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold
-//! data, and a [`DeviceSlice`] names a range of either together with its owner; [`vmm`] and [`ipc`] share memory
-//! between devices and processes; [`Module`] and [`Function`] load and launch kernels.
+//! data, and a [`DeviceSlice`] names a range of either together with its owner; processes share it through the registered memory of a
+//! communicator; [`Module`] and [`Function`] load and launch kernels.
 //!
 //! - **Lifetime.** Asynchronous calls take what keeps memory alive, and the stream retains it until the work is done.
 //!   `Drop` never waits, panics or unmaps what running work uses: it leaves the rest to [`Context::reap`].
@@ -22,7 +22,7 @@ mod driver;
 mod event;
 mod graph;
 mod handle;
-pub mod ipc;
+pub(crate) mod ipc;
 mod jit;
 mod keep;
 mod launch;
@@ -41,26 +41,32 @@ mod slots;
 mod staging;
 mod status;
 mod stream;
-pub mod vmm;
+pub(crate) mod vmm;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::volatile::VolatileSlice;
 pub use buffer::{BufferOptions, GpuBuffer, HandlePolicy};
-pub use context::{Context, Entered, RelaxedCapture};
+pub use context::Context;
+pub(crate) use context::RelaxedCapture;
 pub use cuda_driver_sys::{CUdeviceptr, CUresult};
 pub use device::{ComputeCapability, Device, PeerLink};
-pub use dmabuf::DmaBuf;
-pub use driver::{Driver, Hooks, Provenance};
+pub(crate) use dmabuf::DmaBuf;
+#[cfg(test)]
+pub(crate) use driver::Hooks;
+pub use driver::{Driver, Provenance};
 pub use event::Event;
 pub use graph::{CaptureMode, GraphExec};
 pub use keep::KeepAlive;
 pub use launch::{KernelArg, KernelParam, LaunchConfig, arg};
 pub use module::{Function, FunctionAttributes, Module};
-pub use pinned::{HostRegistration, PinnedBuffer};
+pub(crate) use pinned::HostRegistration;
+pub use pinned::PinnedBuffer;
 pub use pod::Pod;
-pub use pointer::{MemoryKind, PointerInfo};
+pub(crate) use pointer::{MemoryKind, PointerInfo};
 pub use select::SoftwareTable;
 pub use slice::DeviceSlice;
-pub use status::is_sticky;
+#[cfg(test)]
+pub(crate) use status::is_sticky;
 pub use stream::Stream;

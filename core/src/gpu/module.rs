@@ -73,7 +73,11 @@ impl Module {
     ///
     /// # Errors
     /// An error of `text`; otherwise as for [`Module::load_ptx`].
-    pub fn load_cached(context: &Context, key: &str, text: impl FnOnce() -> Result<String>) -> Result<Self> {
+    pub(crate) fn load_cached(
+        context: &Context,
+        key: &str,
+        text: impl FnOnce() -> Result<String>,
+    ) -> Result<Self> {
         // Held while loading, so that no other thread loads the same text.
         let mut modules = lock(&context.slot::<ModuleCache>().0);
         if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
@@ -243,7 +247,7 @@ impl Function {
     }
 
     /// The driver's handle, valid as long as this value.
-    pub fn raw(&self) -> CUfunction {
+    pub(crate) fn raw(&self) -> CUfunction {
         self.inner.raw
     }
 

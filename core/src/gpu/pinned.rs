@@ -117,7 +117,7 @@ impl Drop for PinnedBuffer {
 
 /// Host memory of another owner, page-locked and mapped for devices until this is dropped.
 #[derive(Debug)]
-pub struct HostRegistration {
+pub(crate) struct HostRegistration {
     host: NonNull<u8>,
     device: CUdeviceptr,
     len: usize,
@@ -139,7 +139,7 @@ impl HostRegistration {
     ///
     /// # Errors
     /// Invalid usage for no bytes; a driver error, for example that part of it is registered already.
-    pub unsafe fn new(context: &Context, host: *mut u8, len: usize, keep: KeepAlive) -> Result<Self> {
+    pub(crate) unsafe fn new(context: &Context, host: *mut u8, len: usize, keep: KeepAlive) -> Result<Self> {
         let Some(host) = NonNull::new(host).filter(|_| len > 0) else {
             return Err(Error::usage("HostRegistration", "there is no memory to register"));
         };
@@ -153,31 +153,11 @@ impl HostRegistration {
         Ok(registration)
     }
 
-    /// The host address.
-    pub fn host_ptr(&self) -> NonNull<u8> {
-        self.host
-    }
-
-    /// The address for kernels of any device.
-    pub fn device_ptr(&self) -> CUdeviceptr {
-        self.device
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Never: at least one byte is registered.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
     /// A range of it, in bytes, that keeps it registered.
     ///
     /// # Errors
     /// Invalid usage if the range does not lie within.
-    pub fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
+    pub(crate) fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<DeviceSlice> {
         let (start, len) = resolve(self.len, range)?;
         let keep = Arc::clone(self) as KeepAlive;
         // SAFETY: the range lies within the registration, which lives as long as `keep`.

@@ -12,7 +12,7 @@ use crate::error::Result;
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum MemoryKind {
+pub(crate) enum MemoryKind {
     /// On a device.
     Device,
     /// On the host, pinned by or registered with the driver.
@@ -25,7 +25,7 @@ pub enum MemoryKind {
 
 /// The driver's knowledge of an address.
 #[derive(Clone, Copy, Debug)]
-pub struct PointerInfo {
+pub(crate) struct PointerInfo {
     /// Where it is.
     pub kind: MemoryKind,
     /// The device it is on, or was allocated or registered for.
@@ -47,7 +47,7 @@ impl PointerInfo {
     ///
     /// # Errors
     /// A driver error. An address that the driver does not know is no error, but [`MemoryKind::Unregistered`].
-    pub fn of(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
+    pub(crate) fn of(context: &Context, ptr: CUdeviceptr) -> Result<Self> {
         let _entered = context.enter()?;
         let get = |attribute| attribute_of(context, attribute, ptr);
         let kind = match get(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?.map(low32) {

@@ -143,6 +143,7 @@ impl Context {
     }
 
     /// Number of items whose cleanup waits for work to finish.
+    #[doc(hidden)]
     pub fn unreaped(&self) -> usize {
         self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }

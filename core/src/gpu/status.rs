@@ -24,7 +24,7 @@ pub(crate) fn error(table: &DriverTable, function: &'static str, result: CUresul
 }
 
 /// Whether `code` (of an [`Error`]) says that the context is lost: every later call in it will fail as well.
-pub fn is_sticky(code: i32) -> bool {
+pub(crate) fn is_sticky(code: i32) -> bool {
     const STICKY: [CUresult; 12] = [
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
         CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,

@@ -1,6 +1,6 @@
 //! The two steps by which ranks become a group: everyone learns who the others are, then the control links are opened.
 //!
-//! [`Communicator::new`](super::Communicator::new) makes them and adds the device. Here they stand alone, so that they
+//! [`Communicator::new`](crate::comm::Communicator::new) makes them and adds the device. Here they stand alone, so that they
 //! can be measured with more ranks than there are devices.
 #![forbid(unsafe_code)]
 
@@ -93,7 +93,7 @@ impl Introduction {
     /// Opens the control links of a communicator whose ranks have no devices. Collective.
     ///
     /// # Errors
-    /// As for [`Communicator::new`](super::Communicator::new).
+    /// As for [`Communicator::new`](crate::comm::Communicator::new).
     pub fn link(self, deadline: Deadline) -> Result<ControlLinks> {
         Ok(ControlLinks(self.open(deadline)?))
     }

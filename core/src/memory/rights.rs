@@ -85,9 +85,9 @@ impl fmt::Debug for Rights {
 #[non_exhaustive]
 pub struct Registration {
     /// What connections it can be used with.
-    pub transports: Transports,
+    pub(crate) transports: Transports,
     /// What peers may do with it.
-    pub rights: Rights,
+    pub(crate) rights: Rights,
 }
 
 impl Registration {

@@ -22,14 +22,14 @@ pub enum Idle {
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
     /// Slots of the FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
-    pub fifo_size: usize,
+    pub(crate) fifo_size: usize,
     /// How the thread waits while there is nothing to do.
-    pub idle: Idle,
+    pub(crate) idle: Idle,
     /// The core that the thread runs on. `None`: the cores of the GPU's NUMA node if the system names them, otherwise the
     /// caller's.
-    pub cpu: Option<usize>,
+    pub(crate) cpu: Option<usize>,
     /// The rank that abort records name.
-    pub rank: u32,
+    pub(crate) rank: u32,
 }
 
 impl Default for ProxyConfig {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::setup::key::Key;
 use crate::sync::{Mutex, lock};
 
-/// Something that exists after the next [`setup()`](super::Communicator::setup).
+/// Something that exists after the next [`setup()`](crate::comm::Communicator::setup).
 ///
 /// Until then [`get`](Self::get) is an error, never a wait. An object that is built on another takes its
 /// `Pending` and is made in the same `setup()`. If the item fails, `get` returns the reason, and so does everything

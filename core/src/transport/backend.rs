@@ -10,13 +10,13 @@ use crate::memory::{Place, RegisteredMemory, Remote};
 /// What a connection has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounters {
-    /// Calls of [`Connection::write`] that were accepted.
+    /// Calls of [`Connection::write`](crate::comm::Connection::write) that were accepted.
     pub writes: u64,
-    /// Calls of [`Connection::read`] that were accepted.
+    /// Calls of [`Connection::read`](crate::comm::Connection::read) that were accepted.
     pub reads: u64,
-    /// Calls of [`Connection::update_and_sync`] that were accepted.
+    /// Calls of [`Connection::update_and_sync`](crate::comm::Connection::update_and_sync) that were accepted.
     pub signals: u64,
-    /// Calls of [`Connection::flush`] that succeeded.
+    /// Calls of [`Connection::flush`](crate::comm::Connection::flush) that succeeded.
     pub flushes: u64,
     /// Bytes of all writes.
     pub bytes_written: u64,

@@ -48,17 +48,17 @@ pub struct EndpointConfig {
     /// The transport; both ends must name the same, except for the number of a NIC.
     pub transport: Transport,
     /// Ethernet: the address of this rank whose interface the connection uses; chosen as for control links if `None`.
-    pub interface: Option<IpAddr>,
+    pub(crate) interface: Option<IpAddr>,
     /// Verbs: port, GID, service level, traffic class, retries; those of the environment if `None`.
-    pub ib: Option<Settings>,
+    pub(crate) ib: Option<Settings>,
     /// Verbs: how many queue pairs large writes are spread over; the same at both ends; 1.
-    pub queue_pairs: u32,
+    pub(crate) queue_pairs: u32,
     /// Verbs: how signals are sent; the same at both ends; [`IbSignal::Write`].
-    pub ib_signal: IbSignal,
+    pub(crate) ib_signal: IbSignal,
     /// How many operations may be outstanding before a call waits for earlier ones; 4096.
-    pub max_outstanding: usize,
+    pub(crate) max_outstanding: usize,
     /// How long it takes to establish a connection, and how long a call waits for earlier operations, at most; 30 s.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl EndpointConfig {
@@ -127,7 +127,7 @@ impl From<Transport> for EndpointConfig {
 /// One end of a connection as the other hears of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointWire {
-    pub(crate) transport: Transport,
+    pub transport: Transport,
     /// What the transport needs.
     pub(crate) detail: Vec<u8>,
 }

@@ -109,7 +109,7 @@ impl Disposer {
     /// user has just launched, and the driver may let nobody else in meanwhile. What is given must not hold the group, which holds
     /// the list.
     pub(super) fn free(&self, memory: Deferred) {
-        self.control.drop_elsewhere(memory);
+        self.control.drop_later(memory);
     }
 
     /// Has `what`, which may hold the group, dropped soon. In a forked child, which does not have the thread, it leaks.

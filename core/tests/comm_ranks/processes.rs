@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct::ErrorKind;
 use aqueduct::comm::{Pending, Registration, Rights, Transport};
 use aqueduct::gpu::HandlePolicy;
-use aqueduct::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
+use aqueduct::internals::share::{HandleTypes, Mapping, PhysicalAllocation};
 
 use crate::support::{Rank, all_succeed, bytes, paint, processes, shortly, soon};
 

@@ -67,7 +67,7 @@ impl Operation {
 }
 
 device_struct! {
-    /// How a kernel learns that it must leave, and where it says what it was waiting for.
+    /// The word that tells a kernel to leave, and the claim through which it records what it was waiting for.
     pub struct AbortHandle as "ABORT_HANDLE" size 24 {
         /// Address of the abort word (u32, pinned host memory): written by the host, see [`ABORT_WORD_RUN`].
         pub word: u64 => "WORD" at 0,
@@ -81,7 +81,8 @@ device_struct! {
 }
 
 device_struct! {
-    /// Who may write an [`AbortRecord`], and where it lies. Memory of the device whose kernels leave, one per record.
+    /// The right to write an [`AbortRecord`], and its address. Memory of the device whose kernels leave, one per
+    /// record.
     ///
     /// The first thread that leaves early wins by compare-and-swap on `state`, of device scope. A claim in host memory
     /// would need native atomics across the link, which PCIe lacks on many machines. The host writes a claim once,
@@ -99,9 +100,9 @@ device_struct! {
 device_struct! {
     /// What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
     ///
-    /// The thread that won the [`AbortClaim`] fills the fields by plain stores and publishes them with a release store of
-    /// [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). The host may clear a record only while no kernel that knows its
-    /// claim is running.
+    /// The thread that won the [`AbortClaim`] fills the fields by plain stores and publishes them with a release
+    /// store of [`ABORT_RECORD_COMPLETE`] (`SYNC abort.record`). The host may clear a record only while no kernel
+    /// that knows its claim is running.
     pub struct AbortRecord as "ABORT_RECORD" size 40 {
         /// One of the `ABORT_RECORD_*` states.
         pub state: u32 => "STATE" at 0,

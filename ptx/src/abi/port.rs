@@ -7,7 +7,8 @@ use super::trigger::Fifo;
 
 /// `ABORTED` of a device operation: it was done.
 pub const LEFT_NOT: u32 = 0;
-/// `ABORTED` of a device operation: it was told to leave; the abort record says what it waited for, the host why.
+/// `ABORTED` of a device operation: it was told to leave; the abort record holds what it waited for, the host the
+/// reason.
 pub const LEFT_TOLD: u32 = 1;
 /// `ABORTED` of a device operation: an argument does not fit, such as a put past the end; nothing was done.
 pub const LEFT_REFUSED: u32 = 2;
@@ -17,10 +18,10 @@ pub const LEFT_CLOSED: u32 = 3;
 device_struct! {
     /// One end of a port channel, passed by value to every `port` kernel.
     ///
-    /// A put copies from `src`, which the proxy knows as `src_id`, to the peer's memory, which it knows as `dst_id`; a
-    /// signal raises the peer's inbound counter behind all puts before it. A flush waits until everything pushed
-    /// before it on this connection has completed, by its position in the FIFO. `data` and `packets` serve the packet form: data
-    /// becomes packets in `src`, which are put; packets that arrive in `packets` become `data`.
+    /// A put copies from `src`, which the proxy knows as `src_id`, to the peer's memory, which it knows as `dst_id`;
+    /// a signal raises the peer's inbound counter behind all puts before it. A flush waits until everything pushed
+    /// before it on this connection has completed, by its position in the FIFO. `data` and `packets` serve the packet
+    /// form: data becomes packets in `src`, which are put; packets that arrive in `packets` become `data`.
     pub struct PortChannelHandle as "PORT_CHANNEL" size 208 {
         /// The queue to the proxy.
         pub fifo: Fifo => "FIFO" at 0,

@@ -1,9 +1,9 @@
-//! What a kernel asks the proxy thread to do, and the queue that carries it.
+//! A kernel's requests to the proxy thread, and the queue that carries them.
 //!
 //! A [`ProxyTrigger`] is four 64-bit words. Each carries 63 payload bits and, in the top bit, the lap bit of its
 //! position in the queue, so that a reader can tell word by word whether it belongs to this lap; slots are never
-//! cleared and an all-zero payload is legal. What the payload means is the consumer's business: the channels' meaning
-//! is [`ChannelTrigger`], and a consumer of a user's own may give all 4 x 63 bits another one.
+//! cleared and an all-zero payload is legal. The consumer defines the meaning of the payload: channels use
+//! [`ChannelTrigger`], and a handler of your own may use all 4 x 63 bits otherwise.
 
 use std::fmt;
 
@@ -35,10 +35,9 @@ device_struct! {
 device_struct! {
     /// The device's view of a FIFO: many producers on one GPU, one consumer on the host.
     ///
-    /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once
-    /// `p < tail + capacity`. The host publishes its tail with a release store; the device keeps a copy so
-    /// that it seldom reads across the bus. Positions have 63 bits: a head whose top bit is set was closed, and what is taken
-    /// from it is no position.
+    /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once `p < tail + capacity`.
+    /// The host publishes its tail with a release store; the device keeps a copy so that it seldom reads across the
+    /// bus. Positions have 63 bits: the top bit of a closed head is set, and a value taken from it is no position.
     pub struct Fifo as "FIFO" size 64 {
         /// Address of `capacity` [`ProxyTrigger`] slots, pinned host memory, 32-byte aligned.
         pub slots: u64 => "SLOTS" at 0,
@@ -65,7 +64,7 @@ pub const fn lap_bit(position: u64, capacity: u64) -> bool {
     (position >> capacity.trailing_zeros()) & 1 == 0
 }
 
-/// What to do: a set of bits, done in the order data, flag, sync.
+/// A set of actions, done in the order data, flag, sync.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TriggerKind(pub u8);
@@ -99,7 +98,7 @@ impl TriggerKind {
 /// A trigger's meaning to the channels, decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelTrigger {
-    /// What to do.
+    /// The actions.
     pub kind: TriggerKind,
     /// Registered memory to write.
     pub dst_id: u16,
@@ -122,7 +121,7 @@ pub enum TriggerError {
     Overflow {
         /// Name of the field.
         field: &'static str,
-        /// What was asked for.
+        /// The actions asked for.
         value: u64,
         /// Largest encodable value.
         limit: u64,

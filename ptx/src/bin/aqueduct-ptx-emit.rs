@@ -1,8 +1,8 @@
 //! Writes what the crate generates.
 //!
-//! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every target; one file
-//! each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them.
-//! `aqueduct-ptx-emit --include DIR`: the C and C++ header and the declarations of the functions.
+//! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every
+//! target; one file each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them. `aqueduct-ptx-emit
+//! --include DIR`: the C and C++ header and the declarations of the functions.
 
 use aqueduct_ptx::{Target, catalog, declarations, functions, header, instantiate};
 use std::{env, error::Error, fs, path::Path};

@@ -7,7 +7,7 @@ pub struct Kernel {
     pub name: &'static str,
     /// File under `kernels/`.
     pub file: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub doc: &'static str,
     /// Lowest compute capability.
     pub min_sm: u32,
@@ -37,7 +37,7 @@ pub struct Entry {
     pub args: &'static [Arg],
     /// Grid and block it may be launched with.
     pub launch: Launch,
-    /// What it does.
+    /// Its effect, for the documentation.
     pub doc: &'static str,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn function(out: &mut String, call: &Call) {
             passed.push(value.unwrap_or_default());
             continue;
         }
-        // What is given by reference is written in place; everything else needs a variable.
+        // A result passed by reference is written in place; every other one needs a variable.
         let variable = match results.iter().position(|(given, ..)| given.param == param.name) {
             Some(0) => "result".to_owned(),
             Some(nth) => results[nth].0.name.to_owned(),

@@ -1,4 +1,4 @@
-//! Operations: what a user's kernel can call. Each is one fragment whose parameters are found in handles and arguments.
+//! Operations that a user's kernel can call. Each is one fragment whose parameters come from handles and arguments.
 
 use crate::abi::{STRUCTS, StructLayout, symbol};
 use crate::fragment::{Direction, Fragment, FragmentParam, Variant};
@@ -6,19 +6,19 @@ use crate::{TemplateError, failure};
 
 /// A row of the device library. From it come a PTX function and a C++ function for every variant of the fragment.
 pub(super) struct Operation {
-    /// The function is `aqueduct_<name>` in C++ and `aqueduct_device_<name>` in PTX; what tells the fragment's
-    /// variants apart follows.
+    /// The function is `aqueduct_<name>` in C++ and `aqueduct_device_<name>` in PTX, followed by the suffix of the
+    /// fragment's variant.
     pub(super) name: &'static str,
-    /// What it does, line by line.
+    /// Its documentation, one string per line.
     pub(super) does: &'static [&'static str],
     /// The fragment that does it.
     pub(super) fragment: &'static str,
     /// Its arguments in order.
     pub(super) takes: &'static [Argument],
-    /// Values of the fragment's parameters that are not where [`usual`] says: sums of paths, constants of the ABI and
-    /// numbers, as in `dst + dst_offset`.
+    /// Values of the fragment's parameters that do not come from their [`usual`] place: sums of paths, constants of the
+    /// ABI and numbers, as in `dst + dst_offset`.
     pub(super) with: &'static [(&'static str, &'static str)],
-    /// Which of the fragment's results it gives. In C++ the first is the value returned, others are references.
+    /// The fragment's results that it returns. In C++ the first is the return value, the others are references.
     pub(super) gives: &'static [Given],
 }
 
@@ -59,12 +59,12 @@ pub(super) const fn same(name: &'static str) -> Argument {
     Argument { name, ty: Type::Same, doc: "" }
 }
 
-/// A number of 64 bits.
+/// A 64-bit integer argument.
 pub(super) const fn wide(name: &'static str, doc: &'static str) -> Argument {
     Argument { name, ty: Type::U64, doc }
 }
 
-/// Where a fragment's parameter usually comes from: a path that begins with an argument or with a field of a handle.
+/// The usual source of a fragment's parameter: a path that begins with an argument or a field of a handle.
 fn usual(param: &str) -> String {
     let path = match param {
         "INBOUND" => "semaphore.inbound",
@@ -183,7 +183,7 @@ impl Call {
         })
     }
 
-    /// What it does, its arguments, its results, and the fragment's notes on threads and order.
+    /// Its effect, arguments and results, and the fragment's notes on threads and order.
     pub(super) fn documentation(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.operation.does.iter().map(|&line| line.to_owned()).collect();
         lines.extend(self.arguments.iter().map(|(argument, _, doc)| format!("{}: {doc}", argument.name)));

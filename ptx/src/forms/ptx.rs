@@ -5,17 +5,17 @@ use super::render::render;
 use crate::{Target, TemplateError};
 use std::fmt::Write as _;
 
-/// What a caller declares: `.extern .func ...;`.
+/// Writes the declaration for callers: `.extern .func ...;`.
 pub(super) fn declare(out: &mut String, call: &Call) {
     let _ = writeln!(out, ".extern .func {};\n", signature(call));
 }
 
-/// The function's name.
+/// Returns the function's name.
 pub(super) fn symbol(call: &Call) -> String {
     format!("aqueduct_device_{}", call.name)
 }
 
-/// The whole function, documented.
+/// Writes the whole function with its documentation.
 pub(super) fn define(out: &mut String, call: &Call, target: Target) -> Result<(), TemplateError> {
     document(out, call);
     let _ = writeln!(out, ".visible .func {}\n{{", signature(call));
@@ -46,7 +46,7 @@ pub(super) fn define(out: &mut String, call: &Call, target: Target) -> Result<()
     Ok(())
 }
 
-/// Its documentation as comments.
+/// Writes its documentation as comments.
 pub(super) fn document(out: &mut String, call: &Call) {
     for line in call.documentation() {
         let _ = writeln!(out, "// {line}");

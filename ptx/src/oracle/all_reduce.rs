@@ -1,9 +1,10 @@
-//! What every all-reduce kernel must compute, to the bit.
+//! The result that every all-reduce kernel must compute, to the bit.
 
 use super::half::{bf16_from_f32, f16_from_f32, f16_to_f32};
 use crate::collective::{ElementType, ReduceOp};
 
-/// The result of an all-reduce over `inputs` (bytes of rank 0, 1, ...; equal lengths, whole elements), which every rank receives.
+/// The result of an all-reduce over `inputs` (bytes of rank 0, 1, ...; equal lengths, whole elements), which every
+/// rank receives.
 ///
 /// # Panics
 /// If there is no input, or the lengths differ or are no multiple of the element.

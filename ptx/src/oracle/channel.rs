@@ -29,7 +29,7 @@ pub fn unpack_packets(packets: &[u8], flag: u32) -> Option<Vec<u8>> {
 /// One end of a semaphore: `signal`, `wait` and `poll` as plain arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Semaphore {
-    /// What the peer has published to me.
+    /// Signals that the peer has published to me.
     pub inbound: u64,
     /// Signals I have taken.
     pub expected: u64,

@@ -1,4 +1,4 @@
-//! What arrives at the host when a grid pushes.
+//! The triggers that the host must receive when a grid pushes.
 
 use crate::abi::ProxyTrigger;
 
@@ -8,22 +8,22 @@ pub fn payload(thread: u32, index: u32) -> [u64; 4] {
     [thread, index, thread << 32 | index, thread ^ index]
 }
 
-/// What has arrived: every thread's triggers exactly once and in its own order.
+/// Triggers received so far. Every thread's must come exactly once, in the order in which it pushed them.
 #[derive(Debug)]
 pub struct Arrivals {
     next: Vec<u32>,
 }
 
 impl Arrivals {
-    /// Nothing yet from `threads` threads.
+    /// Starts with no triggers, expecting `threads` threads.
     pub fn new(threads: u32) -> Self {
         Self { next: vec![0; threads as usize] }
     }
 
-    /// Takes note of a trigger: its thread and index.
+    /// Records a trigger. Returns its thread and index.
     ///
     /// # Errors
-    /// What is wrong with it: torn, out of order, a second time, or from nobody.
+    /// A message if it is torn, out of order, repeated, or of no thread of the grid.
     pub fn take(&mut self, trigger: &ProxyTrigger) -> Result<(u32, u32), String> {
         let words = trigger.payload();
         let thread = u32::try_from(words[0]).map_err(|_| format!("no thread: {words:x?}"))?;
@@ -35,7 +35,7 @@ impl Arrivals {
         Ok((thread, *next - 1))
     }
 
-    /// How many have arrived, if the same number from every thread.
+    /// Triggers received per thread, if the number is the same for all.
     pub fn per_thread(&self) -> Option<u32> {
         let first = *self.next.first()?;
         self.next.iter().all(|&next| next == first).then_some(first)

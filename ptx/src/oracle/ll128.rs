@@ -2,8 +2,8 @@
 
 /// `data` as LL128 lines with `flag`: units of 1024 bytes, each 8 lines of 120 bytes of data and the flag as a u64.
 ///
-/// A unit holds 60 vectors of 16 bytes. Line `l` of the first four holds vectors `8l` to `8l + 6` and the first half of vector `8l + 7`,
-/// whose second half ends line `4 + l`; before it that line holds vectors `32 + 7l` to `38 + 7l`.
+/// A unit holds 60 vectors of 16 bytes. Line `l` of the first four holds vectors `8l` to `8l + 6` and the first half
+/// of vector `8l + 7`, whose second half ends line `4 + l`; before it that line holds vectors `32 + 7l` to `38 + 7l`.
 pub fn lines(data: &[u8], flag: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for unit in data.chunks(960) {

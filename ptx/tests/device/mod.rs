@@ -1,6 +1,7 @@
-//! Several devices of one process as ranks, for tests of kernels: on the software device, or with `AQUEDUCT_DRIVER=cuda` on GPUs.
+//! Several devices of one process as ranks, for tests of kernels: on the software device, or with
+//! `AQUEDUCT_DRIVER=cuda` on GPUs.
 //!
-//! Where a machine has fewer devices than a test has ranks, ranks share devices.
+//! On a machine with fewer devices than a test has ranks, ranks share devices.
 
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -22,8 +23,8 @@ const HOST_FLAGS: c_uint = 1 | 2;
 /// Streams that do not wait for the default stream.
 const NON_BLOCKING: c_uint = 1;
 
-/// Ranks and what they were given. Nothing is freed before the process ends: tests are short, and a rank that failed may
-/// still be read by its peers.
+/// Ranks and what they were given. Nothing is freed before the process ends: tests are short, and a rank that failed
+/// may still be read by its peers.
 pub(crate) struct Machine {
     table: DriverTable,
     ranks: Vec<Rank>,
@@ -142,7 +143,7 @@ impl Machine {
     pub(crate) fn host(&self, bytes: usize) -> *mut c_void {
         let mut memory = null_mut();
         call!(self.table, cuMemHostAlloc(&raw mut memory, bytes, HOST_FLAGS));
-        // SAFETY: just allocated with this size; nobody else knows it yet.
+        // SAFETY: just allocated with this size; no other code has the address yet.
         unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
         memory
     }
@@ -249,7 +250,7 @@ impl Machine {
         unsafe { self.abort_word.write_volatile(ABORT_WORD_RUN + 1) };
     }
 
-    /// What the first kernel of `rank` that left early was waiting for.
+    /// The abort record of the first kernel of `rank` that left early.
     pub(crate) fn record(&self, rank: usize) -> AbortRecord {
         // SAFETY: pinned memory that lives as long as the process; any bytes are valid.
         unsafe { self.ranks[rank].record.read_volatile() }

@@ -76,8 +76,9 @@ impl Calls {
         Self { rank, entries, out: machine.host(16 * THREADS) as u64 }
     }
 
-    /// Has a kernel call `name`. Where the function takes the place of a thread in its group, all threads of the grid call it
-    /// and are the group; otherwise the first one does. `args` are the other parameters in their order, structures by value.
+    /// Has a kernel call `name`. Where the function takes the place of a thread in its group, all threads of the grid
+    /// call it and are the group; otherwise the first one does. `args` are the other parameters in their order,
+    /// structures by value.
     pub(crate) fn start(&self, machine: &Machine, name: &str, grid: u32, block: u32, args: Args) {
         for slot in 0..2 * THREADS as u64 {
             word(self.out + 8 * slot).store(NOTHING, Ordering::Release);
@@ -93,7 +94,7 @@ impl Calls {
         self.result(0, 0)
     }
 
-    /// What the last call gave a thread; a function with one result has it in slot 0.
+    /// A result of a thread's last call; a function with one result has it in slot 0.
     pub(crate) fn result(&self, thread: u64, slot: u64) -> u64 {
         word(self.out + 16 * thread + 8 * slot).load(Ordering::Acquire)
     }

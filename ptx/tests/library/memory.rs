@@ -70,7 +70,7 @@ impl Pair {
         self.calls[rank].start(&self.machine, name, 1, 32, args);
     }
 
-    /// What rank 1 has begun waits for rank 0 until it is told to leave, and then says so.
+    /// Each wait that rank 1 has begun lasts until it is told to leave, and then returns that status.
     fn told(&self, name: &str, operation: Operation) {
         sleep(WHILE);
         assert_eq!(self.calls[1].result(0, 0), NOTHING, "{name} waits");
@@ -159,7 +159,7 @@ const FORMATS: [Format; 3] = [
 ];
 
 impl Format {
-    /// What packets of `data` look like.
+    /// The packets of `data`, by the oracle.
     fn image(&self, data: &[u8], flag: u32) -> Vec<u8> {
         match self.operation {
             Operation::UNPACK_LL8 => put_packets(data, 1, flag),

@@ -16,7 +16,7 @@ use crate::device::Args;
 use crate::ring::{PATIENCE, Ring, word};
 
 in_both_forms! {
-    each_asks_for_what_its_name_says,
+    each_function_pushes_the_trigger_of_its_name,
     a_put_past_the_end_is_refused,
     a_closed_fifo_takes_nothing,
     flushes_and_signals_are_waited_for,
@@ -33,7 +33,7 @@ const LEN: usize = 16 << 10;
 const PUT: TriggerKind = TriggerKind::DATA;
 const SIGNAL: TriggerKind = TriggerKind::FLAG;
 const FLUSH: TriggerKind = TriggerKind::SYNC;
-/// What each of these functions asks for. All but the last two take destination, source and size.
+/// The trigger that each of these functions pushes. All but the last two take destination, source and size.
 const ASK: [(&str, TriggerKind); 5] = [
     ("port_put", PUT),
     ("port_put_with_signal", PUT.with(SIGNAL)),
@@ -122,7 +122,7 @@ impl End {
         trigger
     }
 
-    /// What was started waits until it is told to leave, and then says so.
+    /// Each started wait lasts until it is told to leave, and then returns that status.
     fn told(&self, name: &str, operation: Operation, peer: u32) {
         sleep(WHILE);
         assert_eq!(self.calls.result(0, 0), NOTHING, "{name} waits");
@@ -143,7 +143,7 @@ fn range(args: Args, kind: TriggerKind, [dst, src, bytes]: [u64; 3]) -> (Args, [
     }
 }
 
-fn each_asks_for_what_its_name_says(form: Form) {
+fn each_function_pushes_the_trigger_of_its_name(form: Form) {
     let mut end = End::new(form);
     for (name, kind) in ASK {
         let (args, fields) = range(end.args(), kind, [16, 48, 4096]);
@@ -198,7 +198,7 @@ fn flushes_and_signals_are_waited_for(form: Form) {
 
     end.start("port_wait", end.args());
     sleep(WHILE);
-    assert_eq!(end.calls.result(0, 0), NOTHING, "nobody has signalled");
+    assert_eq!(end.calls.result(0, 0), NOTHING, "no signal has come");
     word(end.handle.semaphore.inbound).store(2, Ordering::Release);
     end.ring.machine.finish();
     assert_eq!(end.calls.result(0, 0), NOT);

@@ -77,7 +77,7 @@ impl Ring {
 }
 
 pub(crate) fn word(address: u64) -> &'static AtomicU64 {
-    // SAFETY: an aligned word of pinned memory that is never freed; everybody reaches it atomically.
+    // SAFETY: an aligned word of pinned memory that is never freed; every access is atomic.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }
 }
 

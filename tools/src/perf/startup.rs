@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::env::Env;
 use aqueduct::gpu::{Context, Device, GpuBuffer, Stream};
+use aqueduct::internals::env::Env;
 use serde::Serialize;
 
 use crate::job;

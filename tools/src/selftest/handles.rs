@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use aqueduct::ErrorKind;
 use aqueduct::comm::{RegisteredMemory, Transport};
-use aqueduct::env::HandlePolicy;
+use aqueduct::gpu::HandlePolicy;
 use aqueduct::gpu::{BufferOptions, GpuBuffer};
 
 use super::check::{CANARY, Check, Ran, framed, paint};

@@ -23,8 +23,8 @@ use std::time::Duration;
 use anyhow::Result;
 use aqueduct::channel::PacketFormat;
 use aqueduct::collective::{Algorithm, ElementType};
-use aqueduct::env::HandlePolicy;
 use aqueduct::gpu::Device;
+use aqueduct::gpu::HandlePolicy;
 
 use crate::job::{self, Rank};
 use crate::main_job;

@@ -38,7 +38,7 @@ fn every_variable_with_its_value_and_no_secret() {
         "default: ",
         "warning: environment variable AQUEDUCT_TIMOUT is not known; did you mean AQUEDUCT_TIMEOUT?",
     ]);
-    for variable in aqueduct::env::VARIABLES {
+    for variable in aqueduct::internals::env::VARIABLES {
         assert!(outcome.stdout.contains(variable.name), "{} is missing", variable.name);
         assert!(outcome.stdout.contains(variable.meaning), "the meaning of {} is missing", variable.name);
     }

@@ -36,7 +36,7 @@ impl Launch {
 
     /// What `variables` (name and value) say; an empty value counts as not set. The module's table lists those that
     /// are read. Errors name the variable that is missing or cannot be read, or the two that contradict each other.
-    pub fn discover(variables: &BTreeMap<String, String>) -> Result<Option<Self>> {
+    pub(crate) fn discover(variables: &BTreeMap<String, String>) -> Result<Option<Self>> {
         let vars = Vars(variables);
         if vars.text("AQUEDUCT_RANK").or(vars.text("AQUEDUCT_WORLD_SIZE")).is_some() {
             return Ok(Some(vars.family(Launcher::Own, "AQUEDUCT_LOCAL_RANK", "", "")?));

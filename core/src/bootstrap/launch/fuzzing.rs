@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::file::Entry;
+use super::slurm::{NodeList, TaskCounts};
 use super::store::Store;
-use super::{Launch, NodeList, TaskCounts, pmi};
+use super::{Launch, pmi};
 use crate::deadline::Deadline;
 use crate::net::SecretText;
 
@@ -19,7 +20,7 @@ const MAX_CONVERSATION: usize = 32 << 10;
 /// A compressed list of hosts.
 pub fn node_list(bytes: &[u8]) -> Option<Vec<u8>> {
     let list = NodeList::parse(str::from_utf8(bytes).ok()?)?;
-    assert!(!list.is_empty() && list.name(list.len()).is_none());
+    assert!(list.len() > 0 && list.name(list.len()).is_none());
     let (first, last) = (list.name(0)?, list.name(list.len() - 1).expect("below its length"));
     Some(format!("{} {first} {last}", list.len()).into_bytes())
 }

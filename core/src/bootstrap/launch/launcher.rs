@@ -88,7 +88,7 @@ pub struct Launch {
 
 impl Launch {
     /// Whether all ranks are known to be on one host.
-    pub fn is_single_host(&self) -> bool {
+    pub(crate) fn is_single_host(&self) -> bool {
         self.size.is_some() && self.size == self.local_size
     }
 

@@ -25,7 +25,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use launcher::{Launch, Launcher};
-pub use slurm::{NodeList, TaskCounts};
 
 use self::file::{Place, read_private};
 use self::launcher::Service;

@@ -69,7 +69,7 @@ pub(super) fn complete(mut launch: Launch, vars: &Vars<'_>) -> Result<Launch> {
 
 /// A compressed list of host names, kept compressed: `login,r[1-2]n[001-004,7]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeList(Vec<Vec<Part>>);
+pub(crate) struct NodeList(Vec<Vec<Part>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -94,7 +94,7 @@ impl Range {
 
 impl NodeList {
     /// Takes the list apart; `None` if it is not one, or has more than 2^63 names.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_TEXT {
             return None;
         }
@@ -104,17 +104,13 @@ impl NodeList {
     }
 
     /// How many names it has.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.0.iter().filter_map(|pattern| pattern_len(pattern)).sum()
     }
 
-    /// Whether it has none; never, as [`NodeList::parse`] refuses an empty list.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The name at `index`, in the list's order.
-    pub fn name(&self, mut index: u64) -> Option<String> {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn name(&self, mut index: u64) -> Option<String> {
         for pattern in &self.0 {
             let len = pattern_len(pattern)?;
             if index < len {
@@ -128,11 +124,11 @@ impl NodeList {
 
 /// How many tasks each host runs, kept compressed: `4(x2),1` is 4, 4, 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskCounts(Vec<(u32, u32)>);
+pub(crate) struct TaskCounts(Vec<(u32, u32)>);
 
 impl TaskCounts {
     /// Takes the counts apart; `None` if they are none.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_TEXT {
             return None;
         }
@@ -150,12 +146,12 @@ impl TaskCounts {
     }
 
     /// How many hosts there are.
-    pub fn hosts(&self) -> u64 {
+    pub(crate) fn hosts(&self) -> u64 {
         self.0.iter().map(|(_, times)| u64::from(*times)).sum()
     }
 
     /// How many tasks there are.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         // At most 2^15 items of 2^64 do not fit.
         self.0
             .iter()
@@ -163,7 +159,7 @@ impl TaskCounts {
     }
 
     /// How many tasks host number `host` has.
-    pub fn at(&self, host: u32) -> Option<u32> {
+    pub(crate) fn at(&self, host: u32) -> Option<u32> {
         let mut left = u64::from(host);
         for (count, times) in &self.0 {
             if left < u64::from(*times) {
@@ -232,6 +228,7 @@ fn pattern_len(pattern: &[Part]) -> Option<u64> {
 }
 
 /// The name at `index`: the last bracket counts fastest.
+#[cfg(any(test, feature = "fuzzing"))]
 fn expand(pattern: &[Part], mut index: u64) -> String {
     let mut parts = Vec::with_capacity(pattern.len());
     for part in pattern.iter().rev() {
@@ -304,7 +301,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in "[n0-9,x()\\[\\]-]{0,60}|.{0,60}") {
             if let Some(list) = NodeList::parse(&text) {
-                prop_assert!(!list.is_empty() && list.name(list.len() - 1).is_some());
+                prop_assert!(list.len() > 0 && list.name(list.len() - 1).is_some());
                 prop_assert!(list.name(list.len()).is_none());
             }
             if let Some(counts) = TaskCounts::parse(&text) {

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
 
-/// A semaphore between the devices of two ranks: `signal` and `wait` are done by kernels, through
+/// A semaphore between the devices of two ranks: kernels `signal` and `wait` through its
 /// [`device_handle`](Self::device_handle). Cheap to clone.
 #[derive(Clone)]
 pub struct Device2DeviceSemaphore {
@@ -38,7 +38,7 @@ impl Device2DeviceSemaphore {
         &self.ends.site.exchange.context
     }
 
-    /// Whom waits for streams ask whether kernels that wait for it gave up.
+    /// Tells waits for streams whether kernels gave up waiting for this semaphore.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
         self.ends.site.exchange.group.outcome()
     }
@@ -48,43 +48,44 @@ impl Device2DeviceSemaphore {
         &self.ends.site.topology.peers()[self.peer() as usize]
     }
 
-    /// `Ok` while signals can still come: the peer is there and the communicator has not failed.
+    /// Returns `Ok` while signals can still come.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason if the peer is gone or the communicator has failed.
     pub fn check(&self) -> Result<()> {
         self.ends.connection.check("semaphore")
     }
 
-    /// Where kernels that wait for this semaphore find the abort word and record. Kept alive as [`device_handle`](Self::device_handle) is.
+    /// The abort word and record for kernels that wait for this semaphore.
+    /// [`keep_alive`](Self::keep_alive) keeps them.
     pub fn abort_handle(&self) -> AbortHandle {
         self.ends.abort_handle()
     }
 
-    /// What kernels need. Plain addresses: keep the semaphore, or its [`keep_alive`](Self::keep_alive), until no kernel
-    /// uses them.
+    /// The handle for kernels. Plain addresses: keep the semaphore, or its [`keep_alive`](Self::keep_alive), until no
+    /// kernel uses them.
     pub fn device_handle(&self) -> SemaphoreHandle {
         let remote_inbound = self.ends.theirs.ptr() + INBOUND as u64;
         SemaphoreHandle { remote_inbound, ..self.ends.waiting_handle() }
     }
 
-    /// What a stream has to retain while a kernel uses the handle.
+    /// The owner that a stream must retain while a kernel uses the handle.
     pub fn keep_alive(&self) -> KeepAlive {
         self.ends.clone()
     }
 
-    /// Reads the counters of this end from the device: to see who waits for whom, not to synchronise by.
+    /// Reads the counters of this end from the device: for diagnosis, not for synchronisation.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// `Timeout`, or a driver error.
     pub fn counters(&self, deadline: impl Into<Deadline>) -> Result<SemaphoreCounters> {
         self.ends.device_counters(deadline.into())
     }
 
-    /// Whether a signal has come that no wait has taken yet, at this moment.
+    /// Whether there is a signal that no wait has taken yet.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// `Timeout`, or a driver error.
     pub fn poll(&self, deadline: impl Into<Deadline>) -> Result<bool> {
         let counters = self.counters(deadline)?;
         Ok(counters.inbound > counters.expected_inbound)

@@ -49,7 +49,7 @@ impl Ends {
         self.site.abort.handle_for(self.connection.peer())
     }
 
-    /// What kernels that wait need.
+    /// The handle for kernels that wait.
     pub(super) fn waiting_handle(&self) -> SemaphoreHandle {
         SemaphoreHandle {
             inbound: self.mine.ptr() + INBOUND as u64,

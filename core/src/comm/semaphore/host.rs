@@ -31,7 +31,7 @@ pub struct Host2HostSemaphore {
     expected: Arc<Mutex<u64>>,
 }
 
-/// Ends whose signals are counted on the host.
+/// One end whose outgoing signals the host counts.
 struct Counted {
     ends: Ends,
     outbound: Mutex<u64>,
@@ -75,7 +75,7 @@ impl Host2DeviceSemaphore {
         &self.ends.ends.site.exchange.context
     }
 
-    /// Whom waits for streams ask whether kernels that wait for it gave up.
+    /// Tells waits for streams whether kernels gave up waiting for this semaphore.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
         self.ends.ends.site.exchange.group.outcome()
     }
@@ -88,26 +88,26 @@ impl Host2DeviceSemaphore {
         self.ends.signal()
     }
 
-    /// What kernels that wait need; `remote_inbound` is 0, because devices do not signal it. Plain addresses: keep the
-    /// semaphore, or its [`keep_alive`](Self::keep_alive), until no kernel uses them.
+    /// The handle for kernels that wait; `remote_inbound` is 0, because devices do not signal it. Plain addresses:
+    /// keep the semaphore, or its [`keep_alive`](Self::keep_alive), until no kernel uses them.
     pub fn device_handle(&self) -> SemaphoreHandle {
         self.ends.ends.waiting_handle()
     }
 
-    /// Where kernels that wait for this semaphore find the abort word and record.
+    /// The abort word and record for kernels that wait for this semaphore.
     pub fn abort_handle(&self) -> AbortHandle {
         self.ends.ends.abort_handle()
     }
 
-    /// What a stream has to retain while a kernel uses the handle.
+    /// The owner that a stream must retain while a kernel uses the handle.
     pub fn keep_alive(&self) -> KeepAlive {
         self.ends.clone()
     }
 
-    /// Reads the counters of this end: to see who waits for whom, not to synchronise by.
+    /// Reads the counters of this end: for diagnosis, not for synchronisation.
     ///
     /// # Errors
-    /// Timeout, or what the driver says.
+    /// `Timeout`, or a driver error.
     pub fn counters(&self, deadline: impl Into<Deadline>) -> Result<SemaphoreCounters> {
         let outbound = *lock(&self.ends.outbound);
         Ok(SemaphoreCounters { outbound, ..self.ends.ends.device_counters(deadline.into())? })
@@ -133,7 +133,7 @@ impl Host2HostSemaphore {
         self.ends.signal()
     }
 
-    /// Takes a signal if one has come: whether it has.
+    /// Takes a signal if there is one. Returns whether it did.
     ///
     /// # Errors
     /// The reason if the connection or the communicator has failed and no signal is left.
@@ -148,7 +148,7 @@ impl Host2HostSemaphore {
         Ok(false)
     }
 
-    /// Waits for a signal and takes it. After that, the data of writes that the peer issued before it is there.
+    /// Waits for a signal and takes it. Then the data of all writes that the peer issued before it is visible.
     ///
     /// # Errors
     /// `Timeout`, after which no signal has been taken; the reason if the connection or the communicator fails.

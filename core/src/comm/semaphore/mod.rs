@@ -1,10 +1,10 @@
-//! Semaphores: how the device or host of one rank waits for another rank's.
+//! Semaphores, by which the device or host of one rank waits for that of another.
 //!
 //! Each end has three 64-bit counters. *Inbound* is written by the peer and waited on here; *expected inbound* counts
 //! the waits here; *outbound* counts the signals sent, and a signal publishes its absolute value as the peer's inbound.
 //! Each word has one writer, so nothing needs atomics across devices.
 //!
-//! | semaphore | who signals | who waits | transports |
+//! | semaphore | signalled by | waited for by | transports |
 //! |---|---|---|---|
 //! | [`Device2DeviceSemaphore`] | a kernel, into the peer's memory | a kernel | CudaIpc |
 //! | [`Host2DeviceSemaphore`] | the host, through the connection | a kernel | all |

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Creator;
 use crate::group::peer::PeerInfo;
 use crate::group::peer_state::{PeerState, Waiters};
-use crate::group::subscriber::Subscribers;
+use crate::group::subscriber::{Deferred, Subscribers};
 use crate::net::Link;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
@@ -108,6 +108,13 @@ impl Control {
     /// Who left after a failure left because of it.
     pub(super) fn first_cause(&self, op: &'static str, error: Error) -> Error {
         self.abort.cause().map_or(error, |cause| cause.to_error(op))
+    }
+
+    /// Keeps `what`, whose drop may block, until a call of the user's drops it.
+    pub(crate) fn drop_later(&self, what: Deferred) {
+        if !self.forked() {
+            self.released.keep([what]);
+        }
     }
 
     /// The ranks that are lost, as far as is known here.

@@ -1,5 +1,6 @@
 //! Queue pairs of type RC (reliable connection), with their states as types.
 
+mod bound;
 mod post;
 mod transition;
 
@@ -116,7 +117,7 @@ struct Inner {
     capacity: ibv_qp_cap,
     psn: u32,
     /// Set by the transition to [`Init`].
-    bound: Option<transition::Bound>,
+    bound: Option<bound::Bound>,
     requests: AtomicU64,
     doorbells: AtomicU64,
 }

@@ -7,6 +7,7 @@ use rdma_core_sys::{
     ibv_qp_state as state,
 };
 
+use super::bound::Bound;
 use super::{Init, QueuePair, ReadyToReceive, ReadyToSend, Reset, State};
 use crate::error::{Error, Result};
 use crate::rdma::access::Access;
@@ -17,15 +18,6 @@ use crate::rdma::gid::GidKind;
 use crate::rdma::port::{LinkLayer, mtu_value};
 use crate::rdma::settings::Settings;
 use crate::rdma::status::failed;
-
-/// What a queue pair was bound to by the transition to [`Init`].
-#[derive(Clone, Debug)]
-pub(super) struct Bound {
-    pub(super) port: Port,
-    pub(super) settings: Settings,
-    /// Filled in by the transition to [`ReadyToReceive`].
-    pub(super) peer: Option<QpAddress>,
-}
 
 impl QueuePair<Reset> {
     /// Binds it to `port` with `settings`, and allows the peer what is in `access` of remote write, read and atomics.

@@ -90,7 +90,7 @@ pub(super) static ALL: &[Operation] = &[
         does: &[
             "Sends bytes from my src as LL128 lines to the peer's dst, which is its packet buffer; bytes of data take",
             "1024 * ceil(bytes / 960) bytes there. Only where a line of 128 bytes stays whole, over NVLink or within one",
-            "GPU: MemoryChannel::carries says so on the host. Over PCIe stale data can pass for new.",
+            "GPU: check MemoryChannel::carries on the host. Over PCIe stale data can pass for new.",
         ],
         fragment: "ll128_put",
         takes: &[CHANNEL, PACKETS_TO, SRC_OFFSET, same("bytes"), THREAD, WARPS, same("flag")],

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
-use aqueduct::comm::{CommunicatorConfig, Introduction};
+use aqueduct::comm::CommunicatorConfig;
+use aqueduct::internals::control::Introduction;
 use serde::{Deserialize, Serialize};
 
 /// The phases that are timed separately, in order.
