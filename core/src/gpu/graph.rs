@@ -75,6 +75,7 @@ impl GraphExec {
         let _entered = context.enter()?;
         // SAFETY: the stream is alive.
         let begin = || unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) };
+        let mark = stream.outcomes().mark();
         context.noted(stream.exclusively(begin))?;
         let capture = Capture { stream, ended: false };
         work(stream)?;
@@ -85,7 +86,7 @@ impl GraphExec {
         context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
         // Streams that joined were waited for, so the first one depends on what they depend on.
         let outcomes = Outcomes::default();
-        outcomes.inherit(stream.outcomes());
+        outcomes.inherit_since(stream.outcomes(), mark);
         let inner = ExecInner { raw, nodes, turn: Mutex::default(), outcomes, context: context.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }

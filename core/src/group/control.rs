@@ -400,13 +400,6 @@ impl Control {
     }
 }
 
-/// Kernels that wait for a peer give up when the communicator aborts.
-impl crate::failure::Outcome for Control {
-    fn outcome(&self, op: &'static str) -> Result<()> {
-        if self.forked() { Ok(()) } else { self.check(op) }
-    }
-}
-
 impl State {
     /// The first of `peers` that is there and has no link to us.
     fn unlinked(&self, peers: &[u32]) -> Option<u32> {

@@ -65,7 +65,7 @@ impl Group {
 
     /// Whom waits for streams ask whether kernels that wait for this group gave up.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
-        self.control().clone()
+        self.abort().outcome()
     }
 
     /// Whether both are the same group.

@@ -16,7 +16,7 @@ use super::words::Words;
 use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::gpu::{Context, KeepAlive, RelaxedCapture};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
@@ -155,12 +155,12 @@ impl Proxy {
     /// # Errors
     /// `Stopped` if it was stopped; otherwise the failure of its handler.
     pub fn check(&self) -> Result<()> {
-        self.shared.failure.check()?;
-        if self.shared.state.load(Ordering::Acquire) == RUN {
-            return Ok(());
-        }
-        let message = "the proxy has stopped: what kernels push is refused; start another one";
-        Err(Error::new(ErrorKind::Stopped, "Proxy::check", message))
+        self.shared.check()
+    }
+
+    /// Whom waits for streams ask whether pushes were refused.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.shared.clone()
     }
 
     /// Counts of its work so far.
@@ -218,7 +218,22 @@ impl Drop for Proxy {
     }
 }
 
+impl Outcome for Shared {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.check().map_err(|error| error.of(op))
+    }
+}
+
 impl Shared {
+    fn check(&self) -> Result<()> {
+        self.failure.check()?;
+        if self.state.load(Ordering::Acquire) == RUN {
+            return Ok(());
+        }
+        let message = "the proxy has stopped: what kernels push is refused; start another one";
+        Err(Error::new(ErrorKind::Stopped, "Proxy::check", message))
+    }
+
     fn drain(&self, deadline: Deadline) {
         lock(&self.drain_until).get_or_insert(deadline);
         let _ = self.state.compare_exchange(RUN, DRAIN, Ordering::AcqRel, Ordering::Acquire);
