@@ -174,8 +174,10 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_again(rank: &Rank) {
             end.channel.put_with_signal_and_flush(&end.stream, 0, 0, 8).unwrap();
             // Both kernels leave: the one whose put failed, and the one that waits for a peer over the failed
             // connection.
-            end.stream.synchronize(soon()).unwrap();
-            waiting.synchronize(soon()).unwrap();
+            for stream in [&end.stream, &waiting] {
+                let told = stream.synchronize(soon()).unwrap_err();
+                assert!(told.op() == "synchronize" && told.message().contains(&words), "{told}");
+            }
             let error = end.channel.check().unwrap_err();
             assert!(error.message().contains(&words), "{error}");
             let error = end.channel.signal(&end.stream).unwrap_err();
@@ -215,9 +217,10 @@ fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!end.stream.is_idle().unwrap(), "no signal has arrived");
         service.remove_semaphore(late).unwrap();
-        end.stream.synchronize(soon()).unwrap();
         let words = format!("no semaphore {}", late.0);
         let said = [
+            end.stream.synchronize(soon()).unwrap_err(),
+            end.stream.is_idle().unwrap_err(),
             channel.check().unwrap_err(),
             channel.put(&end.stream, 0, 0, 8).unwrap_err(),
             channel.flush(&end.stream).unwrap_err(),
@@ -249,7 +252,10 @@ fn a_channel_outlives_its_service(rank: &Rank) {
         other.channel.wait(&other.stream).unwrap();
         rank.barrier();
         service.stop(soon()).unwrap();
-        other.stream.synchronize(soon()).unwrap();
+        // It waited when the service stopped. Everything on the other stream was waited for before.
+        let told = other.stream.synchronize(soon()).unwrap_err();
+        assert!(told.kind() == ErrorKind::Stopped && told.op() == "synchronize", "{told}");
+        end.stream.synchronize(soon()).unwrap();
         for end in [&end, &other] {
             let said = [
                 end.channel.check().unwrap_err(),
@@ -266,9 +272,10 @@ fn a_channel_outlives_its_service(rank: &Rank) {
                 assert!(clear, "{error}");
             }
         }
-        // A graph recorded before the stop neither hangs nor does anything.
+        // A graph recorded before the stop neither hangs nor does anything, and says so.
         graph.launch(&end.stream).unwrap();
-        end.stream.synchronize(soon()).unwrap();
+        let told = end.stream.synchronize(soon()).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Stopped, "{told}");
         service.stop(soon()).unwrap();
         rank.barrier();
     }
