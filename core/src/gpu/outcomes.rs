@@ -36,12 +36,9 @@ struct Entry {
     reported: bool,
 }
 
-/// The outcomes that the work enqueued before one moment depends on.
+/// The outcomes that some of the work depends on: what was enqueued before one moment, or into one graph.
+#[derive(Default)]
 pub(super) struct Pending(Vec<Entry>);
-
-/// A moment in the list of a stream's outcomes.
-#[derive(Clone, Copy)]
-pub(super) struct Mark(u64);
 
 impl Outcomes {
     /// The work depends on `outcome`, too.
@@ -51,13 +48,7 @@ impl Outcomes {
 
     /// The work depends on everything that `others` depends on.
     pub(super) fn inherit(&self, others: &Self) {
-        self.inherit_since(others, Mark(0));
-    }
-
-    /// The work depends on everything that `others` has come to depend on since `mark`.
-    pub(super) fn inherit_since(&self, others: &Self, mark: Mark) {
-        let Pending(others) = others.pending();
-        self.add_all(others.into_iter().filter(|entry| entry.number > mark.0).map(|entry| entry.outcome));
+        self.add_all(others.pending().0.into_iter().map(|entry| entry.outcome));
     }
 
     /// The work is that of `others` and nothing else.
@@ -68,9 +59,12 @@ impl Outcomes {
         self.inherit(others);
     }
 
-    /// This moment, for [`inherit_since`](Self::inherit_since).
-    pub(super) fn mark(&self) -> Mark {
-        Mark(lock(&self.list).latest)
+    /// Replaces what the work depends on by `with` and returns it. At the beginning of a capture, sets aside what work that
+    /// runs depends on; at its end, returns what captured work depends on.
+    pub(super) fn exchange(&self, with: Pending) -> Pending {
+        let mut list = lock(&self.list);
+        self.any.store(!with.0.is_empty(), Ordering::Release);
+        Pending(std::mem::replace(&mut list.entries, with.0))
     }
 
     /// New work is enqueued. Forgets failures that were reported, because they belong to earlier work, and outcomes whose
@@ -85,7 +79,8 @@ impl Outcomes {
     fn tidy(&self) {
         self.remove(|entry| entry.reported);
         let alone = |entry: &Entry| Arc::strong_count(&entry.outcome) == 1;
-        let orphans: Vec<Entry> = lock(&self.list).entries.iter().filter(|entry| alone(entry)).cloned().collect();
+        let orphans: Vec<Entry> =
+            lock(&self.list).entries.iter().filter(|entry| alone(entry)).cloned().collect();
         for orphan in orphans {
             if orphan.outcome.outcome("stream").is_ok() {
                 self.remove(|entry| entry.is(&orphan.outcome) && entry.number == orphan.number);
@@ -115,7 +110,10 @@ impl Outcomes {
                 Ok(()) => self.remove(same),
                 Err(error) => {
                     let mut list = lock(&self.list);
-                    list.entries.iter_mut().filter(|entry| same(entry)).for_each(|entry| entry.reported = true);
+                    list.entries
+                        .iter_mut()
+                        .filter(|entry| same(entry))
+                        .for_each(|entry| entry.reported = true);
                     result = result.and(Err(error));
                 }
             }
@@ -235,18 +233,17 @@ mod tests {
     #[test]
     fn a_graph_takes_along_only_what_was_captured() {
         let (stream, graph) = (Outcomes::default(), Outcomes::default());
-        let ((_, before), (_, captured)) = (failing(true), failing(true));
-        stream.add(&before);
-        let mark = stream.mark();
-        graph.inherit_since(&stream, mark);
-        wait(&graph).unwrap();
+        let ((_, runs), (_, captured)) = (failing(true), failing(true));
+        stream.add(&runs);
+        let before = stream.exchange(Pending::default());
+        wait(&stream).unwrap();
         stream.add(&captured);
-        graph.inherit_since(&stream, mark);
-        assert_eq!(graph.pending().0.len(), 1);
-        wait(&graph).unwrap_err();
-        stream.add(&before);
-        graph.inherit_since(&stream, mark);
-        assert_eq!(graph.pending().0.len(), 2, "used before, and in the capture");
+        drop(graph.exchange(stream.exchange(before)));
+        for (outcomes, of) in [(&stream, &runs), (&graph, &captured)] {
+            let known = outcomes.pending().0;
+            assert!(known.len() == 1 && known[0].is(of));
+            wait(outcomes).unwrap_err();
+        }
     }
 
     #[test]
