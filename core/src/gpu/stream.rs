@@ -72,6 +72,10 @@ impl Stream {
 
     /// Wraps a stream that belongs to somebody else, such as the framework's current stream.
     ///
+    /// An owner that waits for it by the driver is not told that kernels gave up a wait. Wait by [`synchronize`](Self::synchronize) of
+    /// this wrapper, or call [`Communicator::check`](crate::comm::Communicator::check) after the owner's wait and before using the
+    /// data.
+    ///
     /// # Safety
     /// `raw` must be a stream of `context`'s device context (null is the legacy default stream), and must not be
     /// destroyed before the last clone of the result is dropped.

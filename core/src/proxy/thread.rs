@@ -17,7 +17,7 @@ use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::{Failure, Outcome};
-use crate::gpu::{Context, KeepAlive, RelaxedCapture};
+use crate::gpu::{Context, KeepAlive, RelaxedCapture, Stream};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// What a handler asks the proxy to do after a trigger.
@@ -156,6 +156,12 @@ impl Proxy {
     /// `Stopped` if it was stopped; otherwise the failure of its handler.
     pub fn check(&self) -> Result<()> {
         self.shared.check()
+    }
+
+    /// Has waits for `stream` return an error if the proxy stops or fails, which refuses what kernels push. Call it after
+    /// launching a kernel that pushes.
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.outcome());
     }
 
     /// Whom waits for streams ask whether pushes were refused.
