@@ -11,7 +11,6 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Outcome;
 use crate::sync::{Mutex, OnceLock, lock, raw};
 
 /// Why a communicator was aborted.
@@ -109,12 +108,10 @@ impl Abort {
     /// `Ok` while it is off, otherwise the error of `op`.
     #[inline]
     pub fn check(&self, op: &'static str) -> Result<()> {
-        self.shared.outcome(op)
-    }
-
-    /// Whom waits for streams ask whether kernels that poll an attached word gave up.
-    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
-        self.shared.clone()
+        match self.cause() {
+            None => Ok(()),
+            Some(cause) => Err(cause.to_error(op)),
+        }
     }
 
     /// Has `word` raised with this switch; at once if it is on already.
@@ -143,23 +140,9 @@ impl Abort {
     }
 }
 
-/// Kernels that poll a word leave only once there is a cause.
-impl Outcome for Shared {
-    #[inline]
-    fn outcome(&self, op: &'static str) -> Result<()> {
-        self.cause.get().map_or(Ok(()), |cause| Err(cause.to_error(op)))
-    }
-}
-
 impl fmt::Debug for Abort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Abort").field("cause", &self.cause.get()).finish_non_exhaustive()
+        f.debug_struct("Abort").field("cause", &self.cause()).finish_non_exhaustive()
     }
 }
 
