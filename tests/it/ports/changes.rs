@@ -18,6 +18,7 @@ on_machines! { "ports::changes", crate::ports::pair:
     a_connection_to_oneself;
     a_removed_memory_fails_one_connection_until_it_is_added_again;
     a_kernel_waiting_for_a_removed_semaphore_leaves;
+    a_number_used_again_does_not_hide_a_failure;
     a_channel_outlives_its_service;
     a_connection_belongs_to_one_service;
     invalid_calls_are_refused_with_a_reason;
@@ -239,6 +240,37 @@ fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
         rank.barrier();
         service.stop(soon()).unwrap();
     }
+}
+
+/// The service has one number only. Its second user works, and those who waited for the first are still told.
+fn a_number_used_again_does_not_hide_a_failure(rank: &Rank) {
+    let (service, [_other, end]) = two(rank, BOTH[0]);
+    service.remove_semaphore(end.semaphore).unwrap();
+    let config = ProxyServiceConfig { max_semaphores: 1, ..ProxyServiceConfig::default() };
+    let small = ProxyService::start(&rank.comm, config).unwrap();
+    let [dst, src] = [&end.theirs, &end.mine].map(|memory| small.add_memory(memory).unwrap());
+    let first = small.add_semaphore(&end.host).unwrap();
+    let channel = PortChannel::new(&small, first, dst, src).unwrap();
+    channel.wait(&end.stream).unwrap();
+    small.remove_semaphore(first).unwrap();
+    let deadline = soon();
+    while end.stream.is_idle().is_ok() {
+        deadline.check("is_idle", "the removal").unwrap();
+    }
+    let second = loop {
+        match small.add_semaphore(&end.spare) {
+            Ok(second) => break second,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}"),
+        }
+        deadline.check("add_semaphore", "the number").unwrap();
+    };
+    assert_eq!(second, first);
+    for error in [end.stream.synchronize(soon()).unwrap_err(), channel.check().unwrap_err()] {
+        assert!(error.message().contains("no semaphore 0"), "{error}");
+    }
+    small.check(second).unwrap();
+    rank.barrier();
+    [service, small].into_iter().for_each(|service| service.stop(soon()).unwrap());
 }
 
 fn a_channel_outlives_its_service(rank: &Rank) {
