@@ -40,8 +40,8 @@ impl Failure {
     }
 }
 
-/// Says how work ended that waits for somebody else. Kernels that gave up a wait end like all others as far as the driver knows;
-/// this is how a wait for their stream learns of it.
+/// Says how work ended that waits for somebody else. Kernels that gave up a wait end like all others as far as the
+/// driver knows; this is how a wait for their stream learns of it.
 pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
     /// `Ok` unless waits may have been given up; otherwise why.
     ///

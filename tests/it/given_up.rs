@@ -1,5 +1,7 @@
-//! Kernels leave their waits when a rank is killed or aborts. Every wait for their streams, events and graphs says so, and
-//! the stream can be used again.
+//! Kernels leave their waits when a rank is killed or aborts. Every wait for their streams, events and graphs says so,
+//! and the stream can be used again.
+
+use std::sync::Arc;
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::{MemoryChannel, PacketFormat, PortChannel};
@@ -9,7 +11,6 @@ use aqueduct::gpu::{CaptureMode, Event, GpuBuffer, GraphExec, Stream};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct::{Error, Result};
 use aqueduct_tests::ranks;
-use std::sync::Arc;
 
 use crate::data::{assert_same, elements, reduced};
 use crate::group::{Machine, Rank, processes, soon};

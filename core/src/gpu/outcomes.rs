@@ -1,9 +1,9 @@
 //! Whom to ask whether a stream's work gave up a wait.
 //!
 //! A kernel that waits for a peer leaves early when it is told to, and the driver then calls its work done. So whoever
-//! enqueues such a kernel names an [`Outcome`] that knows; streams keep them, events and graphs take them along, and every
-//! wait asks them once the work is done. An outcome says that something has failed, not when: work that ended before the
-//! failure is told apart only by a wait that returned before it. After that wait the outcome is forgotten.
+//! enqueues such a kernel names an [`Outcome`] that knows; streams keep them, events and graphs take them along, and
+//! every wait asks them once the work is done. An outcome says that something has failed, not when: work that ended
+//! before the failure is told apart only by a wait that returned before it. After that wait the outcome is forgotten.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -59,16 +59,16 @@ impl Outcomes {
         self.inherit(others);
     }
 
-    /// Replaces what the work depends on by `with` and returns it. At the beginning of a capture, sets aside what work that
-    /// runs depends on; at its end, returns what captured work depends on.
+    /// Replaces what the work depends on by `with` and returns it. At the beginning of a capture, sets aside what work
+    /// that runs depends on; at its end, returns what captured work depends on.
     pub(super) fn exchange(&self, with: Pending) -> Pending {
         let mut list = lock(&self.list);
         self.any.store(!with.0.is_empty(), Ordering::Release);
         Pending(std::mem::replace(&mut list.entries, with.0))
     }
 
-    /// New work is enqueued. Forgets failures that were reported, because they belong to earlier work, and outcomes whose
-    /// owners are gone without a failure.
+    /// New work is enqueued. Forgets failures that were reported, because they belong to earlier work, and outcomes
+    /// whose owners are gone without a failure.
     pub(super) fn begin_work(&self) {
         if self.any.load(Ordering::Acquire) {
             self.tidy();

@@ -72,9 +72,9 @@ impl Stream {
 
     /// Wraps a stream that belongs to somebody else, such as the framework's current stream.
     ///
-    /// An owner that waits for it by the driver is not told that kernels gave up a wait. Wait by [`synchronize`](Self::synchronize) of
-    /// this wrapper, or call [`Communicator::check`](crate::comm::Communicator::check) after the owner's wait and before using the
-    /// data.
+    /// An owner that waits for it by the driver is not told that kernels gave up a wait. Wait by
+    /// [`synchronize`](Self::synchronize) of this wrapper, or call
+    /// [`Communicator::check`](crate::comm::Communicator::check) after the owner's wait and before using the data.
     ///
     /// # Safety
     /// `raw` must be a stream of `context`'s device context (null is the legacy default stream), and must not be
@@ -187,25 +187,26 @@ impl Stream {
 
     /// Waits until all work enqueued so far is done.
     ///
-    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a port
-    /// fails, is removed or stops; a proxy then drops what kernels asked of it. The driver calls all of that done. Here it is an
-    /// error: the data may not be there. It also covers work captured into graphs, and work of other streams that this stream
-    /// waited for by an [`Event`].
+    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a
+    /// port fails, is removed or stops; a proxy then drops what kernels asked of it. The driver calls all of that
+    /// done. Here it is an error: the data may not be there. It also covers work captured into graphs, and work of
+    /// other streams that this stream waited for by an [`Event`].
     ///
-    /// The library knows what has failed, not which kernels noticed. So if a communicator or port that work of this stream uses
-    /// has failed, all of that work counts as given up, except what an earlier successful wait for this stream covered. To
-    /// remove a semaphore, stop a service or abort without such an error, wait for the streams that use it first.
+    /// The library knows what has failed, not which kernels noticed. So if a communicator or port that work of this
+    /// stream uses has failed, all of that work counts as given up, except what an earlier successful wait for this
+    /// stream covered. To remove a semaphore, stop a service or abort without such an error, wait for the streams that
+    /// use it first.
     ///
-    /// Each wait that began before new work was enqueued returns the error; waits for the new work do not. Only kernels that
-    /// channels and collectives launch are known: for others call [`Communicator::report_to`], and for a stream that is waited
-    /// for in another way [`Communicator::check`].
+    /// Each wait that began before new work was enqueued returns the error; waits for the new work do not. Only
+    /// kernels that channels and collectives launch are known: for others call [`Communicator::report_to`], and for a
+    /// stream that is waited for in another way [`Communicator::check`].
     ///
     /// [`Communicator::report_to`]: crate::comm::Communicator::report_to
     /// [`Communicator::check`]: crate::comm::Communicator::check
     ///
     /// # Errors
-    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage during a
-    /// capture.
+    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage
+    /// during a capture.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.is_capturing()? {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
@@ -290,7 +291,8 @@ impl StreamInner {
         }
     }
 
-    /// Keeps `what` for the work just enqueued, whose `fate` was asked for with `order` held since; the context is current.
+    /// Keeps `what` for the work just enqueued, whose `fate` was asked for with `order` held since; the context is
+    /// current.
     fn keep(
         &self,
         fate: CaptureStatus,

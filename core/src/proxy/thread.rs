@@ -48,8 +48,8 @@ pub trait ProxyHandler: Send + 'static {
     /// Why the proxy must end.
     fn handle(&mut self, position: u64, trigger: &ProxyTrigger) -> Result<ProxyHandlerResult>;
 
-    /// Runs whenever the FIFO is empty, and after every few triggers. Returns whether work is still under way; a proxy that
-    /// is being stopped ends only when none is.
+    /// Runs whenever the FIFO is empty, and after every few triggers. Returns whether work is still under way; a proxy
+    /// that is being stopped ends only when none is.
     ///
     /// # Errors
     /// Why the proxy must end.
@@ -74,9 +74,9 @@ where
 
 /// A FIFO and the thread that serves it.
 ///
-/// The thread runs on the cores of the GPU's NUMA node, or on the core that the configuration names, and allocates the FIFO
-/// there; the caller's own affinity does not change. [`stop`](Self::stop) ends it. Dropping the proxy ends it too, within
-/// ten seconds, without waiting for it.
+/// The thread runs on the cores of the GPU's NUMA node, or on the core that the configuration names, and allocates the
+/// FIFO there; the caller's own affinity does not change. [`stop`](Self::stop) ends it. Dropping the proxy ends it
+/// too, within ten seconds, without waiting for it.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -140,7 +140,8 @@ impl Proxy {
         }
     }
 
-    /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses them.
+    /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses
+    /// them.
     pub fn fifo(&self) -> abi::Fifo {
         self.fifo.device_handle(self.shared.words.handle(FIFO))
     }
@@ -158,8 +159,8 @@ impl Proxy {
         self.shared.check()
     }
 
-    /// Has waits for `stream` return an error if the proxy stops or fails, which refuses what kernels push. Call it after
-    /// launching a kernel that pushes.
+    /// Has waits for `stream` return an error if the proxy stops or fails, which refuses what kernels push. Call it
+    /// after launching a kernel that pushes.
     pub fn report_to(&self, stream: &Stream) {
         stream.depend_on(&self.outcome());
     }

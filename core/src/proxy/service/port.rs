@@ -47,8 +47,8 @@ impl Port {
     }
 }
 
-/// What the kernels of a port's channels depend on: waits are given up once the semaphore has failed or is removed, and pushes
-/// are refused once the proxy stops or fails.
+/// What the kernels of a port's channels depend on: waits are given up once the semaphore has failed or is removed,
+/// and pushes are refused once the proxy stops or fails.
 #[derive(Debug)]
 struct PortOutcome {
     semaphore: Arc<Failure>,
