@@ -38,17 +38,10 @@ impl Failure {
     pub(crate) fn reason(&self) -> Option<Error> {
         lock(&self.why).clone()
     }
-
-    /// Forgets it, for the next user of the same place.
-    pub(crate) fn clear(&self) {
-        let mut why = lock(&self.why);
-        *why = None;
-        self.failed.store(false, Ordering::Release);
-    }
 }
 
-/// Says how work ended that waits for somebody else. Kernels that gave up a wait end like all others as far as the driver knows;
-/// this is how a wait for their stream learns of it.
+/// Says how work ended that waits for somebody else. Kernels that gave up a wait end like all others as far as the
+/// driver knows; this is how a wait for their stream learns of it.
 pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
     /// `Ok` unless waits may have been given up; otherwise why.
     ///
@@ -62,13 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_stays_until_it_is_cleared() {
+    fn the_first_reason_stays() {
         let failure = Failure::default();
         assert!(failure.check().is_ok() && failure.reason().is_none());
         assert!(failure.set(Error::usage("write", "first")));
         assert!(!failure.set(Error::usage("write", "second")));
         assert_eq!(failure.check().unwrap_err().message(), "first");
-        failure.clear();
-        assert!(failure.check().is_ok());
     }
 }

@@ -188,10 +188,12 @@ fn queued_waits_leave_soon_after_an_abort() {
             refused(stream.synchronize(Duration::from_millis(300)), ErrorKind::Timeout, &["synchronize"]);
             let begun = Instant::now();
             rank.comm.abort("the test gives up");
-            while !stream.is_idle().unwrap() {
+            while let Ok(idle) = stream.is_idle() {
+                assert!(!idle, "the waits were given up");
                 assert!(begun.elapsed() < Duration::from_secs(2), "20 queued waits have not left yet");
                 std::thread::sleep(Duration::from_millis(1));
             }
+            refused(stream.synchronize(soon()), ErrorKind::Aborted, &["synchronize", "the test gives up"]);
         }
         rank.barrier();
     });
@@ -265,8 +267,9 @@ fn a_wait_without_a_signal_ends_at_its_deadline_or_by_an_abort() {
                 let soon_over = aqueduct::Deadline::after(Duration::from_millis(300));
                 refused(stream.synchronize(soon_over), ErrorKind::Timeout, &["synchronize"]);
                 rank.comm.abort("the test gives up");
-                let _ = stream.synchronize(soon());
-                assert!(stream.is_idle().unwrap(), "the kernel has left");
+                let words = ["synchronize", "aborted by rank 0", "the test gives up"];
+                refused(stream.synchronize(soon()), ErrorKind::Aborted, &words);
+                refused(stream.is_idle(), ErrorKind::Aborted, &["is_idle", "the test gives up"]);
                 let record = rank.comm.abort_record().expect("the kernel recorded what it waited for");
                 assert!(format!("{record}").contains("rank 1"), "{record}");
                 refused(data.signal(&stream), ErrorKind::Aborted, &["the test gives up"]);

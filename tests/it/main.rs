@@ -14,6 +14,7 @@ mod data;
 mod device_library;
 mod environment;
 mod faults;
+mod given_up;
 mod group;
 mod launchers;
 mod loss;

@@ -28,6 +28,7 @@ fn exchange(rank: u32, id: &UniqueId, driver: &Driver) -> Result<Vec<u8>> {
     let stream = Stream::new(&context)?;
     channel.put_with_signal(&stream, 0, 0, 4096)?;
     channel.wait(&stream)?;
+    // An error if the peer is lost. Whoever waits for the stream by the driver alone also has to call `comm.check()`.
     stream.synchronize(deadline)?;
     let mut received = vec![0; 4096];
     inbox.download(0, &mut received, deadline)?;

@@ -4,6 +4,7 @@
 //! the test process this starts the ranks, waits for all of them and returns `None`; in a rank it returns the rank.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(240);
 
 const RANK: &str = "AQUEDUCT_TEST_RANK";
+/// The last line of a rank that kills itself.
+const DIES: &str = "this rank kills itself";
 
 /// Returns this process's rank, or `None` after all ranks have succeeded. Panics with their output if one failed.
 pub fn start(size: u32, test: &str) -> Option<u32> {
@@ -47,12 +50,21 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
     // A test name that matches nothing would let a rank succeed without running a test.
     for (rank, outcome) in outcomes.iter().enumerate() {
         assert!(
-            outcome.output.contains("1 passed"),
+            outcome.died || outcome.output.contains("1 passed"),
             "rank {rank} of {test} ran no test:\n{}",
             outcome.output
         );
     }
     None
+}
+
+/// Kills this rank. Its test counts it as having succeeded.
+pub fn die() -> ! {
+    println!("{DIES}");
+    loop {
+        // SAFETY: no pointers are passed.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
 }
 
 /// This process's rank, if it is one.
@@ -74,24 +86,28 @@ pub fn command(rank: u32, test: &str) -> Command {
 
 struct Outcome {
     success: bool,
+    /// By [`die`].
+    died: bool,
     output: String,
 }
 
 fn wait(mut child: Child, deadline: Instant) -> Outcome {
     let readers = [drain(child.stdout.take()), drain(child.stderr.take())];
-    let success = loop {
+    let status = loop {
         match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break status.success(),
+            Some(status) => break Some(status),
             None if Instant::now() >= deadline => {
                 child.kill().expect("a child can be killed");
                 child.wait().expect("a killed child can be reaped");
-                break false;
+                break None;
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
     let output = readers.map(|r| r.join().expect("a reader does not panic")).concat();
-    Outcome { success, output }
+    let killed = status.is_some_and(|status| status.signal() == Some(libc::SIGKILL));
+    let died = killed && output.contains(DIES);
+    Outcome { success: died || status.is_some_and(|status| status.success()), died, output }
 }
 
 fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {

@@ -172,6 +172,12 @@ impl PortChannel {
         self.inner.clone()
     }
 
+    /// Has waits for `stream` return an error if the channel fails, as they do for the channel's own calls. Call it after
+    /// launching a kernel of your own that uses the handle.
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.inner.port.outcome);
+    }
+
     /// The rank at the other end.
     pub fn peer(&self) -> u32 {
         self.inner.handle.peer

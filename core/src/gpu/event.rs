@@ -79,9 +79,10 @@ impl Event {
     /// A failure of that work, or why kernels gave up a wait; a driver error.
     pub fn is_done(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
+        let pending = self.outcomes.pending();
         let done = self.context.noted(is_reached(self.context.driver(), self.raw))?;
         if done {
-            self.outcomes.settle("event")?;
+            self.outcomes.settle(pending, "event")?;
         }
         Ok(done)
     }
@@ -89,7 +90,9 @@ impl Event {
     /// Waits until the work before it is done.
     ///
     /// # Errors
-    /// Timeout, or a failure of that work.
+    /// Timeout, a failure of that work, or why kernels gave up a wait, as [`Stream::synchronize`] says.
+    ///
+    /// [`Stream::synchronize`]: super::Stream::synchronize
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         poll_until("synchronize", "an event", deadline.into(), || self.is_done())
     }

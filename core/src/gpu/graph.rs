@@ -10,7 +10,7 @@ use super::capture;
 use super::context::Context;
 use super::driver::call;
 use super::keep::KeepAlive;
-use super::outcomes::Outcomes;
+use super::outcomes::{Outcomes, Pending};
 use super::stream::Stream;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
@@ -75,17 +75,19 @@ impl GraphExec {
         let _entered = context.enter()?;
         // SAFETY: the stream is alive.
         let begin = || unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) };
-        context.noted(stream.exclusively(begin))?;
-        let capture = Capture { stream, ended: false };
+        let begin = || begin().map(|()| stream.outcomes().exchange(Pending::default()));
+        let before = context.noted(stream.exclusively(begin))?;
+        let capture = Capture { stream, before: Some(before) };
         work(stream)?;
-        let graph = Graph { raw: capture.end()?, context };
+        // Streams that joined were waited for, so the first one depends on what they depend on.
+        let (raw, captured) = capture.end();
+        let graph = Graph { raw: raw?, context };
         let nodes = graph.nodes()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live output and the graph is alive; what is made is destroyed once, in `Drop`.
         context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
-        // Streams that joined were waited for, so the first one depends on what they depend on.
         let outcomes = Outcomes::default();
-        outcomes.inherit(stream.outcomes());
+        outcomes.exchange(captured);
         let inner = ExecInner { raw, nodes, turn: Mutex::default(), outcomes, context: context.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -151,28 +153,30 @@ impl Drop for ExecInner {
 /// A capture that is on; ends it also when the work fails or panics.
 struct Capture<'a> {
     stream: &'a Stream,
-    ended: bool,
+    /// What work of the stream that runs depends on, until the capture has ended.
+    before: Option<Pending>,
 }
 
 impl Capture<'_> {
-    fn end(mut self) -> Result<CUgraph> {
+    /// The graph, and what captured work depends on.
+    fn end(mut self) -> (Result<CUgraph>, Pending) {
         self.finish()
     }
 
-    fn finish(&mut self) -> Result<CUgraph> {
-        self.ended = true;
+    fn finish(&mut self) -> (Result<CUgraph>, Pending) {
         let (stream, context) = (self.stream, self.stream.context());
-        context.noted(stream.exclusively(|| capture::end(context.driver(), stream.raw())))
+        let graph = context.noted(stream.exclusively(|| capture::end(context.driver(), stream.raw())));
+        (graph, stream.outcomes().exchange(self.before.take().unwrap_or_default()))
     }
 }
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        if self.ended {
+        if self.before.is_none() {
             return;
         }
         // The error of `work` is the one to report; ending an invalidated capture fails anyway.
-        if let Ok(raw) = self.finish() {
+        if let (Ok(raw), _) = self.finish() {
             drop(Graph { raw, context: self.stream.context() });
         }
     }

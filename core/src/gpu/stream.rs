@@ -72,6 +72,10 @@ impl Stream {
 
     /// Wraps a stream that belongs to somebody else, such as the framework's current stream.
     ///
+    /// An owner that waits for it by the driver is not told that kernels gave up a wait. Wait by
+    /// [`synchronize`](Self::synchronize) of this wrapper, or call
+    /// [`Communicator::check`](crate::comm::Communicator::check) after the owner's wait and before using the data.
+    ///
     /// # Safety
     /// `raw` must be a stream of `context`'s device context (null is the legacy default stream), and must not be
     /// destroyed before the last clone of the result is dropped.
@@ -116,7 +120,18 @@ impl Stream {
     /// # Errors
     /// As for [`retain`](Self::retain).
     pub fn retain_all(&self, what: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
-        self.enqueue(what, || Ok(()))
+        let context = self.context();
+        let _entered = context.enter()?;
+        let mut done = Vec::new();
+        let _order = lock(&self.inner.order);
+        match self.inner.fate() {
+            Ok(fate) => context.noted(self.inner.keep(fate, what.into_iter(), &mut done)),
+            // The work may be captured, and nobody knows into which graph.
+            Err(error) => {
+                what.into_iter().for_each(std::mem::forget);
+                Err(context.note(error))
+            }
+        }
     }
 
     /// Calls `work`, which enqueues something on this stream with the context current, and keeps `what` alive for it.
@@ -128,12 +143,14 @@ impl Stream {
     ) -> Result<()> {
         let context = self.context();
         let _entered = context.enter()?;
-        // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
-        let mut done = Vec::new();
-        let _order = lock(&self.inner.order);
         self.inner.outcomes.begin_work();
+        // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
+        let (mut what, mut done) = (what.into_iter().peekable(), Vec::new());
+        let _order = lock(&self.inner.order);
+        // Asked first: if the driver cannot say, nothing has been enqueued yet, and nothing needs to be kept.
+        let fate = what.peek().map(|_| context.noted(self.inner.fate())).transpose()?;
         context.noted(work())?;
-        context.noted(self.inner.keep(what.into_iter(), &mut done))
+        fate.map_or(Ok(()), |fate| context.noted(self.inner.keep(fate, what, &mut done)))
     }
 
     /// Calls `change`, which begins or ends a capture of this stream with the context current, while no other thread
@@ -160,33 +177,48 @@ impl Stream {
     pub fn is_idle(&self) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
+        let pending = self.inner.outcomes.pending();
         let idle = context.noted(is_idle(context.driver(), self.raw()))?;
         if idle {
-            self.inner.outcomes.settle("is_idle")?;
+            self.inner.outcomes.settle(pending, "is_idle")?;
         }
         Ok(idle)
     }
 
     /// Waits until all work enqueued so far is done.
     ///
-    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a port
-    /// fails. The driver calls that done; here it is an error, returned until new work is enqueued, and the data that the
-    /// kernels were to move may not be there.
+    /// Kernels of this library that wait for a peer leave early when the peer is lost, the communicator aborts or a
+    /// port fails, is removed or stops; a proxy then drops what kernels asked of it. The driver calls all of that
+    /// done. Here it is an error: the data may not be there. It also covers work captured into graphs, and work of
+    /// other streams that this stream waited for by an [`Event`].
+    ///
+    /// The library knows what has failed, not which kernels noticed. So if a communicator or port that work of this
+    /// stream uses has failed, all of that work counts as given up, except what an earlier successful wait for this
+    /// stream covered. To remove a semaphore, stop a service or abort without such an error, wait for the streams that
+    /// use it first.
+    ///
+    /// Each wait that began before new work was enqueued returns the error; waits for the new work do not. Only
+    /// kernels that channels and collectives launch are known: for others call [`Communicator::report_to`], and for a
+    /// stream that is waited for in another way [`Communicator::check`].
+    ///
+    /// [`Communicator::report_to`]: crate::comm::Communicator::report_to
+    /// [`Communicator::check`]: crate::comm::Communicator::check
     ///
     /// # Errors
-    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage during a
-    /// capture.
+    /// Timeout, leaving the work running; a failure of the work itself, or why kernels gave up a wait; invalid usage
+    /// during a capture.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.is_capturing()? {
             return Err(Error::usage("synchronize", "the stream is being captured; end the capture first"));
         }
         let context = self.context();
         let _entered = context.enter()?;
+        let pending = self.inner.outcomes.pending();
         let idle = || context.noted(is_idle(context.driver(), self.raw()));
         poll_until("synchronize", "a stream", deadline.into(), idle)?;
         self.inner.sweep();
         context.reap_waiting();
-        self.inner.outcomes.settle("synchronize")
+        self.inner.outcomes.settle(pending, "synchronize")
     }
 
     /// Whether a capture into a graph is on, here or started by the stream's owner.
@@ -250,23 +282,29 @@ impl Kept {
 }
 
 impl StreamInner {
-    /// Keeps `what` for the work just enqueued, with `order` held and the context current.
-    fn keep(&self, what: impl Iterator<Item = KeepAlive>, done: &mut Vec<KeepAlive>) -> Result<()> {
-        let mut what = what.peekable();
-        if what.peek().is_none() {
+    /// What becomes of work that is enqueued now, with `order` held and the context current.
+    fn fate(&self) -> Result<CaptureStatus> {
+        match capture::status(self.context.driver(), self.raw) {
+            // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.
+            Err(error) if is_sticky(error.code()) => Ok(CaptureStatus::Unusable),
+            other => other,
+        }
+    }
+
+    /// Keeps `what` for the work just enqueued, whose `fate` was asked for with `order` held since; the context is
+    /// current.
+    fn keep(
+        &self,
+        fate: CaptureStatus,
+        what: impl Iterator<Item = KeepAlive>,
+        done: &mut Vec<KeepAlive>,
+    ) -> Result<()> {
+        let mut what = what;
+        let captured = matches!(fate, CaptureStatus::Active);
+        if captured && capture::hold(&self.context, self.raw, &mut what)? {
             return Ok(());
         }
-        let closing = match capture::status(self.context.driver(), self.raw) {
-            Ok(CaptureStatus::Active) if capture::hold(&self.context, self.raw, &mut what)? => return Ok(()),
-            Ok(status) => matches!(status, CaptureStatus::None),
-            // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.
-            Err(error) if is_sticky(error.code()) => false,
-            // The work may be captured, and nobody knows into which graph.
-            Err(error) => {
-                what.for_each(std::mem::forget);
-                return Err(error);
-            }
-        };
+        let closing = matches!(fate, CaptureStatus::None);
         let mut kept = lock(&self.kept);
         what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and)
     }

@@ -16,8 +16,8 @@ use super::words::Words;
 use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Failure;
-use crate::gpu::{Context, KeepAlive, RelaxedCapture};
+use crate::failure::{Failure, Outcome};
+use crate::gpu::{Context, KeepAlive, RelaxedCapture, Stream};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// What a handler asks the proxy to do after a trigger.
@@ -48,8 +48,8 @@ pub trait ProxyHandler: Send + 'static {
     /// Why the proxy must end.
     fn handle(&mut self, position: u64, trigger: &ProxyTrigger) -> Result<ProxyHandlerResult>;
 
-    /// Runs whenever the FIFO is empty, and after every few triggers. Returns whether work is still under way; a proxy that
-    /// is being stopped ends only when none is.
+    /// Runs whenever the FIFO is empty, and after every few triggers. Returns whether work is still under way; a proxy
+    /// that is being stopped ends only when none is.
     ///
     /// # Errors
     /// Why the proxy must end.
@@ -74,9 +74,9 @@ where
 
 /// A FIFO and the thread that serves it.
 ///
-/// The thread runs on the cores of the GPU's NUMA node, or on the core that the configuration names, and allocates the FIFO
-/// there; the caller's own affinity does not change. [`stop`](Self::stop) ends it. Dropping the proxy ends it too, within
-/// ten seconds, without waiting for it.
+/// The thread runs on the cores of the GPU's NUMA node, or on the core that the configuration names, and allocates the
+/// FIFO there; the caller's own affinity does not change. [`stop`](Self::stop) ends it. Dropping the proxy ends it
+/// too, within ten seconds, without waiting for it.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -140,7 +140,8 @@ impl Proxy {
         }
     }
 
-    /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses them.
+    /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses
+    /// them.
     pub fn fifo(&self) -> abi::Fifo {
         self.fifo.device_handle(self.shared.words.handle(FIFO))
     }
@@ -155,12 +156,18 @@ impl Proxy {
     /// # Errors
     /// `Stopped` if it was stopped; otherwise the failure of its handler.
     pub fn check(&self) -> Result<()> {
-        self.shared.failure.check()?;
-        if self.shared.state.load(Ordering::Acquire) == RUN {
-            return Ok(());
-        }
-        let message = "the proxy has stopped: what kernels push is refused; start another one";
-        Err(Error::new(ErrorKind::Stopped, "Proxy::check", message))
+        self.shared.check()
+    }
+
+    /// Has waits for `stream` return an error if the proxy stops or fails, which refuses what kernels push. Call it
+    /// after launching a kernel that pushes.
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.outcome());
+    }
+
+    /// Whom waits for streams ask whether pushes were refused.
+    pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
+        self.shared.clone()
     }
 
     /// Counts of its work so far.
@@ -218,7 +225,22 @@ impl Drop for Proxy {
     }
 }
 
+impl Outcome for Shared {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.check().map_err(|error| error.of(op))
+    }
+}
+
 impl Shared {
+    fn check(&self) -> Result<()> {
+        self.failure.check()?;
+        if self.state.load(Ordering::Acquire) == RUN {
+            return Ok(());
+        }
+        let message = "the proxy has stopped: what kernels push is refused; start another one";
+        Err(Error::new(ErrorKind::Stopped, "Proxy::check", message))
+    }
+
     fn drain(&self, deadline: Deadline) {
         lock(&self.drain_until).get_or_insert(deadline);
         let _ = self.state.compare_exchange(RUN, DRAIN, Ordering::AcqRel, Ordering::Acquire);

@@ -33,6 +33,8 @@ fn say(context: &Context, what: u64) -> Result<u64> {
     // SAFETY: the arguments are those of `say`, and what the handle leads to is retained.
     unsafe { kernel.launch(&stream, &LaunchConfig::linear(1, 1), &[arg(&fifo), arg(&what)]) }?;
     stream.retain_all(proxy.keep_alive())?;
+    proxy.report_to(&stream);
+    // An error if the proxy refused what the kernel pushed.
     stream.synchronize(Duration::from_secs(10))?;
     // What was pushed before is handled; what is pushed after would be refused.
     proxy.stop(Duration::from_secs(10))?;

@@ -78,13 +78,15 @@ impl<'a> Place<'a> {
         unsafe { kernel.launch(&self.stream, &config, &args) }.unwrap();
         let held = [self.next.keep_alive(), self.prev.keep_alive(), self.buffer.clone(), self.words.clone()];
         self.stream.retain_all(held).unwrap();
+        self.rank.comm.report_to(&self.stream);
     }
 
-    /// The kernel's status.
+    /// The kernel's status. The wait for the stream is an error if the kernel was told to leave.
     fn left(&self) -> u32 {
-        self.stream.synchronize(soon()).unwrap();
+        let done = self.stream.synchronize(soon());
         let mut left = [0_u32];
         self.words.download(8, &mut left, soon()).unwrap();
+        assert_eq!(done.is_err(), left[0] == LEFT_TOLD, "{done:?}");
         left[0]
     }
 }

@@ -107,10 +107,12 @@ impl Asking {
         // atomic ones. The kernel leaves when the proxy ends.
         unsafe { kernel.launch(&self.stream, &LaunchConfig::linear(BLOCKS, THREADS), &args) }.unwrap();
         self.stream.retain_all(self.proxy.keep_alive()).unwrap();
+        self.proxy.report_to(&self.stream);
         self.stream.retain_all([self.answers.clone() as _, self.results.clone() as _]).unwrap();
-        self.stream.synchronize(soon()).unwrap();
+        let done = self.stream.synchronize(soon());
         let mut left = [0_u32];
         self.results.download(0, &mut left, soon()).unwrap();
+        assert_eq!(done.is_err(), left[0] == LEFT_CLOSED, "{done:?}");
         left[0]
     }
 }

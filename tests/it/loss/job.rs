@@ -145,9 +145,8 @@ impl<'a> Reduce<'a> {
         let slice = self.buffer.slice(..count * 4)?;
         slice.upload(0, &elements(ElementType::F32, me, call, count), late())?;
         self.reduce.launch(&self.stream, &slice, &slice, count, ElementType::F32, ReduceOp::Sum)?;
+        // An error, too, if the kernel left because of an abort: its values are incomplete.
         self.stream.synchronize(late())?;
-        // A kernel that left because of an abort has ended, but its values are incomplete.
-        self.comm.check()?;
         let mut seen = vec![0; count * 4];
         slice.download(0, &mut seen, late())?;
         let expected = reduced(ElementType::F32, ReduceOp::Sum, size, call, count);

@@ -18,6 +18,7 @@ on_machines! { "ports::changes", crate::ports::pair:
     a_connection_to_oneself;
     a_removed_memory_fails_one_connection_until_it_is_added_again;
     a_kernel_waiting_for_a_removed_semaphore_leaves;
+    a_number_used_again_does_not_hide_a_failure;
     a_channel_outlives_its_service;
     a_connection_belongs_to_one_service;
     invalid_calls_are_refused_with_a_reason;
@@ -174,8 +175,10 @@ fn a_removed_memory_fails_one_connection_until_it_is_added_again(rank: &Rank) {
             end.channel.put_with_signal_and_flush(&end.stream, 0, 0, 8).unwrap();
             // Both kernels leave: the one whose put failed, and the one that waits for a peer over the failed
             // connection.
-            end.stream.synchronize(soon()).unwrap();
-            waiting.synchronize(soon()).unwrap();
+            for stream in [&end.stream, &waiting] {
+                let told = stream.synchronize(soon()).unwrap_err();
+                assert!(told.op() == "synchronize" && told.message().contains(&words), "{told}");
+            }
             let error = end.channel.check().unwrap_err();
             assert!(error.message().contains(&words), "{error}");
             let error = end.channel.signal(&end.stream).unwrap_err();
@@ -215,9 +218,10 @@ fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!end.stream.is_idle().unwrap(), "no signal has arrived");
         service.remove_semaphore(late).unwrap();
-        end.stream.synchronize(soon()).unwrap();
         let words = format!("no semaphore {}", late.0);
         let said = [
+            end.stream.synchronize(soon()).unwrap_err(),
+            end.stream.is_idle().unwrap_err(),
             channel.check().unwrap_err(),
             channel.put(&end.stream, 0, 0, 8).unwrap_err(),
             channel.flush(&end.stream).unwrap_err(),
@@ -238,6 +242,37 @@ fn a_kernel_waiting_for_a_removed_semaphore_leaves(rank: &Rank) {
     }
 }
 
+/// The service has one number only. Its second user works, and those who waited for the first are still told.
+fn a_number_used_again_does_not_hide_a_failure(rank: &Rank) {
+    let (service, [_other, end]) = two(rank, BOTH[0]);
+    service.remove_semaphore(end.semaphore).unwrap();
+    let config = ProxyServiceConfig { max_semaphores: 1, ..ProxyServiceConfig::default() };
+    let small = ProxyService::start(&rank.comm, config).unwrap();
+    let [dst, src] = [&end.theirs, &end.mine].map(|memory| small.add_memory(memory).unwrap());
+    let first = small.add_semaphore(&end.host).unwrap();
+    let channel = PortChannel::new(&small, first, dst, src).unwrap();
+    channel.wait(&end.stream).unwrap();
+    small.remove_semaphore(first).unwrap();
+    let deadline = soon();
+    while end.stream.is_idle().is_ok() {
+        deadline.check("is_idle", "the removal").unwrap();
+    }
+    let second = loop {
+        match small.add_semaphore(&end.spare) {
+            Ok(second) => break second,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}"),
+        }
+        deadline.check("add_semaphore", "the number").unwrap();
+    };
+    assert_eq!(second, first);
+    for error in [end.stream.synchronize(soon()).unwrap_err(), channel.check().unwrap_err()] {
+        assert!(error.message().contains("no semaphore 0"), "{error}");
+    }
+    small.check(second).unwrap();
+    rank.barrier();
+    [service, small].into_iter().for_each(|service| service.stop(soon()).unwrap());
+}
+
 fn a_channel_outlives_its_service(rank: &Rank) {
     for case in BOTH {
         let (service, [end, other]) = two(rank, case);
@@ -249,7 +284,10 @@ fn a_channel_outlives_its_service(rank: &Rank) {
         other.channel.wait(&other.stream).unwrap();
         rank.barrier();
         service.stop(soon()).unwrap();
-        other.stream.synchronize(soon()).unwrap();
+        // It waited when the service stopped. Everything on the other stream was waited for before.
+        let told = other.stream.synchronize(soon()).unwrap_err();
+        assert!(told.kind() == ErrorKind::Stopped && told.op() == "synchronize", "{told}");
+        end.stream.synchronize(soon()).unwrap();
         for end in [&end, &other] {
             let said = [
                 end.channel.check().unwrap_err(),
@@ -266,9 +304,10 @@ fn a_channel_outlives_its_service(rank: &Rank) {
                 assert!(clear, "{error}");
             }
         }
-        // A graph recorded before the stop neither hangs nor does anything.
+        // A graph recorded before the stop neither hangs nor does anything, and says so.
         graph.launch(&end.stream).unwrap();
-        end.stream.synchronize(soon()).unwrap();
+        let told = end.stream.synchronize(soon()).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Stopped, "{told}");
         service.stop(soon()).unwrap();
         rank.barrier();
     }

@@ -64,10 +64,16 @@ fn one_of_two_fails(
         kernels.wait(&waiting, &end.channel, &wait);
         fail(&kernels, end, &report);
         kernels.flush(&end.stream, &end.channel, &flush);
-        [&waiting, &end.stream].into_iter().for_each(|stream| stream.synchronize(soon()).unwrap());
+        let told = [&waiting, &end.stream].map(|stream| stream.synchronize(soon()).unwrap_err());
         assert_eq!([wait.status(), flush.status()], [LEFT_TOLD; 2]);
         let error = end.channel.check().unwrap_err();
         assert!(kinds.contains(&error.kind()), "{error}");
+        for told in told {
+            assert_eq!(
+                (told.op(), told.kind(), told.message(), told.peer()),
+                ("synchronize", error.kind(), error.message(), error.peer())
+            );
+        }
         let again = end.channel.put(&end.stream, 0, 0, 8).unwrap_err();
         assert_eq!((again.kind(), again.message()), (error.kind(), error.message()), "it stays");
         let report = service.abort_report().expect("a kernel recorded why it left");
@@ -148,10 +154,12 @@ fn a_peer_that_leaves(machine: Machine, test: &str) {
             let gone = ends.iter().find(|end| end.peer == 1).unwrap();
             let wait = Report::new(rank.comm.context());
             kernels.wait(&gone.stream, &gone.channel, &wait);
-            gone.stream.synchronize(soon()).unwrap();
+            let told = gone.stream.synchronize(soon()).unwrap_err();
             assert_eq!(wait.status(), LEFT_TOLD);
             let error = gone.channel.check().unwrap_err();
-            assert_eq!(error.peer(), Some(1), "{error}");
+            for error in [told, error] {
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+            }
         }
         for ends in &both {
             ends.iter().find(|end| end.peer != 1).unwrap().works(me);
@@ -198,10 +206,11 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
                 kernels.wait(&end.stream, &end.channel, wait);
             }
             for (end, wait) in all.iter().zip(&waits) {
-                end.stream.synchronize(soon()).unwrap();
+                let told = end.stream.synchronize(soon()).unwrap_err();
                 assert_eq!(wait.status(), LEFT_TOLD);
-                let error = end.channel.check().unwrap_err();
-                assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+                for error in [told, end.channel.check().unwrap_err()] {
+                    assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+                }
             }
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         };
@@ -275,11 +284,12 @@ fn stopping_a_service_whose_peer_stops_reading(machine: Machine, test: &str) {
             let error = service.stop(Duration::from_millis(300)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(error.message().contains("have not completed"), "{error}");
-            end.stream.synchronize(soon()).unwrap();
+            let told = end.stream.synchronize(soon()).unwrap_err();
             assert_eq!(flush.status(), LEFT_TOLD);
             assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-            let error = end.channel.check().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            for error in [told, end.channel.check().unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            }
         };
         while_rank_1_is_stopped(&rank, run, || ());
         rank.barrier();

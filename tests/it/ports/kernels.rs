@@ -136,12 +136,12 @@ impl Kernels {
         stream.retain_all([end.channel.keep_alive(), end.inbox.clone(), report.keep()]).unwrap();
     }
 
-    /// Launches a kernel that waits for a signal.
+    /// Launches a kernel that waits for a signal. A wait for the stream returns an error if it gives up.
     pub(super) fn wait(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
         single(&self.wait, stream, channel, report);
     }
 
-    /// Launches a kernel that flushes.
+    /// Launches a kernel that flushes. A wait for the stream returns an error if it gives up.
     pub(super) fn flush(&self, stream: &Stream, channel: &PortChannel, report: &Report) {
         single(&self.flush, stream, channel, report);
     }
@@ -154,6 +154,7 @@ fn single(kernel: &Function, stream: &Stream, channel: &PortChannel, report: &Re
     // SAFETY: the parameters of `wait` and `flush`; the stream keeps the channel and the report.
     unsafe { kernel.launch(stream, &LaunchConfig::linear(1, 32), &args) }.unwrap();
     stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
+    channel.report_to(stream);
 }
 
 /// A kernel's report: a status, followed by numbers. Make it before kernels wait, because allocating may wait for them.

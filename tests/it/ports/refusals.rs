@@ -96,8 +96,8 @@ fn a_trigger_past_the_end_fails_one_connection(rank: &Rank) {
                 // Later requests there fail too, on the host and on the device.
                 let flush = Report::new(rank.comm.context());
                 kernels.flush(&end.stream, &end.channel, &flush);
-                end.stream.synchronize(soon()).unwrap();
-                assert_eq!(flush.status(), LEFT_TOLD);
+                let told = end.stream.synchronize(soon()).unwrap_err();
+                assert_eq!((flush.status(), told.message()), (LEFT_TOLD, error.message()));
             }
             other.works(rank.me());
             rank.barrier();
@@ -154,10 +154,11 @@ fn a_malformed_trigger_ends_one_proxy(rank: &Rank) {
             kernels.wait(&waiting, &end.channel, &wait);
             let words = [u64::MAX >> 1, 0, 0, 0];
             kernels.raw(&end.stream, &end.channel.device_handle().fifo, words, &report);
-            waiting.synchronize(soon()).unwrap();
+            let told = waiting.synchronize(soon()).unwrap_err();
             assert_eq!(wait.status(), LEFT_TOLD);
-            let error = end.channel.check().unwrap_err();
-            assert!(error.message().contains("not a request of a port channel"), "{error}");
+            for error in [told, end.channel.check().unwrap_err()] {
+                assert!(error.message().contains("not a request of a port channel"), "{error}");
+            }
             end.stream.synchronize(soon()).unwrap();
             kernels.raw(&end.stream, &end.channel.device_handle().fifo, words, &report);
             end.stream.synchronize(soon()).unwrap();
@@ -184,7 +185,9 @@ fn a_recorded_flush_for_a_removed_semaphore(rank: &Rank) {
         service.remove_semaphore(end.semaphore).unwrap();
         let dropped = service.counters().dropped;
         graph.launch(&end.stream).unwrap();
-        end.stream.synchronize(soon()).unwrap();
+        let told = end.stream.synchronize(soon()).unwrap_err();
+        let words = format!("no semaphore {}", end.semaphore.0);
+        assert!(told.kind() == ErrorKind::InvalidUsage && told.message().contains(&words), "{told}");
         other.works(rank.me());
         assert_eq!(service.counters().dropped - dropped, 2, "every request is counted");
         rank.barrier();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use aqueduct::{Deadline, ErrorKind};
+use aqueduct::{Deadline, Error, ErrorKind};
 use aqueduct_ptx::abi::Operation;
 
 use super::check::{Check, Ran};
@@ -16,8 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The round of the second group, in which all ranks, or all but one, have a partner.
 const ROUND: u32 = 1;
 
+/// Whether an error gives the reason of the abort.
+fn told(error: &Error) -> bool {
+    error.kind() == ErrorKind::Aborted && error.message().contains("on purpose")
+}
+
 /// Lets kernels of a second group wait for signals that no rank sends and aborts that group. The kernels must leave,
-/// the abort record must name what they waited for, and the first group must still work.
+/// waits for their streams must say why, the abort record must name what they waited for, and the first group must still
+/// work.
 pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     if check.size() < 2 {
         return Ok(Ran::not("needs a second rank"));
@@ -42,8 +48,14 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
     }
     let mut what = "no partner".to_owned();
     for pair in &doomed.pairs {
-        let left = pair.stream.synchronize(Deadline::after(PATIENCE));
-        left.with_context(|| format!("a kernel was still running {PATIENCE:?} after the abort"))?;
+        match pair.stream.synchronize(Deadline::after(PATIENCE)) {
+            Err(error) if told(&error) => {}
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("waiting {PATIENCE:?} for a kernel that was aborted"));
+            }
+            Ok(()) => check.complain("a stream's wait succeeded although its kernel gave up".to_owned()),
+        }
         match doomed.comm.abort_record() {
             Some(record) => {
                 let right = record.operation == Operation::WAIT && record.peer == Some(pair.peer);
@@ -63,7 +75,7 @@ pub(super) fn of_a_second_group(check: &Check<'_>) -> Result<Ran> {
         std::thread::sleep(Duration::from_millis(1));
     }
     match doomed.comm.check() {
-        Err(error) if error.kind() == ErrorKind::Aborted && error.message().contains("on purpose") => {}
+        Err(error) if told(&error) => {}
         Err(error) => check.complain(format!("the group ended with another error: {error}")),
         Ok(()) => check.complain(format!("this rank did not learn of the abort within {PATIENCE:?}")),
     }

@@ -8,10 +8,9 @@ use aqueduct_ptx::abi::{AbortHandle, Fifo};
 use super::ids::{MemoryId, SemaphoreId};
 use super::proxy_service::ProxyService;
 use super::registry::Parts;
-use super::state::PortOutcome;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::Result;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::gpu::KeepAlive;
 use crate::sync::lock;
 
@@ -27,6 +26,7 @@ pub(crate) struct Port {
     pub(crate) flushed: u64,
     /// Whom waits for streams ask whether kernels that wait for this port gave up.
     pub(crate) outcome: Arc<dyn Outcome>,
+    failure: Arc<Failure>,
     pub(super) _keep: [KeepAlive; 3],
 }
 
@@ -41,7 +41,24 @@ impl Port {
 
     /// `Ok` while requests for it are served.
     pub(crate) fn check(&self) -> Result<()> {
-        self.service.check(self.id)
+        self.service.check(self.id)?;
+        // If the semaphore was removed, its number may belong to another one.
+        self.failure.check()
+    }
+}
+
+/// What the kernels of a port's channels depend on: waits are given up once the semaphore has failed or is removed,
+/// and pushes are refused once the proxy stops or fails.
+#[derive(Debug)]
+struct PortOutcome {
+    semaphore: Arc<Failure>,
+    proxy: Arc<dyn Outcome>,
+}
+
+impl Outcome for PortOutcome {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.semaphore.check().map_err(|error| error.of(op))?;
+        self.proxy.outcome(op)
     }
 }
 
@@ -51,6 +68,7 @@ impl ProxyService {
         let Parts { semaphore, shard, dst, src } = lock(&self.inner.registry).port(id, dst, src)?;
         let (proxy, ports) = (&self.inner.shards[shard].proxy, &self.inner.ports);
         proxy.check()?;
+        let failure = ports.failure(id);
         let [queue, words] = proxy.keep_alive();
         Ok(Port {
             service: self.clone(),
@@ -61,7 +79,8 @@ impl ProxyService {
             fifo: proxy.fifo(),
             abort: ports.abort_handle(id),
             flushed: ports.flushed_ptr(id),
-            outcome: Arc::new(PortOutcome { ports: ports.clone(), id }),
+            outcome: Arc::new(PortOutcome { semaphore: failure.clone(), proxy: proxy.outcome() }),
+            failure,
             _keep: [queue, words, ports.keep_alive()],
         })
     }

@@ -8,7 +8,7 @@ use aqueduct_ptx::abi::AbortHandle;
 use super::ids::SemaphoreId;
 use crate::comm::AbortReport;
 use crate::error::{Error, Result};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 use crate::gpu::{Context, DeviceSlice, KeepAlive};
 use crate::proxy::words::Words;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -38,7 +38,8 @@ pub(super) struct Ports {
 
 #[derive(Default)]
 struct State {
-    failure: Failure,
+    /// Of the semaphore that has the number now; channels of an earlier one keep the earlier one's.
+    failure: Mutex<Arc<Failure>>,
     puts: AtomicU64,
     bytes: AtomicU64,
     signals: AtomicU64,
@@ -64,19 +65,24 @@ impl Ports {
     /// Clears the state for a new semaphore.
     pub(super) fn open(&self, id: SemaphoreId) {
         let State { failure, puts, bytes, signals, flushes } = self.state(id);
-        failure.clear();
+        *lock(failure) = Arc::default();
         [puts, bytes, signals, flushes].into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         self.words.reset(usize::from(id.0));
     }
 
     /// Tells waiting kernels to leave, after the reason has been stored for their callers.
     pub(super) fn fail(&self, id: SemaphoreId, error: &Error) {
-        self.state(id).failure.set(error.clone());
+        self.failure(id).set(error.clone());
         self.words.raise(usize::from(id.0));
     }
 
     pub(super) fn check(&self, id: SemaphoreId) -> Result<()> {
-        self.state(id).failure.check()
+        self.failure(id).check()
+    }
+
+    /// The failure of the semaphore that has the number now.
+    pub(super) fn failure(&self, id: SemaphoreId) -> Arc<Failure> {
+        lock(&self.state(id).failure).clone()
     }
 
     /// Frees a number: no request under way refers to it any more.
@@ -153,19 +159,6 @@ impl Ports {
 
     fn state(&self, id: SemaphoreId) -> &State {
         &self.states[usize::from(id.0)]
-    }
-}
-
-/// What kernels that wait for one semaphore's port depend on.
-#[derive(Debug)]
-pub(super) struct PortOutcome {
-    pub(super) ports: Arc<Ports>,
-    pub(super) id: SemaphoreId,
-}
-
-impl Outcome for PortOutcome {
-    fn outcome(&self, op: &'static str) -> Result<()> {
-        self.ports.check(self.id).map_err(|error| error.of(op))
     }
 }
 

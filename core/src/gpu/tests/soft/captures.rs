@@ -484,6 +484,24 @@ fn in_whatever_order_everything_is_dropped_nothing_is_freed_early_and_nothing_is
 }
 
 #[test]
+fn when_nobody_can_say_whether_work_would_be_captured_it_is_not_enqueued_and_nothing_leaks() {
+    use crate::fault::{Calls, DriverFault, DriverFaults};
+
+    let ask = Calls::Function("cuStreamGetCaptureInfo_v2".into());
+    let fault = DriverFault::nth(ask, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    let faults = Arc::new(DriverFaults::new([fault]));
+    let context = Context::new(&Device::new(&driver().with_hooks(faults.clone()), 0).unwrap()).unwrap();
+    let (stream, buffer) = (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, 64).unwrap()));
+    let slice = buffer.slice(..).unwrap();
+    let before = faults.calls().get("cuMemsetD8Async").copied();
+    stream.fill(&slice, 7).unwrap_err();
+    assert_eq!(faults.calls().get("cuMemsetD8Async").copied(), before);
+    let weak = Arc::downgrade(&buffer);
+    drop((slice, buffer));
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
 fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
     use crate::fault::{Calls, DriverFault, DriverFaults};
 
