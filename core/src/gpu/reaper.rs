@@ -1,8 +1,9 @@
 //! Deferred cleanup: streams dropped with unfinished work, and memory that such work may still use.
 //!
 //! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream that this library knows in it is idle. Host memory, which all devices may use,
-//! is freed only while all contexts are quiet. Otherwise the cleanup is queued here and runs in a later call: when a
+//! the context is *quiet*: every stream that this library knows in it is idle. For memory that other devices may use, too,
+//! the driver waits for those as well, so it is freed only while their contexts are quiet: with ranks as threads of one
+//! process, a kernel of one rank may be waiting for the very thread that drops the memory. Otherwise the cleanup is queued here and runs in a later call: when a
 //! stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
 //! them; [`Context::new`] finds it again.
 
@@ -12,6 +13,7 @@ use std::sync::Weak;
 use cuda_driver_sys::{CUevent, CUstream};
 
 use super::context::{Context, RelaxedCapture};
+use super::device::Device;
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
 use super::query::{is_idle, is_reached};
@@ -90,10 +92,22 @@ impl Released {
 
 struct Disposal {
     context: Context,
-    /// Whether any device may be using it, so that all contexts must be quiet.
-    portable: bool,
+    users: Users,
     action: Action,
     then: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// The devices, besides its own, that may be using what is to be freed: their contexts must be quiet, too.
+#[derive(Debug)]
+pub(super) enum Users {
+    /// These devices, each in the context of its driver value. It may name its own device.
+    Devices(Vec<Device>),
+    /// Every device of the driver value.
+    All,
+}
+
+impl Users {
+    pub(super) const OWN: Self = Self::Devices(Vec::new());
 }
 
 /// Frees something. Runs once, with the context current, or never.
@@ -133,9 +147,11 @@ impl Context {
         for retired in done {
             retired.release(self.driver());
         }
-        let portable = lock(&reaper.state).disposals.iter().any(|disposal| disposal.portable);
-        let everywhere = portable && self.others_are_quiet();
-        let ready = lock(&reaper.state).take_ready(self, everywhere);
+        // The other contexts have locks of their own, so they are asked outside this one.
+        let disposals = lock(&reaper.state).take_disposals(self);
+        let (ready, early): (Vec<_>, Vec<_>) =
+            disposals.into_iter().partition(|disposal| self.others_are_quiet(&disposal.users));
+        lock(&reaper.state).disposals.extend(early);
         reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
         for Disposal { context, action, then, .. } in ready {
             context.run(action, then);
@@ -147,19 +163,15 @@ impl Context {
         self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }
 
-    /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
-    pub(super) fn dispose(&self, action: Action) {
-        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then: None });
-    }
-
-    /// As [`Context::dispose`], for memory that every device may be using.
-    pub(super) fn dispose_portable(&self, action: Action) {
-        self.dispose_of(Disposal { context: self.clone(), portable: true, action, then: None });
+    /// Runs `action` now if the context and those of `users` are quiet, otherwise later. For `Drop`: never waits, never
+    /// fails.
+    pub(super) fn dispose(&self, users: Users, action: Action) {
+        self.dispose_of(Disposal { context: self.clone(), users, action, then: None });
     }
 
     /// As [`Context::dispose`], and runs `then` after `action` has succeeded.
-    pub(super) fn dispose_then(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
-        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then });
+    pub(super) fn dispose_then(&self, users: Users, action: Action, then: Box<dyn FnOnce() + Send>) {
+        self.dispose_of(Disposal { context: self.clone(), users, action, then: Some(then) });
     }
 
     fn dispose_of(&self, disposal: Disposal) {
@@ -173,11 +185,11 @@ impl Context {
             std::mem::forget(disposal.action);
             return;
         }
-        let everywhere = !disposal.portable || self.others_are_quiet();
+        let elsewhere = self.others_are_quiet(&disposal.users);
         let entered = self.enter();
         let reaper = self.slot::<Reaper>();
         let mut state = lock(&reaper.state);
-        if everywhere && entered.is_ok() && state.is_quiet(self) {
+        if elsewhere && entered.is_ok() && state.is_quiet(self) {
             drop(state);
             self.run(disposal.action, disposal.then);
         } else {
@@ -186,10 +198,13 @@ impl Context {
         }
     }
 
-    /// Whether every other context that this library knows is quiet. Locks one context at a time.
-    fn others_are_quiet(&self) -> bool {
-        let mut others = Self::all(self.driver()).into_iter().filter(|other| other != self);
-        others.all(|other| {
+    /// Whether the contexts of `users` other than this one are quiet. Locks one context at a time.
+    fn others_are_quiet(&self, users: &Users) -> bool {
+        let others: Vec<Self> = match users {
+            Users::Devices(devices) => devices.iter().filter_map(Self::existing).collect(),
+            Users::All => Self::all(self.driver()),
+        };
+        others.into_iter().filter(|other| other != self).all(|other| {
             let Ok(_entered) = other.enter() else { return false };
             let quiet = lock(&other.slot::<Reaper>().state).is_quiet(&other);
             quiet || other.is_lost()
@@ -258,12 +273,9 @@ impl State {
         done
     }
 
-    /// Takes the entries that can be freed now. Pass `everywhere` if all other contexts are quiet, too.
-    fn take_ready(&mut self, context: &Context, everywhere: bool) -> Vec<Disposal> {
-        if !self.is_quiet(context) {
-            return Vec::new();
-        }
-        self.disposals.extract_if(.., |disposal| everywhere || !disposal.portable).collect()
+    /// Takes what can be freed as far as this context is concerned.
+    fn take_disposals(&mut self, context: &Context) -> Vec<Disposal> {
+        if self.is_quiet(context) { std::mem::take(&mut self.disposals) } else { Vec::new() }
     }
 }
 

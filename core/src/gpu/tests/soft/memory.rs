@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUresult, DriverTable};
 
-use super::{Address, SOON, context, driver};
+use super::{Address, Gate, SOON, context, driver};
 use crate::ErrorKind;
 use crate::gpu::ipc::{LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{self, HandleTypes, Mapping, PhysicalAllocation};
@@ -182,6 +182,39 @@ fn another_device_reaches_a_buffer_it_is_allowed() {
         mine.download(0, &mut seen, SOON).unwrap();
         assert_eq!(seen, [3; 8]);
     }
+}
+
+/// The driver unmaps memory only when no device that has access to it works. With ranks as threads, a kernel there may be
+/// waiting for the very thread that drops the memory.
+#[test]
+fn memory_is_not_unmapped_while_another_device_that_has_access_works() {
+    let [owner, user] = [0, 5].map(context);
+    assert!(
+        !owner.device().driver().is_same(user.device().driver()),
+        "each rank may have loaded the driver itself"
+    );
+    let stream = Stream::new(&user).unwrap();
+    let theirs = GpuBuffer::with_options(&owner, 64, FD).unwrap();
+    theirs.allow(user.device()).unwrap();
+    let gate = Gate::close(&stream);
+    let address = Address::of(&theirs);
+    let (done, dropped) = std::sync::mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(theirs);
+        done.send(()).unwrap();
+    });
+    // The stream goes on only when the gate opens, so a drop that waits for it never returns before.
+    let returned = dropped.recv_timeout(Duration::from_secs(5));
+    let waiting = (owner.unreaped(), address.is_mapped());
+    owner.reap();
+    let still = address.is_mapped();
+    gate.open();
+    dropping.join().unwrap();
+    assert!(returned.is_ok(), "drop waited for a kernel of another device");
+    assert_eq!((waiting, still), ((1, true), true), "a device that may be using it works");
+    stream.synchronize(SOON).unwrap();
+    owner.reap();
+    assert_eq!((owner.unreaped(), address.is_mapped()), (0, false));
 }
 
 #[test]
