@@ -15,6 +15,7 @@ use cuda_driver_sys::{CUevent, CUstream};
 use super::context::{Context, RelaxedCapture};
 use super::device::Device;
 use super::driver::{Driver, call};
+use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::query::{is_idle, is_reached};
 use crate::error::Result;
@@ -91,6 +92,7 @@ impl Released {
 }
 
 struct Disposal {
+    #[expect(dead_code, reason = "held, not read: until it has run")]
     context: Context,
     users: Users,
     action: Action,
@@ -149,13 +151,17 @@ impl Context {
         }
         // The other contexts have locks of their own, so they are asked outside this one.
         let disposals = lock(&reaper.state).take_disposals(self);
-        let (ready, early): (Vec<_>, Vec<_>) =
-            disposals.into_iter().partition(|disposal| self.others_are_quiet(&disposal.users));
+        let early: Vec<_> = disposals
+            .into_iter()
+            .filter_map(|disposal| {
+                let early = self.run_if_quiet(disposal);
+                if early.is_none() {
+                    reaper.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+                early
+            })
+            .collect();
         lock(&reaper.state).disposals.extend(early);
-        reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
-        for Disposal { context, action, then, .. } in ready {
-            context.run(action, then);
-        }
     }
 
     /// Number of items whose cleanup waits for work to finish.
@@ -185,30 +191,36 @@ impl Context {
             std::mem::forget(disposal.action);
             return;
         }
-        let elsewhere = self.others_are_quiet(&disposal.users);
-        let entered = self.enter();
-        let reaper = self.slot::<Reaper>();
-        let mut state = lock(&reaper.state);
-        if elsewhere && entered.is_ok() && state.is_quiet(self) {
-            drop(state);
-            self.run(disposal.action, disposal.then);
-        } else {
+        if let Some(early) = self.run_if_quiet(disposal) {
+            let reaper = self.slot::<Reaper>();
             reaper.waiting.fetch_add(1, Ordering::Relaxed);
-            state.disposals.push(disposal);
+            lock(&reaper.state).disposals.push(early);
         }
     }
 
-    /// Whether the contexts of `users` other than this one are quiet. Locks one context at a time.
-    fn others_are_quiet(&self, users: &Users) -> bool {
-        let others: Vec<Self> = match users {
+    /// Runs the disposal if this context and those of its users are quiet, and keeps others from enqueuing anything there
+    /// until it has run; otherwise returns it.
+    fn run_if_quiet(&self, disposal: Disposal) -> Option<Disposal> {
+        let Ok(_entered) = self.enter() else { return Some(disposal) };
+        let mut contexts: Vec<Self> = match &disposal.users {
             Users::Devices(devices) => devices.iter().filter_map(Self::existing).collect(),
             Users::All => Self::all(self.driver()),
         };
-        others.into_iter().filter(|other| other != self).all(|other| {
-            let Ok(_entered) = other.enter() else { return false };
-            let quiet = lock(&other.slot::<Reaper>().state).is_quiet(&other);
-            quiet || other.is_lost()
-        })
+        contexts.retain(|context| context != self);
+        contexts.push(self.clone());
+        let gates: Option<Vec<_>> =
+            contexts.iter().map(|context| context.slot::<Gate>().try_free()).collect();
+        if gates.is_none() || !contexts.iter().all(Self::is_quiet) {
+            return Some(disposal);
+        }
+        self.run(disposal.action, disposal.then);
+        None
+    }
+
+    /// Whether nothing this library knows of runs in the context.
+    fn is_quiet(&self) -> bool {
+        let Ok(_entered) = self.enter() else { return false };
+        self.is_lost() || lock(&self.slot::<Reaper>().state).is_quiet(self)
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.

@@ -10,6 +10,7 @@ use super::capture::{self, CaptureStatus};
 use super::context::Context;
 use super::driver::call;
 use super::event::Event;
+use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::outcomes::Outcomes;
 use super::query::{is_capturing, is_idle, poll_until};
@@ -130,6 +131,7 @@ impl Stream {
         let _entered = context.enter()?;
         // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
         let mut done = Vec::new();
+        let _enqueuing = context.slot::<Gate>().enqueue();
         let _order = lock(&self.inner.order);
         self.inner.outcomes.begin_work();
         context.noted(work())?;

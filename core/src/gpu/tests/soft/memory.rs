@@ -1,7 +1,7 @@
 //! Buffers, mappings and handles.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUresult, DriverTable};
@@ -215,6 +215,70 @@ fn memory_is_not_unmapped_while_another_device_that_has_access_works() {
     stream.synchronize(SOON).unwrap();
     owner.reap();
     assert_eq!((owner.unreaped(), address.is_mapped()), (0, false));
+}
+
+/// Stops the thread that unmaps until another one has enqueued a wait. If that has to wait for this one, as it should, a
+/// bounded time passes instead.
+#[derive(Default)]
+struct Unmapping {
+    /// Whether memory is being unmapped; whether a wait is enqueued.
+    seen: std::sync::Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Unmapping {
+    fn see(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.seen.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, enough: impl Fn((bool, bool)) -> bool, time: Duration) {
+        let seen = self.seen.lock().unwrap();
+        drop(self.changed.wait_timeout_while(seen, time, |seen| !enough(*seen)).unwrap());
+    }
+}
+
+impl Hooks for Unmapping {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        if function == "cuMemUnmap" {
+            self.see(|seen| seen.0 = true);
+            self.wait(|(_, enqueued)| enqueued, Duration::from_millis(300));
+        }
+        None
+    }
+
+    fn after(&self, function: &'static str, _: CUresult) {
+        if function == "cuStreamWaitValue64_v2" {
+            self.see(|seen| seen.1 = true);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_enqueued_between_the_look_that_finds_a_context_quiet_and_the_unmapping() {
+    let unmapping = Arc::new(Unmapping::default());
+    let driver = driver().with_hooks(unmapping.clone());
+    let context = Context::new(&Device::new(&driver, 5).unwrap()).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let buffer = GpuBuffer::with_options(&context, 64, FD).unwrap();
+    let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+    let slice = word.slice(..).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            unmapping.wait(|(unmapping, _)| unmapping, SOON);
+            stream.wait_value64(&slice, 1).unwrap();
+        });
+        let (done, dropped) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            drop(buffer);
+            done.send(()).unwrap();
+        });
+        let returned = dropped.recv_timeout(Duration::from_secs(5));
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert!(returned.is_ok(), "drop waited for work enqueued after its look");
+    });
+    stream.synchronize(SOON).unwrap();
+    assert_eq!(unmapping.seen.lock().map(|seen| *seen).unwrap(), (true, true));
 }
 
 #[test]
