@@ -157,7 +157,6 @@ fn lines_of_128_bytes_over_a_link_that_may_split_them() {
     let pcie = [("AQUEDUCT_SOFT_LACKS", "native_atomics")];
     threads_with(Machine::Software, 2, test, &config(), &pcie, |rank| {
         let (_, packets, stream) = channel(&rank, 1 - rank.me());
-        rank.barrier();
         let words = ["LL128", "NVLink", &format!("rank {}", 1 - rank.me()), "use LL16"];
         let flag = |format| format as u32 + 1;
         let put = |format, size| packets.put_packets(&stream, format, 0, 0, size, flag(format));

@@ -322,7 +322,7 @@ impl Communicator {
     /// Has waits for `stream` return an error if kernels that wait for this group give up. Channels and collectives
     /// do this by themselves; call it after launching a kernel of your own that waits by
     /// [`abort_handle`](Self::abort_handle).
-    pub(crate) fn report_to(&self, stream: &Stream) {
+    pub fn report_to(&self, stream: &Stream) {
         stream.depend_on(&self.group().outcome());
     }
 

@@ -11,6 +11,7 @@ use super::device::Device;
 use super::driver::call;
 use super::keep::KeepAlive;
 use super::pod::Pod;
+use super::reaper::Users;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;
@@ -257,7 +258,8 @@ impl Drop for Memory {
         if let Backing::Plain = self.backing {
             let ptr = self.ptr;
             // SAFETY: ours, freed once; the context is quiet when this runs, so nothing uses it.
-            self.context.dispose(Box::new(move |driver| unsafe { call!(driver, cuMemFree_v2(ptr)) }));
+            self.context
+                .dispose(Users::OWN, Box::new(move |driver| unsafe { call!(driver, cuMemFree_v2(ptr)) }));
         }
     }
 }

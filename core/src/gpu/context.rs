@@ -67,6 +67,12 @@ impl Context {
         Ok(Self { inner })
     }
 
+    /// The context of `device`, if it is in use.
+    pub(super) fn existing(device: &Device) -> Option<Self> {
+        let known = lock(&device.driver().slot::<Contexts>().0);
+        Some(Self { inner: known.get(&device.raw())?.upgrade()? })
+    }
+
     /// Every context of `driver` that is in use.
     pub(super) fn all(driver: &Driver) -> Vec<Self> {
         let known = lock(&driver.slot::<Contexts>().0);

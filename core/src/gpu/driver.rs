@@ -69,6 +69,9 @@ impl fmt::Display for Provenance {
 
 /// An initialised CUDA driver. Cheap to clone; clones share everything.
 ///
+/// Load it once per process and clone it: dropping host memory never waits for work of any context that came from the
+/// same value, and knows nothing of the contexts of another.
+///
 /// `Send + Sync`: the driver API may be called from any thread.
 #[derive(Clone)]
 pub struct Driver {

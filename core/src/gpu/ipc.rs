@@ -18,7 +18,7 @@ use super::driver::call;
 pub use super::handle::FabricHandle;
 use super::keep::KeepAlive;
 use super::pointer::address_range;
-use super::reaper::Action;
+use super::reaper::{Action, Users};
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -148,8 +148,9 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let ptr = self.ptr;
         let after = std::mem::take(self.after.get_mut().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: opened once by `LegacyMapping::open` and closed once; the context is quiet when this runs.
+        // SAFETY: opened once by `LegacyMapping::open` and closed once; all contexts are quiet when this runs: the handle
+        // was opened with peer access, so the driver may wait for every device.
         let close: Action = Box::new(move |driver| unsafe { call!(driver, cuIpcCloseMemHandle(ptr)) });
-        self.context.dispose_then(close, Some(Box::new(move || after.into_iter().for_each(|f| f()))));
+        self.context.dispose_then(Users::All, close, Box::new(move || after.into_iter().for_each(|f| f())));
     }
 }

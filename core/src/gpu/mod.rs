@@ -20,6 +20,7 @@ mod device;
 mod dmabuf;
 mod driver;
 mod event;
+mod gate;
 mod graph;
 mod handle;
 pub(crate) mod ipc;

@@ -13,6 +13,7 @@ use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
 use super::jit::{JitLog, explain};
+use super::reaper::Users;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
@@ -146,11 +147,14 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         // As an address: a raw pointer is not Send.
         let raw = self.raw.expose_provenance();
-        self.context.dispose(Box::new(move |driver| {
-            let raw: CUmodule = ptr::with_exposed_provenance_mut(raw);
-            // SAFETY: ours, unloaded once; the context is quiet when this runs, so none of its kernels does.
-            unsafe { call!(driver, cuModuleUnload(raw)) }
-        }));
+        self.context.dispose(
+            Users::OWN,
+            Box::new(move |driver| {
+                let raw: CUmodule = ptr::with_exposed_provenance_mut(raw);
+                // SAFETY: ours, unloaded once; the context is quiet when this runs, so none of its kernels does.
+                unsafe { call!(driver, cuModuleUnload(raw)) }
+            }),
+        );
     }
 }
 

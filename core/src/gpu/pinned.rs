@@ -13,6 +13,7 @@ use cuda_driver_sys::{
 use super::context::Context;
 use super::driver::call;
 use super::keep::KeepAlive;
+use super::reaper::Users;
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
@@ -107,11 +108,14 @@ impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         // As an address: a raw pointer is not Send.
         let host = self.host.as_ptr().expose_provenance();
-        self.context.dispose_portable(Box::new(move |driver| {
-            let host = ptr::with_exposed_provenance_mut::<c_void>(host);
-            // SAFETY: ours, freed once; all contexts are quiet when this runs.
-            unsafe { call!(driver, cuMemFreeHost(host)) }
-        }));
+        self.context.dispose(
+            Users::All,
+            Box::new(move |driver| {
+                let host = ptr::with_exposed_provenance_mut::<c_void>(host);
+                // SAFETY: ours, freed once; all contexts are quiet when this runs.
+                unsafe { call!(driver, cuMemFreeHost(host)) }
+            }),
+        );
     }
 }
 
@@ -169,14 +173,17 @@ impl Drop for HostRegistration {
     fn drop(&mut self) {
         let host = self.host.as_ptr().expose_provenance();
         let keep = Arc::clone(&self.keep);
-        self.context.dispose_portable(Box::new(move |driver| {
-            let host = ptr::with_exposed_provenance_mut::<c_void>(host);
-            // SAFETY: registered by `new`, undone once; all contexts are quiet when this runs, and `keep` keeps the
-            // memory until it has.
-            let result = unsafe { call!(driver, cuMemHostUnregister(host)) };
-            drop(keep);
-            result
-        }));
+        self.context.dispose(
+            Users::All,
+            Box::new(move |driver| {
+                let host = ptr::with_exposed_provenance_mut::<c_void>(host);
+                // SAFETY: registered by `new`, undone once; all contexts are quiet when this runs, and `keep` keeps the
+                // memory until it has.
+                let result = unsafe { call!(driver, cuMemHostUnregister(host)) };
+                drop(keep);
+                result
+            }),
+        );
     }
 }
 

@@ -1,8 +1,9 @@
 //! Deferred cleanup: streams dropped with unfinished work, and memory that such work may still use.
 //!
 //! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream that this library knows in it is idle. Host memory, which all devices may use,
-//! is freed only while all contexts are quiet. Otherwise the cleanup is queued here and runs in a later call: when a
+//! the context is *quiet*: every stream that this library knows in it is idle. For memory that other devices may use, too,
+//! the driver waits for those as well, so it is freed only while their contexts are quiet: with ranks as threads of one
+//! process, a kernel of one rank may be waiting for the very thread that drops the memory. Otherwise the cleanup is queued here and runs in a later call: when a
 //! stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
 //! them; [`Context::new`] finds it again.
 
@@ -12,7 +13,9 @@ use std::sync::Weak;
 use cuda_driver_sys::{CUevent, CUstream};
 
 use super::context::{Context, RelaxedCapture};
+use super::device::Device;
 use super::driver::{Driver, call};
+use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::query::{is_idle, is_reached};
 use crate::error::Result;
@@ -89,11 +92,24 @@ impl Released {
 }
 
 struct Disposal {
+    #[expect(dead_code, reason = "held, not read: until it has run")]
     context: Context,
-    /// Whether any device may be using it, so that all contexts must be quiet.
-    portable: bool,
+    users: Users,
     action: Action,
     then: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// The devices, besides its own, that may be using what is to be freed: their contexts must be quiet, too.
+#[derive(Debug)]
+pub(super) enum Users {
+    /// These devices, each in the context of its driver value. It may name its own device.
+    Devices(Vec<Device>),
+    /// Every device of the driver value.
+    All,
+}
+
+impl Users {
+    pub(super) const OWN: Self = Self::Devices(Vec::new());
 }
 
 /// Frees something. Runs once, with the context current, or never.
@@ -133,13 +149,19 @@ impl Context {
         for retired in done {
             retired.release(self.driver());
         }
-        let portable = lock(&reaper.state).disposals.iter().any(|disposal| disposal.portable);
-        let everywhere = portable && self.others_are_quiet();
-        let ready = lock(&reaper.state).take_ready(self, everywhere);
-        reaper.waiting.fetch_sub(ready.len(), Ordering::Relaxed);
-        for Disposal { context, action, then, .. } in ready {
-            context.run(action, then);
-        }
+        // The other contexts have locks of their own, so they are asked outside this one.
+        let disposals = lock(&reaper.state).take_disposals(self);
+        let early: Vec<_> = disposals
+            .into_iter()
+            .filter_map(|disposal| {
+                let early = self.run_if_quiet(disposal);
+                if early.is_none() {
+                    reaper.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+                early
+            })
+            .collect();
+        lock(&reaper.state).disposals.extend(early);
     }
 
     /// Number of items whose cleanup waits for work to finish.
@@ -148,19 +170,15 @@ impl Context {
         self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
     }
 
-    /// Runs `action` now if the context is quiet, otherwise later. For `Drop`: never waits, never fails.
-    pub(super) fn dispose(&self, action: Action) {
-        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then: None });
-    }
-
-    /// As [`Context::dispose`], for memory that every device may be using.
-    pub(super) fn dispose_portable(&self, action: Action) {
-        self.dispose_of(Disposal { context: self.clone(), portable: true, action, then: None });
+    /// Runs `action` now if the context and those of `users` are quiet, otherwise later. For `Drop`: never waits, never
+    /// fails.
+    pub(super) fn dispose(&self, users: Users, action: Action) {
+        self.dispose_of(Disposal { context: self.clone(), users, action, then: None });
     }
 
     /// As [`Context::dispose`], and runs `then` after `action` has succeeded.
-    pub(super) fn dispose_then(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
-        self.dispose_of(Disposal { context: self.clone(), portable: false, action, then });
+    pub(super) fn dispose_then(&self, users: Users, action: Action, then: Box<dyn FnOnce() + Send>) {
+        self.dispose_of(Disposal { context: self.clone(), users, action, then: Some(then) });
     }
 
     fn dispose_of(&self, disposal: Disposal) {
@@ -174,27 +192,36 @@ impl Context {
             std::mem::forget(disposal.action);
             return;
         }
-        let everywhere = !disposal.portable || self.others_are_quiet();
-        let entered = self.enter();
-        let reaper = self.slot::<Reaper>();
-        let mut state = lock(&reaper.state);
-        if everywhere && entered.is_ok() && state.is_quiet(self) {
-            drop(state);
-            self.run(disposal.action, disposal.then);
-        } else {
+        if let Some(early) = self.run_if_quiet(disposal) {
+            let reaper = self.slot::<Reaper>();
             reaper.waiting.fetch_add(1, Ordering::Relaxed);
-            state.disposals.push(disposal);
+            lock(&reaper.state).disposals.push(early);
         }
     }
 
-    /// Whether every other context that this library knows is quiet. Locks one context at a time.
-    fn others_are_quiet(&self) -> bool {
-        let mut others = Self::all(self.driver()).into_iter().filter(|other| other != self);
-        others.all(|other| {
-            let Ok(_entered) = other.enter() else { return false };
-            let quiet = lock(&other.slot::<Reaper>().state).is_quiet(&other);
-            quiet || other.is_lost()
-        })
+    /// Runs the disposal if this context and those of its users are quiet, and keeps others from enqueuing anything there
+    /// until it has run; otherwise returns it.
+    fn run_if_quiet(&self, disposal: Disposal) -> Option<Disposal> {
+        let Ok(_entered) = self.enter() else { return Some(disposal) };
+        let mut contexts: Vec<Self> = match &disposal.users {
+            Users::Devices(devices) => devices.iter().filter_map(Self::existing).collect(),
+            Users::All => Self::all(self.driver()),
+        };
+        contexts.retain(|context| context != self);
+        contexts.push(self.clone());
+        let gates: Option<Vec<_>> =
+            contexts.iter().map(|context| context.slot::<Gate>().try_free()).collect();
+        if gates.is_none() || !contexts.iter().all(Self::is_quiet) {
+            return Some(disposal);
+        }
+        self.run(disposal.action, disposal.then);
+        None
+    }
+
+    /// Whether nothing this library knows of runs in the context.
+    fn is_quiet(&self) -> bool {
+        let Ok(_entered) = self.enter() else { return false };
+        self.is_lost() || lock(&self.slot::<Reaper>().state).is_quiet(self)
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
@@ -259,12 +286,9 @@ impl State {
         done
     }
 
-    /// Takes the entries that can be freed now. Pass `everywhere` if all other contexts are quiet, too.
-    fn take_ready(&mut self, context: &Context, everywhere: bool) -> Vec<Disposal> {
-        if !self.is_quiet(context) {
-            return Vec::new();
-        }
-        self.disposals.extract_if(.., |disposal| everywhere || !disposal.portable).collect()
+    /// Takes what can be freed as far as this context is concerned.
+    fn take_disposals(&mut self, context: &Context) -> Vec<Disposal> {
+        if self.is_quiet(context) { std::mem::take(&mut self.disposals) } else { Vec::new() }
     }
 }
 

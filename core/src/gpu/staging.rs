@@ -14,7 +14,7 @@ use super::context::Context;
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
 use super::query::{is_idle, poll_until};
-use super::reaper::Retired;
+use super::reaper::{Retired, Users};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::sync::{Mutex, lock_until};
@@ -95,10 +95,13 @@ struct Abandoned {
 impl Drop for Abandoned {
     fn drop(&mut self) {
         let block = self.block;
-        self.context.dispose(Box::new(move |driver| {
-            // SAFETY: allocated by `Staging::new`, whose stream is idle and has left it to us; freed once.
-            unsafe { call!(driver, cuMemFreeHost(ptr::with_exposed_provenance_mut(block))) }
-        }));
+        self.context.dispose(
+            Users::All,
+            Box::new(move |driver| {
+                // SAFETY: allocated by `Staging::new`, whose stream is idle and has left it to us; freed once.
+                unsafe { call!(driver, cuMemFreeHost(ptr::with_exposed_provenance_mut(block))) }
+            }),
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use super::capture::{self, CaptureStatus};
 use super::context::Context;
 use super::driver::call;
 use super::event::Event;
+use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::outcomes::Outcomes;
 use super::query::{is_capturing, is_idle, poll_until};
@@ -146,6 +147,7 @@ impl Stream {
         self.inner.outcomes.begin_work();
         // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
         let (mut what, mut done) = (what.into_iter().peekable(), Vec::new());
+        let _enqueuing = context.slot::<Gate>().enqueue();
         let _order = lock(&self.inner.order);
         // Asked first: if the driver cannot say, nothing has been enqueued yet, and nothing needs to be kept.
         let fate = what.peek().map(|_| context.noted(self.inner.fate())).transpose()?;

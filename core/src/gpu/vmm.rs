@@ -7,12 +7,12 @@ use std::ffi::{c_int, c_void};
 use std::ops::RangeBounds;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cuda_driver_sys::{
-    CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemFabricHandle, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemFabricHandle,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
 
 use super::context::Context;
@@ -22,6 +22,7 @@ use super::handle::FabricHandle;
 pub use super::handle::HandleTypes;
 use super::keep::KeepAlive;
 use super::pointer::address_range;
+use super::reaper::{Action, Users};
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -189,7 +190,7 @@ pub struct Mapping {
     parts: Vec<Arc<PhysicalAllocation>>,
     /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
     /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
-    allowed: Mutex<Vec<CUdevice>>,
+    allowed: Mutex<Vec<Device>>,
     /// What those devices may do.
     access: CUmemAccess_flags,
     context: Context,
@@ -254,7 +255,12 @@ impl Mapping {
     /// A driver error, for example that the device cannot reach the memory.
     pub fn allow(&self, device: &Device) -> Result<()> {
         let mut allowed = lock(&self.allowed);
-        if allowed.contains(&device.raw()) {
+        if allowed.contains(device) {
+            return Ok(());
+        }
+        // Another value of the same driver may have told it already. Both have contexts that use the memory.
+        if allowed.iter().any(|known| known.raw() == device.raw()) {
+            allowed.push(device.clone());
             return Ok(());
         }
         let desc = CUmemAccessDesc { location: location(device), flags: self.access };
@@ -264,7 +270,7 @@ impl Mapping {
         self.context.noted(unsafe {
             call!(driver, optional cuMemSetAccess(self.ptr, self.size, &raw const desc, 1))
         })?;
-        allowed.push(device.raw());
+        allowed.push(device.clone());
         Ok(())
     }
 
@@ -298,16 +304,19 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (ptr, size, parts) = (self.ptr, self.size, std::mem::take(&mut self.parts));
-        self.context.dispose(Box::new(move |driver| {
+        let allowed = std::mem::take(self.allowed.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let unmap: Action = Box::new(move |driver| {
             let mut at = ptr;
             for part in &parts {
-                // SAFETY: mapped by `new`, unmapped once; the context is quiet, so nothing uses it.
+                // SAFETY: mapped by `new`, unmapped once; the contexts of all devices with access are quiet, so nothing
+                // uses it.
                 unsafe { call!(driver, optional cuMemUnmap(at, part.size)) }?;
                 at += part.size as u64;
             }
             // SAFETY: reserved by `new`, nothing is mapped there any more, given back once.
             unsafe { call!(driver, optional cuMemAddressFree(ptr, size)) }
-        }));
+        });
+        self.context.dispose(Users::Devices(allowed), unmap);
     }
 }
 

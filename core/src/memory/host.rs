@@ -146,7 +146,7 @@ impl fmt::Debug for HostSlice {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Condvar;
+    use std::sync::{Condvar, Mutex};
     use std::time::Duration;
 
     use cuda_driver_sys::CUresult;
@@ -164,7 +164,7 @@ mod tests {
 
     impl Both {
         fn change(&self, change: impl FnOnce(&mut (usize, bool)), enough: impl Fn(&(usize, bool)) -> bool) {
-            let mut calls = lock(&self.calls);
+            let mut calls = self.calls.lock().unwrap();
             change(&mut calls);
             self.changed.notify_all();
             let time = Duration::from_millis(300);
@@ -200,7 +200,7 @@ mod tests {
             [scope.spawn(pin), scope.spawn(pin)].map(|thread| thread.join().unwrap())
         });
         assert_eq!(one.unwrap(), two.unwrap());
-        assert_eq!(lock(&both.calls).0, 1, "registered once");
+        assert_eq!(both.calls.lock().unwrap().0, 1, "registered once");
     }
 
     #[test]

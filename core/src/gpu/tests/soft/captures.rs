@@ -3,14 +3,13 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Arc, Condvar, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUgraph, CUgraphExec, CUresult, CUstreamCaptureMode};
 
 use super::{Address, Gate, SOON, context, driver, eventually};
 use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, Hooks, KeepAlive, Stream};
-use crate::sync::{Mutex, lock};
 
 /// Two streams, an event to fork from the first to the second, and one to join the first again.
 struct Pair {
@@ -251,12 +250,12 @@ struct Between {
 
 impl Between {
     fn tell(&self, ended: bool) {
-        *lock(&self.ended) = Some(ended);
+        *self.ended.lock().unwrap() = Some(ended);
         self.told.notify_all();
     }
 
     fn wait(&self, enough: impl Fn(Option<bool>) -> bool, time: Duration) {
-        let guard = lock(&self.ended);
+        let guard = self.ended.lock().unwrap();
         drop(self.told.wait_timeout_while(guard, time, |ended| !enough(*ended)).unwrap());
     }
 }
@@ -407,7 +406,7 @@ struct Calls(Mutex<HashMap<&'static str, usize>>);
 impl Hooks for Calls {
     fn after(&self, function: &'static str, result: CUresult) {
         if result == CUresult::CUDA_SUCCESS {
-            *lock(&self.0).entry(function).or_default() += 1;
+            *self.0.lock().unwrap().entry(function).or_default() += 1;
         }
     }
 }
@@ -476,7 +475,7 @@ fn in_whatever_order_everything_is_dropped_nothing_is_freed_early_and_nothing_is
             observer.unreaped() == 0
         });
         drop(observer);
-        let calls = lock(&calls.0);
+        let calls = calls.0.lock().unwrap();
         for (make, free) in pairs {
             assert_eq!(calls.get(make), calls.get(free), "seed {seed}: {make} and {free}");
         }

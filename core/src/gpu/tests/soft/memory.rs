@@ -1,12 +1,12 @@
 //! Buffers, mappings and handles.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUresult, DriverTable};
 
-use super::{Address, SOON, context, driver};
+use super::{Address, Gate, SOON, context, driver};
 use crate::ErrorKind;
 use crate::gpu::ipc::{LegacyHandle, LegacyMapping};
 use crate::gpu::vmm::{self, HandleTypes, Mapping, PhysicalAllocation};
@@ -182,6 +182,103 @@ fn another_device_reaches_a_buffer_it_is_allowed() {
         mine.download(0, &mut seen, SOON).unwrap();
         assert_eq!(seen, [3; 8]);
     }
+}
+
+/// The driver unmaps memory only when no device that has access to it works. With ranks as threads, a kernel there may be
+/// waiting for the very thread that drops the memory.
+#[test]
+fn memory_is_not_unmapped_while_another_device_that_has_access_works() {
+    let [owner, user] = [0, 5].map(context);
+    assert!(
+        !owner.device().driver().is_same(user.device().driver()),
+        "each rank may have loaded the driver itself"
+    );
+    let stream = Stream::new(&user).unwrap();
+    let theirs = GpuBuffer::with_options(&owner, 64, FD).unwrap();
+    theirs.allow(user.device()).unwrap();
+    let gate = Gate::close(&stream);
+    let address = Address::of(&theirs);
+    let (done, dropped) = std::sync::mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(theirs);
+        done.send(()).unwrap();
+    });
+    // The stream goes on only when the gate opens, so a drop that waits for it never returns before.
+    let returned = dropped.recv_timeout(Duration::from_secs(5));
+    let waiting = (owner.unreaped(), address.is_mapped());
+    owner.reap();
+    let still = address.is_mapped();
+    gate.open();
+    dropping.join().unwrap();
+    assert!(returned.is_ok(), "drop waited for a kernel of another device");
+    assert_eq!((waiting, still), ((1, true), true), "a device that may be using it works");
+    stream.synchronize(SOON).unwrap();
+    owner.reap();
+    assert_eq!((owner.unreaped(), address.is_mapped()), (0, false));
+}
+
+/// Stops the thread that unmaps until another one has enqueued a wait. If that has to wait for this one, as it should, a
+/// bounded time passes instead.
+#[derive(Default)]
+struct Unmapping {
+    /// Whether memory is being unmapped; whether a wait is enqueued.
+    seen: std::sync::Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Unmapping {
+    fn see(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.seen.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, enough: impl Fn((bool, bool)) -> bool, time: Duration) {
+        let seen = self.seen.lock().unwrap();
+        drop(self.changed.wait_timeout_while(seen, time, |seen| !enough(*seen)).unwrap());
+    }
+}
+
+impl Hooks for Unmapping {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        if function == "cuMemUnmap" {
+            self.see(|seen| seen.0 = true);
+            self.wait(|(_, enqueued)| enqueued, Duration::from_millis(300));
+        }
+        None
+    }
+
+    fn after(&self, function: &'static str, _: CUresult) {
+        if function == "cuStreamWaitValue64_v2" {
+            self.see(|seen| seen.1 = true);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_enqueued_between_the_look_that_finds_a_context_quiet_and_the_unmapping() {
+    let unmapping = Arc::new(Unmapping::default());
+    let driver = driver().with_hooks(unmapping.clone());
+    let context = Context::new(&Device::new(&driver, 5).unwrap()).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let buffer = GpuBuffer::with_options(&context, 64, FD).unwrap();
+    let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+    let slice = word.slice(..).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            unmapping.wait(|(unmapping, _)| unmapping, SOON);
+            stream.wait_value64(&slice, 1).unwrap();
+        });
+        let (done, dropped) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            drop(buffer);
+            done.send(()).unwrap();
+        });
+        let returned = dropped.recv_timeout(Duration::from_secs(5));
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert!(returned.is_ok(), "drop waited for work enqueued after its look");
+    });
+    stream.synchronize(SOON).unwrap();
+    assert_eq!(unmapping.seen.lock().map(|seen| *seen).unwrap(), (true, true));
 }
 
 #[test]

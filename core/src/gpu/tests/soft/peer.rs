@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Gate, SOON, context};
 use crate::gpu::ipc::{LegacyHandle, LegacyMapping};
-use crate::gpu::{BufferOptions, GpuBuffer, HandlePolicy, Stream};
+use crate::gpu::{BufferOptions, Context, Device, GpuBuffer, HandlePolicy, Stream};
 use crate::sync::{AtomicBool, Ordering};
 
 const WORDS: [u32; 4] = [11, 22, 33, 44];
@@ -77,12 +77,17 @@ fn a_legacy_handle_is_opened_once_and_closed_when_no_work_can_use_it() {
 
     let stream = Stream::new(&context).unwrap();
     let gate = Gate::close(&stream);
+    let other = Stream::new(&Context::new(&Device::new(context.driver(), 5).unwrap()).unwrap()).unwrap();
+    let elsewhere = Gate::close(&other);
     let slice = second.slice(64..80).unwrap();
     stream.fill(&slice, 1).unwrap();
     drop((second, slice));
     assert!(!closed.load(Ordering::Relaxed), "the stream has work on it");
     gate.open();
     stream.synchronize(SOON).unwrap();
+    assert!(!closed.load(Ordering::Relaxed), "the driver may wait for every device, and another one works");
+    elsewhere.open();
+    other.synchronize(SOON).unwrap();
     context.reap();
     assert!(closed.load(Ordering::Relaxed));
 }

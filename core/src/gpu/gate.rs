@@ -1,0 +1,125 @@
+//! Keeps launches and freeing apart. Between the look that finds a context quiet and the call that frees, another thread
+//! may launch a kernel; the driver then waits for it, and it may be waiting for the thread that frees.
+
+use std::time::Duration;
+
+use crate::deadline::{Backoff, Deadline};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+
+/// How long a launch lets memory be freed first. Freeing on a quiet device takes less. If the driver waits all the same,
+/// for work that this library does not know, launching must go on: that work may be waiting for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of one context. Threads that enqueue pass it together; one that frees passes it alone, and never waits.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    enqueuing: AtomicUsize,
+    freeing: AtomicBool,
+}
+
+/// A thread that enqueues.
+#[derive(Debug)]
+pub(super) struct Enqueuing<'a>(&'a Gate);
+
+/// A thread that frees.
+#[derive(Debug)]
+pub(super) struct Freeing<'a>(&'a Gate);
+
+impl Gate {
+    /// Call it around each call that enqueues work.
+    pub(super) fn enqueue(&self) -> Enqueuing<'_> {
+        if let Some(enqueuing) = self.try_enqueue() {
+            return enqueuing;
+        }
+        let (patience, mut backoff) = (Deadline::after(PATIENCE), Backoff::new());
+        while !patience.expired() {
+            backoff.pause(patience);
+            if let Some(enqueuing) = self.try_enqueue() {
+                return enqueuing;
+            }
+        }
+        self.enqueuing.fetch_add(1, Ordering::SeqCst);
+        Enqueuing(self)
+    }
+
+    /// None while another thread frees. Each side first says what it does and then looks at the other's word, both
+    /// sequentially consistent, so at least one of them sees the other.
+    fn try_enqueue(&self) -> Option<Enqueuing<'_>> {
+        self.enqueuing.fetch_add(1, Ordering::SeqCst);
+        let enqueuing = Enqueuing(self);
+        (!self.freeing.load(Ordering::SeqCst)).then_some(enqueuing)
+    }
+
+    /// None while others enqueue or free.
+    pub(super) fn try_free(&self) -> Option<Freeing<'_>> {
+        if self.freeing.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let freeing = Freeing(self);
+        (self.enqueuing.load(Ordering::SeqCst) == 0).then_some(freeing)
+    }
+}
+
+impl Drop for Enqueuing<'_> {
+    fn drop(&mut self) {
+        self.0.enqueuing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.0.freeing.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn loom_nothing_is_enqueued_while_memory_is_freed() {
+        loom::model(|| {
+            let state = Arc::new((Gate::default(), AtomicBool::default()));
+            let other = state.clone();
+            let enqueues = thread::spawn(move || {
+                let (gate, busy) = &*other;
+                if let Some(_enqueuing) = gate.try_enqueue() {
+                    busy.store(true, Ordering::Relaxed);
+                }
+            });
+            let (gate, busy) = &*state;
+            if let Some(_freeing) = gate.try_free() {
+                let quiet = !busy.load(Ordering::Relaxed);
+                thread::yield_now();
+                assert_eq!(
+                    quiet,
+                    !busy.load(Ordering::Relaxed),
+                    "work came between the look and the freeing"
+                );
+            }
+            enqueues.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_frees_or_several_enqueue() {
+        let gate = Gate::default();
+        let two = (gate.enqueue(), gate.enqueue());
+        assert!(gate.try_free().is_none());
+        drop(two);
+        let freeing = gate.try_free().expect("nobody enqueues");
+        assert!(gate.try_free().is_none() && gate.try_enqueue().is_none());
+        drop(gate.enqueue());
+        drop(freeing);
+        assert!(gate.try_enqueue().is_some());
+        assert!(gate.try_free().is_some());
+    }
+}
