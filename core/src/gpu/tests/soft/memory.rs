@@ -222,7 +222,7 @@ fn memory_is_not_unmapped_while_another_device_that_has_access_works() {
 #[derive(Default)]
 struct Unmapping {
     /// Whether memory is being unmapped; whether a wait is enqueued.
-    seen: std::sync::Mutex<(bool, bool)>,
+    seen: Mutex<(bool, bool)>,
     changed: Condvar,
 }
 
