@@ -53,7 +53,7 @@ impl Mailbox {
 
     /// Why `peer` sends no more, if so.
     pub(super) fn lost(&self, peer: u32) -> Option<Error> {
-        lock(&self.state).lost.get(&peer).map(Error::clone)
+        lock(&self.state).lost.get(&peer).cloned()
     }
 
     /// The next message of (`from`, `tag`).

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// How long a launch lets memory be freed first. Freeing on a quiet device takes less. If the driver waits all the same,
 /// for work that this library does not know, launching must go on: that work may be waiting for it.
@@ -42,11 +42,12 @@ impl Gate {
         Enqueuing(self)
     }
 
-    /// None while another thread frees. Each side first says what it does and then looks at the other's word, both
-    /// sequentially consistent, so at least one of them sees the other.
+    /// None while another thread frees. Each side first says what it does and then looks at the other's word, with a
+    /// sequentially consistent fence in between, so at least one of them sees the other.
     fn try_enqueue(&self) -> Option<Enqueuing<'_>> {
         self.enqueuing.fetch_add(1, Ordering::SeqCst);
         let enqueuing = Enqueuing(self);
+        fence(Ordering::SeqCst);
         (!self.freeing.load(Ordering::SeqCst)).then_some(enqueuing)
     }
 
@@ -56,6 +57,7 @@ impl Gate {
             return None;
         }
         let freeing = Freeing(self);
+        fence(Ordering::SeqCst);
         (self.enqueuing.load(Ordering::SeqCst) == 0).then_some(freeing)
     }
 }

@@ -93,8 +93,7 @@ impl Function {
     /// - Every address the kernel computes from them must be valid for what it does there until it has finished:
     ///   [`Stream::retain`] what owns the memory.
     /// - The kernel must not write what Rust code holds references to.
-    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a
-    /// way
+    /// - Blocks that wait for one another need [`LaunchConfig::cooperative`]; a kernel that waits for a peer needs a way
     ///   to give up.
     ///
     /// # Errors

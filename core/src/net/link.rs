@@ -269,7 +269,7 @@ impl LinkInner {
 
     /// Why it failed, if it did.
     pub(super) fn failure(&self) -> Option<Error> {
-        lock(&self.out).failed.as_ref().map(Error::clone)
+        lock(&self.out).failed.clone()
     }
 }
 

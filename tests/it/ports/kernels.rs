@@ -99,7 +99,8 @@ impl Kernels {
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
     }
 
-    /// One block puts and flushes `count` times. The others put from and to the memory at offset `far`.
+    /// One block puts and flushes `count` times. The others put from and to the memory at offset `far`, one of them at least
+    /// once between two flushes.
     pub(super) fn mixed(
         &self,
         stream: &Stream,
@@ -113,8 +114,8 @@ impl Kernels {
         let at = report.ptr();
         let stop = at + 4;
         let args = [arg(&handle), arg(&handle.src), arg(&count), arg(&far), arg(&stop), arg(&at)];
-        // SAFETY: the kernel's parameters; the stream keeps the channel, its memories and the report. Blocks do not wait
-        // for one another: those that look at `stop` end when block 0 has.
+        // SAFETY: the kernel's parameters; the stream keeps the channel, its memories and the report. All of
+        // the few blocks are resident, so block 0 may wait for block 1; the others end when block 0 has.
         unsafe { self.mixed.launch(stream, &LaunchConfig::linear(blocks, 32), &args) }.unwrap();
         stream.retain_all([channel.keep_alive(), report.keep()]).unwrap();
     }

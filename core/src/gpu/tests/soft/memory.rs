@@ -1,7 +1,7 @@
 //! Buffers, mappings and handles.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUresult, DriverTable};
@@ -14,7 +14,7 @@ use crate::gpu::{
     BufferOptions, Context, Device, DeviceSlice, Driver, GpuBuffer, HandlePolicy, Hooks, HostRegistration,
     MemoryKind, PinnedBuffer, PointerInfo, Stream,
 };
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 const PLAIN: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
 const FD: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Fd };
@@ -318,14 +318,14 @@ struct Faults {
 
 impl Faults {
     fn count(&self, function: &str) -> usize {
-        lock(&self.calls).iter().filter(|f| **f == function).count()
+        self.calls.lock().unwrap().iter().filter(|f| **f == function).count()
     }
 }
 
 impl Hooks for Faults {
     fn before(&self, function: &'static str) -> Option<CUresult> {
-        lock(&self.calls).push(function);
-        let (name, nth) = (*lock(&self.fault))?;
+        self.calls.lock().unwrap().push(function);
+        let (name, nth) = (*self.fault.lock().unwrap())?;
         (name == function && self.count(name) == nth).then_some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
@@ -352,7 +352,7 @@ fn whichever_step_of_an_allocation_fails_nothing_is_left() {
         let faults = Arc::new(Faults::default());
         let driver = driver().with_hooks(faults.clone());
         let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-        *lock(&faults.fault) = Some((step, 1));
+        *faults.fault.lock().unwrap() = Some((step, 1));
         let error = GpuBuffer::with_options(&context, 100, FD).unwrap_err();
         assert_eq!(error.op(), step);
         assert!(GpuBuffer::with_options(&context, 100, FD).is_ok(), "after a failed {step} it works again");
