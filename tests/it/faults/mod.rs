@@ -53,8 +53,10 @@ fn judge(case: &str, since: Instant, ends: &[Result<Vec<f32>>]) {
 /// Frees memory whose owner was dropped while work still used it, as the next user of the devices would.
 fn reap(drivers: [&Driver; 2]) {
     for (driver, ordinal) in drivers.into_iter().zip(0..) {
-        // The context, if such work still holds it.
-        drop(Device::new(driver, ordinal).and_then(|device| Context::new(&device)));
+        // The context, if such work still holds it. What a drop deferred is freed by a later call.
+        if let Ok(context) = Device::new(driver, ordinal).and_then(|device| Context::new(&device)) {
+            context.reap();
+        }
     }
 }
 
