@@ -14,7 +14,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | error, deadline, abort, failure, env, fault, [`logging`], wire, volatile, sync |
+//! | 0 | error, deadline, abort, failure, env, fault, [`logging`], service_thread, wire, volatile, sync |
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group |
@@ -33,6 +33,7 @@ mod error;
 mod failure;
 mod fork;
 pub mod logging;
+mod service_thread;
 
 pub mod gpu;
 

@@ -92,7 +92,8 @@ impl GpuBuffer {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "GpuBuffer",
-                    "this device has no fabric handles, which need an NVLink domain; use HandlePolicy::Fd or Auto (AQUEDUCT_HANDLE=fd or auto)",
+                    "this device has no fabric handles, which need an NVLink domain and an IMEX channel in \
+                     /dev/nvidia-caps-imex-channels; use HandlePolicy::Fd or Auto (AQUEDUCT_HANDLE=fd or auto)",
                 ));
             }
             HandlePolicy::Fabric => Self::mapped(context, len, HandleTypes::FABRIC)?,

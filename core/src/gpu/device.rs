@@ -2,10 +2,11 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::path::Path;
 
 use cuda_driver_sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid};
 
-use super::driver::{Driver, call};
+use super::driver::{Driver, Provenance, call};
 use crate::error::{Error, Result};
 
 /// A GPU of one driver, by ordinal. Cheap to clone; it holds no resource of the device.
@@ -249,13 +250,15 @@ impl Device {
         self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
     }
 
-    /// Whether the hardware can export an allocation to other hosts of its NVLink domain. Permission is another
-    /// question, which only an allocation answers.
+    /// Whether an allocation may be exported to other hosts of the device's NVLink domain: the hardware can, and with the
+    /// NVIDIA driver this host or container has an IMEX channel. Whether this process may use the channel, only an
+    /// allocation tells.
     ///
     /// # Errors
     /// As [`Device::can`].
     pub fn supports_fabric_handles(&self) -> Result<bool> {
-        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+        let can = self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)?;
+        Ok(can && allows_fabric(self.driver.provenance(), Path::new(IMEX_CHANNELS)))
     }
 
     /// Whether `cuStreamWriteValue64` works.
@@ -319,6 +322,15 @@ impl Device {
     }
 }
 
+/// Where the NVIDIA driver lists the IMEX channels of this host or container.
+const IMEX_CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
+
+/// Whether the driver may give fabric handles: the NVIDIA library refuses them where `channels` is missing or empty.
+fn allows_fabric(provenance: &Provenance, channels: &Path) -> bool {
+    let listed = || std::fs::read_dir(channels).is_ok_and(|mut entries| entries.next().is_some());
+    !matches!(provenance, Provenance::Library(_)) || listed()
+}
+
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
         self.driver.is_same(&other.driver) && self.ordinal == other.ordinal
@@ -326,3 +338,24 @@ impl PartialEq for Device {
 }
 
 impl Eq for Device {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nvidia_library_needs_an_imex_channel_for_fabric_handles() {
+        let channels = std::env::temp_dir().join(format!("aqueduct-imex-{}", std::process::id()));
+        let library = Provenance::Library("libcuda.so.1".into());
+        for other in [Provenance::Software, Provenance::Table("other".into())] {
+            assert!(allows_fabric(&other, &channels));
+        }
+        assert!(!allows_fabric(&library, &channels), "no folder");
+        std::fs::create_dir(&channels).unwrap();
+        let empty = allows_fabric(&library, &channels);
+        std::fs::write(channels.join("channel0"), b"").unwrap();
+        let one = allows_fabric(&library, &channels);
+        std::fs::remove_dir_all(&channels).unwrap();
+        assert!(!empty && one);
+    }
+}

@@ -145,6 +145,12 @@ impl Driver {
         Self::initialise(table, Provenance::Table(name.into()), "a table was handed in".into())
     }
 
+    /// As [`Driver::load`], with a table in place of the library.
+    #[cfg(test)]
+    pub(super) fn as_library(table: DriverTable) -> Result<Self> {
+        Self::initialise(table, Provenance::Library("libcuda.so.1".into()), "a test asked for it".into())
+    }
+
     /// Initialises the software device from its table.
     ///
     /// # Errors

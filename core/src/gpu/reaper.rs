@@ -8,7 +8,7 @@
 //! them; [`Context::new`] finds it again.
 
 use std::ptr;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::{CUevent, CUstream};
 
@@ -21,7 +21,8 @@ use super::query::{is_idle, is_reached};
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
-/// The unfinished business of one context.
+/// The unfinished business of one context. Shared with [`Released::defer`]; each entry holds the context, so a reaper that
+/// outlives its context is empty.
 #[derive(Default)]
 struct Reaper {
     state: Mutex<State>,
@@ -82,12 +83,14 @@ impl Released {
         Self { context: context.clone(), what }
     }
 
-    /// Queues the item for the next [`Context::reap`]. Neither calls the driver nor drops anything.
+    /// Queues the item for the next [`Context::reap`]. Neither calls the driver nor drops anything that does: another thread
+    /// may drop the item and its context as soon as it is queued, so only the reaper is held meanwhile.
     pub(super) fn defer(self) {
-        let context = self.context.clone();
-        let reaper = context.slot::<Reaper>();
+        let reaper = self.context.slot::<Arc<Reaper>>().clone();
         reaper.waiting.fetch_add(1, Ordering::Relaxed);
         lock(&reaper.released).push(self);
+        #[cfg(all(test, not(loom)))]
+        tests::queued();
     }
 }
 
@@ -121,7 +124,7 @@ impl Context {
     pub fn reap(&self) {
         if let Ok(_entered) = self.enter() {
             // Sweeping and dropping may take the lock, so they happen outside it.
-            let state = lock(&self.slot::<Reaper>().state);
+            let state = lock(&self.slot::<Arc<Reaper>>().state);
             let streams: Vec<_> =
                 state.streams.iter().filter_map(|watched| watched.stream.upgrade()).collect();
             drop(state);
@@ -132,7 +135,7 @@ impl Context {
 
     /// Runs deferred cleanup: the second half of [`Context::reap`]. Costs one load if there is none.
     pub(super) fn reap_waiting(&self) {
-        let reaper = self.slot::<Reaper>();
+        let reaper = self.slot::<Arc<Reaper>>();
         if reaper.waiting.load(Ordering::Relaxed) == 0 || self.driver().forked() {
             return;
         }
@@ -167,7 +170,7 @@ impl Context {
     /// Number of items whose cleanup waits for work to finish.
     #[doc(hidden)]
     pub fn unreaped(&self) -> usize {
-        self.slot::<Reaper>().waiting.load(Ordering::Relaxed)
+        self.slot::<Arc<Reaper>>().waiting.load(Ordering::Relaxed)
     }
 
     /// Runs `action` now if the context and those of `users` are quiet, otherwise later. For `Drop`: never waits, never
@@ -193,7 +196,7 @@ impl Context {
             return;
         }
         if let Some(early) = self.run_if_quiet(disposal) {
-            let reaper = self.slot::<Reaper>();
+            let reaper = self.slot::<Arc<Reaper>>();
             reaper.waiting.fetch_add(1, Ordering::Relaxed);
             lock(&reaper.state).disposals.push(early);
         }
@@ -221,17 +224,17 @@ impl Context {
     /// Whether nothing this library knows of runs in the context.
     fn is_quiet(&self) -> bool {
         let Ok(_entered) = self.enter() else { return false };
-        self.is_lost() || lock(&self.slot::<Reaper>().state).is_quiet(self)
+        self.is_lost() || lock(&self.slot::<Arc<Reaper>>().state).is_quiet(self)
     }
 
     /// Counts the work of `stream` when judging whether the context is quiet.
     pub(super) fn watch(&self, raw: CUstream, stream: Weak<dyn Sweep>) {
-        lock(&self.slot::<Reaper>().state).streams.push(Watched { raw, stream });
+        lock(&self.slot::<Arc<Reaper>>().state).streams.push(Watched { raw, stream });
     }
 
     /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
     pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<Retired>) {
-        let reaper = self.slot::<Reaper>();
+        let reaper = self.slot::<Arc<Reaper>>();
         let mut state = lock(&reaper.state);
         let known = |watched: &Watched| ptr::addr_eq(watched.stream.as_ptr(), stream);
         if let Some(at) = state.streams.iter().position(known) {
@@ -245,7 +248,7 @@ impl Context {
 
     /// Queues a stream that was never watched for cleanup.
     pub(super) fn retire(&self, retired: Retired) {
-        let reaper = self.slot::<Reaper>();
+        let reaper = self.slot::<Arc<Reaper>>();
         reaper.waiting.fetch_add(1, Ordering::Relaxed);
         lock(&reaper.state).retired.push(retired);
     }
@@ -279,7 +282,7 @@ impl State {
                 Err(error) => {
                     log::error!("leaking what unfinished work used: {}", context.note(error));
                     std::mem::forget(self.retired.swap_remove(at));
-                    context.slot::<Reaper>().waiting.fetch_sub(1, Ordering::Relaxed);
+                    context.slot::<Arc<Reaper>>().waiting.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
@@ -309,5 +312,65 @@ impl Retired {
             // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
             driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+    use std::thread::{self, ThreadId};
+
+    use cuda_driver_sys::CUresult;
+
+    use super::*;
+    use crate::gpu::Hooks;
+
+    thread_local! {
+        static QUEUED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    /// Runs what a test wants to happen when an item has been queued, before its callback returns.
+    pub(super) fn queued() {
+        if let Some(then) = QUEUED.take() {
+            then();
+        }
+    }
+
+    /// The threads that called the driver to release a context.
+    #[derive(Default)]
+    struct Releases(Mutex<Vec<ThreadId>>);
+
+    impl Hooks for Releases {
+        fn before(&self, function: &'static str) -> Option<CUresult> {
+            if function == "cuDevicePrimaryCtxRelease_v2" {
+                lock(&self.0).push(thread::current().id());
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn a_callback_whose_item_is_dropped_at_once_does_not_release_the_context() {
+        let releases = Arc::new(Releases::default());
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(releases.clone());
+        let device = Device::new(&driver, 0).unwrap();
+        let context = Context::new(&device).unwrap();
+        let released = Released::new(&context, Arc::new(()));
+        drop(context);
+        let reaping = device.clone();
+        QUEUED.set(Some(Box::new(move || {
+            let reap = move || {
+                let context = Context::existing(&reaping).expect("the item holds it");
+                context.reap();
+                let reaper = thread::current().id();
+                drop(context);
+                reaper
+            };
+            thread::spawn(reap).join().unwrap();
+        })));
+        released.defer();
+        let releases = lock(&releases.0);
+        assert!(releases.len() == 1 && releases[0] != thread::current().id(), "{releases:?}");
+        assert!(Context::existing(&device).is_none());
     }
 }

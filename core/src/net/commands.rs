@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::frame::Decoder;
@@ -10,6 +11,7 @@ use super::listener::Listener;
 use super::pollable::Pollable;
 use super::stream::Stream;
 use super::sys::{self, Epoll, EventFd};
+use crate::error::Error;
 use crate::sync::{Mutex, lock};
 
 /// The epoll token of the queue itself. Links, listeners and other sockets have higher ones.
@@ -22,7 +24,14 @@ pub type Acceptor = Box<dyn FnMut(Stream) -> bool + Send>;
 pub(super) struct Commands {
     epoll: Epoll,
     event: EventFd,
-    queue: Mutex<Vec<Command>>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    commands: Vec<Command>,
+    /// Why the service thread has ended and obeys no more.
+    ended: Option<Error>,
 }
 
 /// What other threads ask of the service thread. Numbers are those that its clients reserved.
@@ -47,9 +56,16 @@ impl Commands {
         Ok(commands)
     }
 
-    /// Adds a command and wakes the service thread.
+    /// Adds a command and wakes the service thread; refuses the command here if that thread has ended. Call without locks
+    /// that a pollable takes when it hears that it is not served.
     pub(super) fn push(&self, command: Command) {
-        lock(&self.queue).push(command);
+        let mut queue = lock(&self.queue);
+        if let Some(why) = queue.ended.clone() {
+            drop(queue);
+            return command.refuse(&why);
+        }
+        queue.commands.push(command);
+        drop(queue);
         self.event.notify();
     }
 
@@ -65,8 +81,31 @@ impl Commands {
 
     /// The commands since the last call.
     pub(super) fn take(&self) -> Vec<Command> {
-        std::mem::take(&mut *lock(&self.queue))
+        std::mem::take(&mut lock(&self.queue).commands)
     }
+
+    /// Has every later command refused because of `why`. Returns those that nobody has taken.
+    pub(super) fn end(&self, why: &Error) -> Vec<Command> {
+        let mut queue = lock(&self.queue);
+        queue.ended = Some(why.clone());
+        std::mem::take(&mut queue.commands)
+    }
+}
+
+impl Command {
+    /// Tells those whom the command would have served that the service thread has ended.
+    pub(super) fn refuse(self, why: &Error) {
+        match self {
+            Self::Add(link, _) => link.inner.fail(why.clone()),
+            Self::Serve(_, thing) => unserved(&*thing, why),
+            _ => {}
+        }
+    }
+}
+
+/// Tells a pollable that it is not served. It may panic, which must not keep others from being told.
+pub(super) fn unserved(thing: &dyn Pollable, why: &Error) {
+    drop(catch_unwind(AssertUnwindSafe(|| thing.unserved(why))));
 }
 
 impl LinkService for Commands {

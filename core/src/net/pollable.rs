@@ -19,7 +19,8 @@ pub trait Pollable: Send + Sync {
         false
     }
 
-    /// Called instead of `progress` if the descriptor cannot be watched.
+    /// The descriptor cannot be watched, or the service thread has failed: `progress` will not be called any more. Called on
+    /// the service thread, or by [`Registration::serve`](super::Registration::serve) if that thread has ended.
     fn unserved(&self, why: &Error);
 }
 

@@ -16,6 +16,7 @@ use super::registration::Registration;
 use super::service::{Service, adopt};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::service_thread;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Settings of a [`Reactor`].
@@ -43,7 +44,8 @@ impl Reactor {
         let next_id = Arc::new(AtomicU64::new(WAKE + 1));
         let mut service = Service::new(commands.clone(), next_id.clone(), handler, config.tick);
         let run = move || service.run_to_end();
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(512 << 10).spawn(run);
+        let builder = std::thread::Builder::new().name(name.into()).stack_size(512 << 10);
+        let thread = service_thread::spawn(builder, run);
         Ok(Self { commands, thread: Some(thread.map_err(failed)?), next_id, creator: std::process::id() })
     }
 

@@ -1,13 +1,13 @@
 //! The thread that serves many links, listeners and other sockets: its events, its commands, its timers.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claims::Address;
-use super::commands::{Acceptor, Command, Commands, WAKE};
+use super::commands::{Acceptor, Command, Commands, WAKE, unserved};
 use super::frame::Decoder;
 use super::handler::Handler;
 use super::link::{Link, LinkService as _};
@@ -44,6 +44,8 @@ pub(super) struct Service {
     busy: Vec<u64>,
     /// Pollables that want to be asked at a time.
     due: Vec<(Instant, u64)>,
+    /// Commands taken and not yet obeyed.
+    taken: VecDeque<Command>,
     tick: Option<Duration>,
     next_tick: Option<Instant>,
     stop_by: Option<Instant>,
@@ -68,6 +70,7 @@ impl Service {
             pollables: HashMap::new(),
             busy: Vec::new(),
             due: Vec::new(),
+            taken: VecDeque::new(),
             tick,
             next_tick: tick.map(|tick| Instant::now() + tick),
             stop_by: None,
@@ -75,14 +78,17 @@ impl Service {
         }
     }
 
-    /// Serves until it is stopped, fails, or a handler panics; then tells all who wait for a link.
+    /// Serves until it is stopped, fails, or a handler or pollable panics; then tells all who wait for a link, and after a
+    /// failure the pollables. Commands that it has not obeyed, now or later, are refused.
     pub(super) fn run_to_end(&mut self) {
         let why = match catch_unwind(AssertUnwindSafe(|| self.run())) {
             Ok(Ok(())) => Error::new(ErrorKind::Aborted, "close", "the service thread was stopped"),
             Ok(Err(error)) => error,
-            Err(_) => {
-                Error::new(ErrorKind::Internal, "reactor", "a handler panicked; the service thread ended")
-            }
+            Err(_) => Error::new(
+                ErrorKind::Internal,
+                "reactor",
+                "a handler or pollable panicked; the service thread ended",
+            ),
         };
         let failed = why.kind() != ErrorKind::Aborted;
         if failed {
@@ -96,6 +102,11 @@ impl Service {
                 drop(catch_unwind(tell));
             }
         }
+        if failed {
+            std::mem::take(&mut self.pollables).into_values().for_each(|thing| unserved(&*thing, &why));
+        }
+        let rest = self.commands.end(&why);
+        std::mem::take(&mut self.taken).into_iter().chain(rest).for_each(|command| command.refuse(&why));
     }
 
     fn run(&mut self) -> Result<()> {
@@ -115,7 +126,10 @@ impl Service {
                     self.serve_link(token, ready);
                 }
             }
-            self.commands.take().into_iter().for_each(|command| self.obey(command));
+            self.taken.extend(self.commands.take());
+            while let Some(command) = self.taken.pop_front() {
+                self.obey(command);
+            }
             for id in std::mem::take(&mut self.busy) {
                 self.poll(id);
             }

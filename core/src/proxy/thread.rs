@@ -18,6 +18,7 @@ use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::{Failure, Outcome};
 use crate::gpu::{Context, KeepAlive, RelaxedCapture, Stream};
+use crate::service_thread;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// What a handler asks the proxy to do after a trigger.
@@ -126,9 +127,8 @@ impl Proxy {
         let (tell, told) = mpsc::channel();
         let context = context.clone();
         let body = move || Worker::run(&context, &config, handler, &tell);
-        let thread = std::thread::Builder::new()
-            .name("aqueduct-proxy".into())
-            .spawn(body)
+        let builder = std::thread::Builder::new().name("aqueduct-proxy".into());
+        let thread = service_thread::spawn(builder, body)
             .map_err(|error| Error::system("Proxy::start", "the proxy's thread cannot be started", error))?;
         let gone = || Error::new(ErrorKind::Internal, "Proxy::start", "the thread ended without a word");
         match told.recv().unwrap_or_else(|_| Err(gone())) {
@@ -404,4 +404,34 @@ fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::gpu::{Device, Driver};
+
+    /// Tells whether its calls come on a service thread.
+    struct Where(mpsc::Sender<bool>);
+
+    impl ProxyHandler for Where {
+        fn init(&mut self) -> Result<()> {
+            let _ = self.0.send(service_thread::is_current());
+            Ok(())
+        }
+
+        fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+            Ok(ProxyHandlerResult::Stop)
+        }
+    }
+
+    #[test]
+    fn handlers_run_on_a_service_thread() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (tell, told) = mpsc::channel();
+        let proxy = Proxy::start(&context, ProxyConfig::default(), Where(tell)).unwrap();
+        assert!(told.recv().unwrap() && !service_thread::is_current());
+        proxy.stop(Duration::from_secs(20)).unwrap();
+    }
 }

@@ -172,11 +172,15 @@ impl Outstanding {
 
     fn insert(&self, entry: Entry) {
         let mut deliveries = lock(&self.deliveries);
-        deliveries.retain(|entry| match entry {
-            Entry::Connection(connection) => connection.strong_count() > 0,
-            Entry::Remainder(remainder) => !remainder.is_delivered(),
-        });
+        let done = |entry: &mut Entry| match entry {
+            Entry::Connection(connection) => connection.strong_count() == 0,
+            Entry::Remainder(remainder) => remainder.is_delivered(),
+        };
+        let done: Vec<_> = deliveries.extract_if(.., done).collect();
         deliveries.push(entry);
+        drop(deliveries);
+        // Frees pinned memory, for which the driver may wait.
+        drop(done);
     }
 
     /// Remembers a failure that lost accepted operations, for [`wait`](Self::wait).
@@ -223,5 +227,48 @@ impl fmt::Debug for Outstanding {
         f.debug_struct("Outstanding")
             .field("connections", &lock(&self.deliveries).len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Tells, when it is dropped, whether the list is locked.
+    struct Looks(Weak<Outstanding>, Sender<bool>);
+
+    impl Delivery for Looks {
+        fn peer(&self) -> u32 {
+            0
+        }
+
+        fn is_delivered(&self) -> bool {
+            true
+        }
+
+        fn lost(&self) -> Option<Error> {
+            None
+        }
+
+        fn is_undelivered(&self) -> bool {
+            false
+        }
+    }
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let locked = self.0.upgrade().map(|outstanding| outstanding.deliveries.try_lock().is_err());
+            let _ = self.1.send(locked.unwrap_or_default());
+        }
+    }
+
+    #[test]
+    fn remainders_are_dropped_with_the_list_unlocked() {
+        let outstanding = Arc::new(Outstanding::default());
+        let (tell, told) = mpsc::channel();
+        for _ in 0..3 {
+            outstanding.add_remainder(Arc::new(Looks(Arc::downgrade(&outstanding), tell.clone())));
+        }
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [false, false]);
     }
 }

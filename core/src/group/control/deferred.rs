@@ -1,8 +1,9 @@
-//! Values whose drop may block, on their way to a thread that may wait: the service thread must not, because waiting kernels
-//! rely on it to be told to leave.
+//! Values whose drop may block, on their way to a thread that may wait: service threads must not, because waiting kernels
+//! rely on them.
 #![forbid(unsafe_code)]
 
 use crate::group::subscriber::Deferred;
+use crate::service_thread;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Values that the service thread has released and another thread is to drop.
@@ -23,7 +24,7 @@ impl Released {
         }
     }
 
-    /// Drops what was kept. One load while there is nothing. Not for the service thread.
+    /// Drops what was kept; on a service thread, nothing. One load while nothing is kept.
     #[inline]
     pub(super) fn drop_all(&self) {
         if self.untidy.load(Ordering::Acquire) {
@@ -33,6 +34,9 @@ impl Released {
 
     #[cold]
     fn tidy(&self) {
+        if service_thread::is_current() {
+            return;
+        }
         let values = {
             let mut kept = lock(&self.values);
             self.untidy.store(false, Ordering::Release);

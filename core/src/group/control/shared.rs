@@ -125,7 +125,8 @@ impl Control {
         lock(&self.state).lost().collect()
     }
 
-    /// `Ok` while nothing has failed. A few loads while all is well. Not for the service thread.
+    /// `Ok` while nothing has failed. A few loads while all is well. Also drops the values given to
+    /// [`drop_later`](Self::drop_later), unless a service thread asks.
     #[inline]
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         self.released.drop_all();

@@ -9,7 +9,7 @@ use crate::abort::Abort;
 use crate::group::control::Member;
 use crate::group::peer::tests::info;
 use crate::group::subscriber::{Deferred, Reaction, Subscriber, Subscribers};
-use crate::net::{Layer, RawStream};
+use crate::net::{Interest, Layer, Next, Pollable, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// A rank without kernels.
@@ -236,6 +236,40 @@ fn the_service_thread_defers_drops_to_callers() {
     assert!(seen.try_recv().is_err(), "dropped before anybody called");
     links[0].control.check("x").unwrap();
     // Not on the service thread, which must not wait for the driver.
+    assert_eq!(seen.recv().unwrap(), std::thread::current().id());
+}
+
+/// Asks the group how it fares whenever it is served, and tells.
+struct Asks(Arc<Control>, std::fs::File, std::sync::mpsc::Sender<Result<()>>);
+
+impl Pollable for Asks {
+    fn fd(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.1)
+    }
+
+    fn progress(&self) -> Next {
+        let _ = self.2.send(crate::failure::Outcome::outcome(&*self.0, "x"));
+        Next::Wait(Interest::default())
+    }
+
+    fn unserved(&self, why: &Error) {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn a_service_thread_that_asks_for_failures_drops_nothing() {
+    let links = group(1, 1);
+    let control = &links[0].control;
+    let (dropped_on, seen) = std::sync::mpsc::channel();
+    control.drop_later(Arc::new(Traced(dropped_on)));
+    let (asked, answers) = std::sync::mpsc::channel();
+    let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let socket = std::fs::File::from(OwnedFd::from(reader));
+    links[0].reactor.reserve().serve(Arc::new(Asks(control.clone(), socket, asked)));
+    answers.recv_timeout(Duration::from_secs(30)).unwrap().unwrap();
+    assert!(seen.try_recv().is_err(), "dropped by a service thread");
+    control.check("x").unwrap();
     assert_eq!(seen.recv().unwrap(), std::thread::current().id());
 }
 

@@ -1,6 +1,6 @@
 //! Many links on one service thread.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -230,4 +230,85 @@ fn descriptors_that_the_kernel_does_not_take_now_are_sent_later() {
     crowded.store(false, crate::sync::Ordering::Release);
     link.flush(soon()).unwrap();
     assert_eq!(server.recv(soon()).unwrap().payload, b"waits");
+}
+
+/// Tells why it is not served any more. Panics when it is polled, if it is `bad`.
+struct Told {
+    socket: OwnedFd,
+    bad: bool,
+    polled: Sender<()>,
+    why: Sender<ErrorKind>,
+}
+
+impl Pollable for Told {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        let _ = self.polled.send(());
+        assert!(!self.bad, "the pollable was asked to panic");
+        Next::Wait(Interest::default())
+    }
+
+    fn unserved(&self, why: &crate::Error) {
+        let _ = self.why.send(why.kind());
+        assert!(!self.bad, "the pollable was asked to panic again");
+    }
+}
+
+/// A pollable, and what it hears: that it was polled, and why it is not served.
+fn told(bad: bool) -> (Arc<Told>, Receiver<()>, Receiver<ErrorKind>) {
+    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ((polled, polls), (why, whys)) = (channel(), channel());
+    (Arc::new(Told { socket: socket.into(), bad, polled, why }), polls, whys)
+}
+
+/// Holds the service thread until `go` says something.
+struct Holds(OwnedFd, Sender<()>, std::sync::Mutex<Receiver<()>>);
+
+impl Pollable for Holds {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        let _ = self.1.send(());
+        let _ = self.2.lock().unwrap().recv();
+        Next::Done
+    }
+
+    fn unserved(&self, why: &crate::Error) {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn when_the_thread_dies_every_pollable_is_told_also_those_that_come_too_late() {
+    const SOON: Duration = Duration::from_secs(20);
+    let (reactor, _seen) = reactor();
+    let served = told(false);
+    reactor.reserve().serve(served.0);
+    served.1.recv_timeout(SOON).unwrap();
+    // While the thread is held, queues the one that panics, and a link and another one behind it.
+    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ((held, holds), (go, goes)) = (channel(), channel());
+    reactor.reserve().serve(Arc::new(Holds(socket.into(), held, std::sync::Mutex::new(goes))));
+    holds.recv_timeout(SOON).unwrap();
+    let (bad, queued) = (told(true), told(false));
+    reactor.reserve().serve(bad.0);
+    let (_server, client) = pair(&network());
+    let link = reactor.add(client);
+    reactor.reserve().serve(queued.0);
+    go.send(()).unwrap();
+    for (name, whys) in [("served", &served.2), ("bad", &bad.2), ("queued", &queued.2)] {
+        assert_eq!(whys.recv_timeout(SOON), Ok(ErrorKind::Internal), "{name}");
+    }
+    assert!(queued.1.try_recv().is_err());
+    let late = told(false);
+    reactor.reserve().serve(late.0);
+    assert_eq!(late.2.recv_timeout(SOON), Ok(ErrorKind::Internal), "late");
+    let (_server, client) = pair(&network());
+    assert_eq!(reactor.add(client).post(1, b"").unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(link.post(1, b"").unwrap_err().kind(), ErrorKind::Internal);
 }

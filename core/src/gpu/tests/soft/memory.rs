@@ -458,6 +458,22 @@ fn a_refused_fabric_handle_is_asked_for_once_per_device() {
 }
 
 #[test]
+fn the_nvidia_library_is_asked_for_a_fabric_handle_only_where_there_is_an_imex_channel() {
+    let channels = std::fs::read_dir("/dev/nvidia-caps-imex-channels");
+    let asked = usize::from(channels.is_ok_and(|mut entries| entries.next().is_some()));
+    let refusals = Arc::new(Refusals::default());
+    let table = DriverTable { cuDeviceGetAttribute: with_fabric, ..cuda_soft::driver_table() };
+    let driver = Driver::as_library(table).unwrap().with_hooks(refusals.clone());
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    assert_eq!(context.device().supports_fabric_handles().unwrap(), asked == 1);
+    for handles in [HandlePolicy::Auto, HandlePolicy::Fabric] {
+        let buffer = GpuBuffer::with_options(&context, 100, BufferOptions { zeroed: false, handles });
+        assert_eq!(buffer.is_ok(), handles == HandlePolicy::Auto, "{buffer:?}");
+    }
+    assert_eq!(refusals.0.load(Ordering::Relaxed), 2 * asked);
+}
+
+#[test]
 fn an_allocation_that_fails_for_its_size_says_nothing_of_fabric_handles() {
     let refusals = Arc::new(Refusals::default());
     let table = DriverTable { cuDeviceGetAttribute: with_fabric, ..cuda_soft::driver_table() };
