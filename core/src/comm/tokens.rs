@@ -135,8 +135,8 @@ impl TokenPool {
         let memory = self.memory.range(slot.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
         match memory.host() {
             Some(words) => words.fill(0),
-            // If this fails before the device has done it, the work keeps the slot, so that it is not given out again and
-            // zeroed while its next semaphore counts in it.
+            // If this fails before the device has done it, the work keeps the slot, so that it is not given out
+            // again and zeroed while its next semaphore counts in it.
             None => memory.slice()?.clone().keeping(slot.clone()).fill(0, Deadline::after(ZEROING))?,
         }
         Ok(slot)

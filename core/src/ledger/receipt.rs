@@ -67,8 +67,8 @@ impl Ledger {
         Receipt { ledger: self.clone(), group: group.clone(), id, peer }
     }
 
-    /// Waits until no peer has any of our memory open by a legacy handle, and returns a peer that still has when the deadline
-    /// has passed. It stops waiting once the communicator has failed, because then nobody may be left to give it back.
+    /// Waits until no peer has any of our memory open by a legacy handle; at the deadline, returns a peer that still
+    /// has. Stops waiting once the communicator has failed, because then nobody may be left to give it back.
     pub(crate) fn wait_released(&self, abort: &Abort, deadline: Deadline) -> Option<u32> {
         let mut holds = lock(&self.holds);
         while holds.memory_holder().is_some() && !abort.is_aborted() && !deadline.expired() {

@@ -154,7 +154,7 @@ impl Attempts {
         }
     }
 
-    /// Leading: this rank is about to send its offer. False if the follower has withdrawn; the offer must not be sent then.
+    /// Leading: this rank is about to send its offer. False if the follower has withdrawn: then it must not be sent.
     pub(crate) fn offer(&mut self, key: Key) -> bool {
         let offered = self.advance(key, |state| matches!(state, State::Begun { .. }), State::Offered);
         self.peers.entry(key.peer).or_default().offers += usize::from(offered);
@@ -188,8 +188,8 @@ impl Attempts {
         let state = name.current.take();
         name.asked = name.asked.filter(|asked| *asked > name.begun);
         name.failure = failure.cloned();
-        // The library uses a tag once, and neither end says any more about an attempt that has succeeded. After a failure the
-        // peer may still speak, or ask why.
+        // The library uses a tag once, and neither end says any more about an attempt that has succeeded. After a
+        // failure the peer may still speak, or ask why.
         if key.space == Namespace::Library && failure.is_none() && name.asked.is_none() {
             self.names.remove(&key);
         }

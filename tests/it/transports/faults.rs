@@ -65,8 +65,8 @@ fn malformed_and_unauthorised_messages_end_one_connection() {
     }
 }
 
-/// The socket ends while a signal is handed to it. The signal was accepted, so that its call succeeds and the counter is set;
-/// the next call has the failure.
+/// The socket ends while a signal is handed to it. The signal was accepted, so that its call succeeds and the
+/// counter is set; the next call returns the failure.
 #[test]
 fn a_counter_is_set_exactly_if_its_signal_was_accepted() {
     let rule = NetFault::new(NetAction::Drop).from_rank(0).to_rank(1).on(LinkKind::Data);
