@@ -348,23 +348,22 @@ impl Communicator {
     /// does the same, except that nobody waits.
     ///
     /// # Errors
-    /// `Timeout`, naming a peer, if operations are not acknowledged: nothing has changed then, and it can be called again.
-    /// `Timeout` if peers still use memory of this rank, which then stays allocated until this process ends. The failure by which
-    /// accepted operations of a connection were lost, if no call has returned it before.
+    /// `Timeout`, naming a peer, if operations are not acknowledged or the peer still has memory of this rank open: nothing has
+    /// changed then, and it can be called again. The failure by which accepted operations of a connection were lost, if no call
+    /// has returned it before.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.group().check("close")?;
         self.shared.resources.outstanding.wait(|| self.group().check("close"), deadline)?;
-        let released = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
+        let holder = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
         self.group().check("close")?;
-        self.group().leave(deadline)?;
-        if released {
-            return Ok(());
+        if let Some(peer) = holder {
+            let message = format!(
+                "rank {peer} still has memory of this rank open by a legacy handle; drop it there first"
+            );
+            return Err(Error::timeout("close", message).with_peer(peer));
         }
-        Err(Error::timeout(
-            "close",
-            "peers still have memory of this rank open by legacy handles; drop it there first",
-        ))
+        self.group().leave(deadline)
     }
 
     /// How many things of this rank are kept because a peer uses them: memory, semaphore slots. For tests.

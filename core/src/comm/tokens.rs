@@ -135,7 +135,9 @@ impl TokenPool {
         let memory = self.memory.range(slot.slot as usize * SLOT_BYTES, SLOT_BYTES)?;
         match memory.host() {
             Some(words) => words.fill(0),
-            None => memory.slice()?.fill(0, Deadline::after(ZEROING))?,
+            // If this fails before the device has done it, the work keeps the slot, so that it is not given out
+            // again and zeroed while its next semaphore counts in it.
+            None => memory.slice()?.clone().keeping(slot.clone()).fill(0, Deadline::after(ZEROING))?,
         }
         Ok(slot)
     }
@@ -156,5 +158,51 @@ impl TokenSlot {
 impl Drop for TokenSlot {
     fn drop(&mut self) {
         lock(&self.pool.free).push_back(self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_driver_sys::CUresult;
+
+    use super::*;
+    use crate::gpu::{Device, Driver, Hooks};
+
+    /// Makes `cuStreamQuery` fail once, and then say that the stream is busy until it is told otherwise.
+    #[derive(Default)]
+    struct Stuck(AtomicU32);
+
+    const FAILS: u32 = 1;
+    const BUSY: u32 = 2;
+    const WORKS: u32 = 0;
+
+    impl Hooks for Stuck {
+        fn before(&self, function: &'static str) -> Option<CUresult> {
+            match (function, self.0.load(Ordering::Relaxed)) {
+                ("cuStreamQuery", FAILS) => {
+                    self.0.store(BUSY, Ordering::Relaxed);
+                    Some(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+                }
+                ("cuStreamQuery", BUSY) => Some(CUresult::CUDA_ERROR_NOT_READY),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_is_not_used_again_before_its_words_have_been_zeroed() {
+        let stuck = Arc::new(Stuck::default());
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(stuck.clone());
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let pool = TokenPool::new(&context, Side::Device, 1).unwrap();
+        stuck.0.store(FAILS, Ordering::Relaxed);
+        let failed = pool.claim().unwrap_err();
+        assert_eq!(failed.code(), CUresult::CUDA_ERROR_NOT_SUPPORTED.0.cast_signed(), "{failed}");
+        assert_eq!(stuck.0.load(Ordering::Relaxed), BUSY, "the memset is under way");
+        assert!(lock(&pool.free).is_empty(), "the memset may still write to the slot");
+        assert_eq!(pool.claim().unwrap_err().kind(), ErrorKind::Exhausted);
+        stuck.0.store(WORKS, Ordering::Relaxed);
+        drop(pool.claim().unwrap());
+        assert_eq!(lock(&pool.free).len(), 1);
     }
 }

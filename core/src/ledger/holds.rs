@@ -115,9 +115,10 @@ impl Holds {
         self.held.len()
     }
 
-    /// Whether a peer still has memory open.
-    pub(super) fn has_memory(&self) -> bool {
-        self.held.keys().any(|id| matches!(id, HoldId::Memory(_)))
+    /// The lowest peer that still has memory open.
+    pub(super) fn memory_holder(&self) -> Option<u32> {
+        let memory = self.held.iter().filter(|(id, _)| matches!(id, HoldId::Memory(_)));
+        memory.flat_map(|(_, held)| held.receipts.keys().copied()).min()
     }
 
     /// The memory that peers still have open, taken out for good.
@@ -153,9 +154,9 @@ mod tests {
         assert_eq!(holds.take_back(id, 3, 9).err(), Some(NotHeld));
         assert_eq!(holds.take_back(id, 1, 2).err(), Some(NotHeld), "it has one left");
         assert!(stays(holds.take_back(id, 1, 1)));
-        assert!(holds.take_back_all(1).is_empty() && holds.has_memory());
+        assert!(holds.take_back_all(1).is_empty() && holds.memory_holder() == Some(2));
         assert_eq!(holds.take_back_all(2).len(), 1);
-        assert!(!holds.has_memory());
+        assert_eq!(holds.memory_holder(), None);
         assert_eq!(Arc::strong_count(&thing), 1);
     }
 

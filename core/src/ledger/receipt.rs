@@ -67,14 +67,14 @@ impl Ledger {
         Receipt { ledger: self.clone(), group: group.clone(), id, peer }
     }
 
-    /// Waits until no peer has any of our memory open by a legacy handle; not any longer once the communicator has
-    /// failed, because then nobody may be left to give it back.
-    pub(crate) fn wait_released(&self, abort: &Abort, deadline: Deadline) -> bool {
+    /// Waits until no peer has any of our memory open by a legacy handle; at the deadline, returns a peer that still
+    /// has. Stops waiting once the communicator has failed, because then nobody may be left to give it back.
+    pub(crate) fn wait_released(&self, abort: &Abort, deadline: Deadline) -> Option<u32> {
         let mut holds = lock(&self.holds);
-        while holds.has_memory() && !abort.is_aborted() && !deadline.expired() {
+        while holds.memory_holder().is_some() && !abort.is_aborted() && !deadline.expired() {
             holds = wait(&self.changed, holds, deadline);
         }
-        !holds.has_memory()
+        holds.memory_holder()
     }
 
     /// Takes a receipt back that `peer`, this rank or one that has not been told, does not use. It has none if it is gone.
@@ -195,11 +195,11 @@ mod tests {
         for peer in [1, 2] {
             ledger.hold(ID, Arc::new(()), peer).sent();
         }
-        assert!(!ledger.wait_released(&abort, soon()));
+        assert_eq!(ledger.wait_released(&abort, soon()), Some(1));
         ledger.frame(1, &release(1), Vec::new(), &mut reaction).unwrap();
-        assert!(!ledger.wait_released(&abort, soon()));
+        assert_eq!(ledger.wait_released(&abort, soon()), Some(2));
         ledger.gone(2, &mut reaction.later);
-        assert!(ledger.wait_released(&abort, soon()));
+        assert_eq!(ledger.wait_released(&abort, soon()), None);
         assert_eq!(reaction.later.len(), 1, "dropped by the service thread");
     }
 
@@ -211,9 +211,9 @@ mod tests {
         for (peer, count) in [(1, 2), (2, 1), (1, u64::MAX)] {
             assert_eq!(give(peer, count).unwrap_err().peer(), Some(peer));
         }
-        assert!(lock(&ledger.holds).has_memory());
+        assert!(lock(&ledger.holds).memory_holder().is_some());
         give(1, 1).unwrap();
-        assert!(give(1, 1).is_err() && !lock(&ledger.holds).has_memory());
+        assert!(give(1, 1).is_err() && lock(&ledger.holds).memory_holder().is_none());
     }
 
     #[test]

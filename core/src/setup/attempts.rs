@@ -11,12 +11,13 @@
 //!   that is refused, and its sender is not cut off;
 //! * an offer is only sent to an end that has asked for it, at the most [`window`] to one peer at a time, so that bodies and
 //!   descriptors that wait to be used are bounded; an offer without an ASK is a violation;
-//! * an end that failed is remembered by the rank whose end it was, and told to a peer that asks later.
+//! * an end that failed is remembered by the rank whose end it was, and told to a peer that asks later;
+//! * a key of the library's own, whose tags are used once, is forgotten when both ends are made.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
-use super::key::Key;
+use super::key::{Key, Namespace};
 use super::message::{Message, Offer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::holds::HoldId;
@@ -153,10 +154,11 @@ impl Attempts {
         }
     }
 
-    /// Leading: this rank is about to send its offer.
-    pub(crate) fn offer(&mut self, key: Key) {
-        self.peers.entry(key.peer).or_default().offers += 1;
-        self.advance(key, |state| matches!(state, State::Begun { .. }), State::Offered);
+    /// Leading: this rank is about to send its offer. False if the follower has withdrawn: then it must not be sent.
+    pub(crate) fn offer(&mut self, key: Key) -> bool {
+        let offered = self.advance(key, |state| matches!(state, State::Begun { .. }), State::Offered);
+        self.peers.entry(key.peer).or_default().offers += usize::from(offered);
+        offered
     }
 
     /// Following: this end is built, and this rank is about to say ACCEPT.
@@ -186,6 +188,11 @@ impl Attempts {
         let state = name.current.take();
         name.asked = name.asked.filter(|asked| *asked > name.begun);
         name.failure = failure.cloned();
+        // The library uses a tag once, and neither end says any more about an attempt that has succeeded. After a
+        // failure the peer may still speak, or ask why.
+        if key.space == Namespace::Library && failure.is_none() && name.asked.is_none() {
+            self.names.remove(&key);
+        }
         let counts = self.peers.entry(key.peer).or_default();
         counts.leave(leads, state.as_ref());
         match (state, failure) {
@@ -397,7 +404,7 @@ mod tests {
         }
         for tag in 0..many - 1 {
             assert!(matches!(leader.next(send(tag)), Next::Offer));
-            leader.offer(send(tag));
+            assert!(leader.offer(send(tag)));
             follower.hear(recv(tag), 1, Message::Offer(Offer::default())).unwrap();
         }
         assert!(matches!(leader.next(send(many - 1)), Next::Wait));
@@ -425,5 +432,71 @@ mod tests {
         follower.begin(recv);
         assert!(follower.hear(recv, 1, Message::Commit).is_err(), "nothing was accepted");
         assert!(follower.hear(recv, 1, Message::Accept(Offer::default())).is_err());
+    }
+
+    #[test]
+    fn a_follower_that_withdraws_before_the_offer_is_sent_takes_no_place_among_the_offers() {
+        let mut leader = Attempts::new(1, 2);
+        for tag in 0..=leader.window as u64 {
+            leader.begin(send(tag));
+            leader.hear(send(tag), 1, Message::Ask).unwrap();
+            leader.ask(send(tag));
+            assert!(matches!(leader.next(send(tag)), Next::Offer), "attempt {tag} may offer");
+            // The service thread hears it while `setup` makes the offer.
+            let late = Error::timeout("recv_memory", "late");
+            leader.hear(send(tag), 1, Message::End(late.clone())).unwrap();
+            assert!(!leader.offer(send(tag)), "nothing may be sent");
+            assert!(matches!(leader.next(send(tag)), Next::Ended(Err(_))));
+            leader.end(send(tag), Some(&late));
+        }
+        assert_eq!(leader.peers[&0].offers, 0);
+    }
+
+    /// Brings the attempt for both keys to its good end.
+    fn succeed(leader: (&mut Attempts, Key), follower: (&mut Attempts, Key)) {
+        let ((leader, send), (follower, recv)) = (leader, follower);
+        follower.begin(recv);
+        let attempt = leader.begin(send);
+        assert!(follower.ask(recv));
+        leader.hear(send, attempt, Message::Ask).unwrap();
+        leader.ask(send);
+        assert!(leader.offer(send));
+        follower.hear(recv, attempt, Message::Offer(Offer::default())).unwrap();
+        assert!(matches!(follower.next(recv), Next::Build(_)));
+        follower.accept(recv);
+        leader.hear(send, attempt, Message::Accept(Offer::default())).unwrap();
+        assert!(matches!(leader.next(send), Next::Build(_)));
+        assert!(leader.commit(send));
+        assert!(leader.end(send, None).answer.is_none());
+        follower.hear(recv, attempt, Message::Commit).unwrap();
+        assert!(follower.end(recv, None).answer.is_none());
+    }
+
+    #[test]
+    fn a_key_of_the_library_leaves_nothing_behind_once_both_ends_are_made() {
+        let (mut leader, mut follower) = (Attempts::new(1, 2), Attempts::new(0, 2));
+        for tag in 0..3 {
+            let send = Key::library(Kind::MemorySend, 0, tag);
+            succeed((&mut leader, send), (&mut follower, send.mirrored(1)));
+        }
+        assert_eq!((leader.names.len(), follower.names.len()), (0, 0));
+        // A follower that withdrew just before it heard of the commit says so late.
+        let send = Key::library(Kind::MemorySend, 0, 2);
+        let late = Message::End(Error::timeout("recv_memory", "late"));
+        assert!(leader.hear(send, 1, late).unwrap().answer.is_none());
+        assert_eq!((leader.names.len(), leader.peers[&0].ahead), (0, 0));
+        // Keys of the user can be used again: their attempts go on counting.
+        let again = Key::user(Kind::MemorySend, 0, 7);
+        for attempt in 1..=2 {
+            succeed((&mut leader, again), (&mut follower, again.mirrored(1)));
+            assert_eq!(leader.names[&again].begun, attempt);
+        }
+        // Why an attempt failed is kept for a peer that asks later.
+        leader.begin(send);
+        leader.end(send, Some(&Error::timeout("send_memory", "nobody came")));
+        let Some(Message::End(why)) = leader.hear(send, 1, Message::Ask).unwrap().answer else {
+            panic!("no answer")
+        };
+        assert!(why.message().contains("nobody came"), "{why}");
     }
 }

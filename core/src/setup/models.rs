@@ -48,7 +48,7 @@ fn loom_a_commit_and_a_withdrawal_agree() {
         leader.with(|attempts| {
             attempts.begin(send);
             attempts.ask(send);
-            attempts.offer(send);
+            assert!(attempts.offer(send));
             drop(attempts.hear(send, 1, Message::Accept(Offer::default())).unwrap());
             assert!(matches!(attempts.next(send), Next::Build(_)));
         });

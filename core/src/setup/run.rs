@@ -143,7 +143,10 @@ impl Running {
             }
             Next::Offer => {
                 let offer = self.item.offer()?;
-                post.mail.with(|attempts| attempts.offer(key));
+                if !post.mail.with(|attempts| attempts.offer(key)) {
+                    // The follower has withdrawn meanwhile: the next look says why.
+                    return Ok(Progress::Some);
+                }
                 post.say_offer(key, self.attempt, offer, Message::Offer)?;
                 self.step = Step::Offered;
                 return Ok(Progress::Some);

@@ -65,6 +65,31 @@ fn malformed_and_unauthorised_messages_end_one_connection() {
     }
 }
 
+/// The socket ends while a signal is handed to it. The signal was accepted, so that its call succeeds and the
+/// counter is set; the next call returns the failure.
+#[test]
+fn a_counter_is_set_exactly_if_its_signal_was_accepted() {
+    let rule = NetFault::new(NetAction::Drop).from_rank(0).to_rank(1).on(LinkKind::Data);
+    let faults = Arc::new(NetFaults::new([rule], 0));
+    let test = "transports::faults::a_counter_is_set_exactly_if_its_signal_was_accepted";
+    let config = config().with_layer(faults.clone());
+    threads_with(Machine::Software, 2, test, &config, &[], |rank| {
+        let end = peer_connections(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
+        if rank.me() == 0 {
+            let mut counter = 3;
+            end.connection.update_and_sync(&end.target, 0, &mut counter, 4).unwrap();
+            assert_eq!(counter, 4);
+            let error = end.connection.update_and_sync(&end.target, 0, &mut counter, 5).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+            assert_eq!(counter, 4, "only set if the call succeeds");
+        }
+        rank.barrier();
+    });
+    if ranks::rank().is_some() {
+        assert_eq!(faults.fired(), 1, "the rule took effect");
+    }
+}
+
 /// A peer that acknowledges what was never sent: nothing counts as done, and neither calls nor streams wait for ever.
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {

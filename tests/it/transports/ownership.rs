@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use aqueduct::comm::{
     Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
 };
-use aqueduct::gpu::{Context, Event, PinnedBuffer, Stream};
+use aqueduct::gpu::{BufferOptions, Context, Event, GpuBuffer, HandlePolicy, PinnedBuffer, Stream};
 use aqueduct::internals::rdma::Verbs;
 use aqueduct::{Error, ErrorKind};
 
@@ -221,6 +221,33 @@ fn closed_while_held(rank: Rank, endpoint: &EndpointConfig) {
         // `close` has waited: what was written is there.
         arrived(&end.buffer, end.peer, SMALL);
     }
+}
+
+/// A peer that has memory of this rank open by a legacy handle: `close` names it and has changed nothing.
+#[test]
+fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
+    let test = "transports::ownership::closing_names_a_peer_that_has_memory_open_and_can_be_called_again";
+    processes_with(Machine::Software, 2, test, config(), |rank| {
+        let comm = &rank.comm;
+        if rank.me() == 0 {
+            let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+            let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
+            let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+            comm.send_memory(&memory, 1, 0).unwrap();
+            comm.setup(soon()).unwrap();
+            let error = comm.close(soon_after(100)).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(1)), "{error}");
+            comm.check().expect("this rank has not left");
+            rank.barrier();
+            comm.close(soon()).unwrap();
+        } else {
+            let memory = comm.recv_memory(0, 0).unwrap();
+            comm.setup(soon()).unwrap();
+            rank.barrier();
+            drop(memory);
+        }
+        rank.barrier();
+    });
 }
 
 /// A signal that waits for room holds up nobody who only looks at the counters.

@@ -161,8 +161,8 @@ impl Connection {
     /// of all earlier writes of this connection is visible there.
     ///
     /// # Errors
-    /// As for [`write`](Self::write); `InvalidUsage` unless the address is a multiple of 8. `counter` is only set if the
-    /// call succeeds.
+    /// As for [`write`](Self::write); `InvalidUsage` unless the address is a multiple of 8. `counter` is set exactly if the
+    /// call succeeds, which means that the signal was accepted; what fails later is returned by the next call.
     pub fn update_and_sync(
         &self,
         dst: &RegisteredMemory,
@@ -205,7 +205,11 @@ impl Connection {
         }
         *counter = value;
         count(&self.inner.counters.signals, 1);
-        self.kick().map(|()| true)
+        if let Err(error) = self.kick() {
+            // The signal was accepted. The failure stays with the connection: the next call returns it.
+            log::debug!("a signal to rank {} failed: {error}", self.peer());
+        }
+        Ok(true)
     }
 
     /// Waits until everything called before is done: data has arrived, sources can be reused.
