@@ -8,8 +8,8 @@ use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
 use crate::comm::Host2DeviceSemaphore;
 use crate::error::Result;
-use crate::failure::Outcome;
 use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
+use crate::outcome::Outcome;
 
 /// Lets streams wait for signals of a peer's host: the device side of a [`Host2DeviceSemaphore`].
 ///
