@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 ///
 /// A kernel of your own does the same with the semaphore's [`device_handle`](Host2DeviceSemaphore::device_handle).
 /// Calls belong on one stream, or on streams the caller orders: because the count of waits has one writer. A waiting
-/// kernel leaves when the communicator aborts.
+/// kernel leaves when the communicator aborts or the connection fails.
 #[derive(Clone, Debug)]
 pub struct InboundSignals {
     inner: Arc<Inner>,

@@ -6,7 +6,7 @@
 //! `pause`) and says when they are acknowledged (`mark`, `is_done`).
 
 pub(crate) mod backend;
-mod completion;
+pub(crate) mod completion;
 pub(crate) mod endpoint;
 mod idle;
 mod in_flight;

@@ -19,6 +19,7 @@ use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::backend::{Backend, ConnectionCounters, Operation, Span};
+use crate::transport::completion::KernelAbort;
 use crate::transport::endpoint::Transport;
 use backpressure::Backpressure;
 
@@ -282,6 +283,16 @@ impl Connection {
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         self.check_peer(op)?;
         self.inner.backend.check()
+    }
+
+    /// The failure of the connection itself, if it has failed.
+    pub(crate) fn failure(&self) -> Result<()> {
+        self.inner.backend.check()
+    }
+
+    /// The abort word of kernels that wait for its signals, if it has one of its own.
+    pub(crate) fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        self.inner.backend.kernel_abort()
     }
 
     /// The same but for failures of the connection itself, which its operations find.

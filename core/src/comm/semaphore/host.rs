@@ -77,7 +77,7 @@ impl Host2DeviceSemaphore {
 
     /// Tells waits for streams whether kernels gave up waiting for this semaphore.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
-        self.ends.ends.site.exchange.group.outcome()
+        self.ends.ends.outcome()
     }
 
     /// Signals the peer's device, after the data of all earlier writes of the connection.

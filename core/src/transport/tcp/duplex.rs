@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::super::completion::Completion;
+use super::super::completion::{Completion, KernelAbort};
 use super::super::idle::Activity;
 use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
@@ -113,6 +113,11 @@ impl Duplex {
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
         self.failure.check()
+    }
+
+    /// The abort word of kernels that wait for its signals.
+    pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
+        self.completion.kernels()
     }
 
     /// Whether the counted frames up to `mark` have landed at the peer.

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::backend::{Backend, Operation, Span};
+use super::completion::KernelAbort;
 use super::endpoint::{EndpointConfig, EndpointWire};
 use super::provider::{self, Provider};
 use super::resources::Resources;
@@ -210,6 +211,10 @@ impl Backend for Ethernet {
 
     fn check(&self) -> Result<()> {
         self.duplex.check()
+    }
+
+    fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        Some(self.duplex.kernel_abort())
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {

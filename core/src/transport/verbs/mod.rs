@@ -20,6 +20,7 @@ mod tests;
 use std::sync::Arc;
 
 use super::backend::{Backend, ConnectionCounters, Operation, Span};
+use super::completion::KernelAbort;
 use super::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
 use super::provider::{self, Provider};
 use super::resources::Resources;
@@ -282,6 +283,10 @@ impl Backend for Verbs {
 
     fn check(&self) -> Result<()> {
         self.set.check()
+    }
+
+    fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        Some(self.set.kernel_abort())
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::backend::ConnectionCounters;
-use super::super::completion::Completion;
+use super::super::completion::{Completion, KernelAbort};
 use super::super::idle::Activity;
 use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
@@ -123,6 +123,11 @@ impl QueuePairSet {
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
         self.failure.check()
+    }
+
+    /// The abort word of kernels that wait for its signals.
+    pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
+        self.device.completion.kernels()
     }
 
     /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
