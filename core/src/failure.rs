@@ -9,11 +9,13 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 pub(crate) struct Failure {
     failed: AtomicBool,
     why: Mutex<Option<Error>>,
+    /// A caller was given the reason.
+    told: AtomicBool,
 }
 
 impl Default for Failure {
     fn default() -> Self {
-        Self { failed: AtomicBool::new(false), why: Mutex::new(None) }
+        Self { failed: AtomicBool::new(false), why: Mutex::new(None), told: AtomicBool::new(false) }
     }
 }
 
@@ -27,27 +29,27 @@ impl Failure {
         first
     }
 
-    /// `Ok` while nothing has failed.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// `Ok` while nothing has failed, then the first reason. From then on a caller has been told.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.failed.load(Ordering::Acquire) { self.reason().map_or(Ok(()), Err) } else { Ok(()) }
+        if self.has_failed() { self.tell() } else { Ok(()) }
     }
 
-    /// The first reason.
     #[cold]
-    pub(crate) fn reason(&self) -> Option<Error> {
-        lock(&self.why).clone()
+    fn tell(&self) -> Result<()> {
+        self.told.store(true, Ordering::Release);
+        lock(&self.why).clone().map_or(Ok(()), Err)
     }
-}
 
-/// Says how work ended that waits for somebody else. Kernels that gave up a wait end like all others as far as the
-/// driver knows; this is how a wait for their stream learns of it.
-pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
-    /// `Ok` unless waits may have been given up; otherwise why.
-    ///
-    /// # Errors
-    /// Why, as an error of `op`.
-    fn outcome(&self, op: &'static str) -> Result<()>;
+    /// The first reason, unless [`check`](Self::check) has given it to a caller.
+    pub(crate) fn untold(&self) -> Option<Error> {
+        if self.told.load(Ordering::Acquire) { None } else { lock(&self.why).clone() }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -55,11 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_stays() {
+    fn the_first_reason_stays_and_is_untold_until_a_caller_has_it() {
         let failure = Failure::default();
-        assert!(failure.check().is_ok() && failure.reason().is_none());
+        assert!(failure.check().is_ok() && failure.untold().is_none() && !failure.has_failed());
         assert!(failure.set(Error::usage("write", "first")));
         assert!(!failure.set(Error::usage("write", "second")));
+        assert!(failure.has_failed());
+        assert_eq!(failure.untold().unwrap().message(), "first");
         assert_eq!(failure.check().unwrap_err().message(), "first");
+        assert!(failure.untold().is_none());
     }
 }

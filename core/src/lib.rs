@@ -33,6 +33,7 @@ mod error;
 mod failure;
 mod fork;
 pub mod logging;
+mod outcome;
 mod service_thread;
 
 pub mod gpu;

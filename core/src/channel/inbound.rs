@@ -8,14 +8,14 @@ use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
 use crate::comm::Host2DeviceSemaphore;
 use crate::error::Result;
-use crate::failure::Outcome;
 use crate::gpu::{DeviceSlice, Function, KernelArg, Stream, arg};
+use crate::outcome::Outcome;
 
 /// Lets streams wait for signals of a peer's host: the device side of a [`Host2DeviceSemaphore`].
 ///
 /// A kernel of your own does the same with the semaphore's [`device_handle`](Host2DeviceSemaphore::device_handle).
 /// Calls belong on one stream, or on streams the caller orders: because the count of waits has one writer. A waiting
-/// kernel leaves when the communicator aborts.
+/// kernel leaves when the communicator aborts or the connection fails.
 #[derive(Clone, Debug)]
 pub struct InboundSignals {
     inner: Arc<Inner>,

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::failure::Outcome;
 use crate::gpu::{
     Context, DeviceSlice, Function, KeepAlive, KernelArg, KernelParam, LaunchConfig, Stream, arg,
 };
+use crate::outcome::Outcome;
 
 /// A channel as its kernels take it, by its handle, and as streams retain it.
 pub(super) trait Channel: Any + Send + Sync {

@@ -11,11 +11,11 @@ use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Outcome;
 use crate::gpu::{
     BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
     Stream, arg,
 };
+use crate::outcome::Outcome;
 
 /// One end of a channel to a peer whose memory this GPU can load from and store to (SmChannel in MSCCL++).
 ///

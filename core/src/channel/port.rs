@@ -11,11 +11,11 @@ use super::launch::{Channel, ONE_WARP, check_result, launch};
 use super::packet::PacketFormat;
 use crate::comm::{RegisteredMemory, Transport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Outcome;
 use crate::gpu::{
     BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
     LaunchConfig, Stream, arg,
 };
+use crate::outcome::Outcome;
 use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 
 /// One end of a channel to a peer over a connection of any transport, driven by kernels and executed by a

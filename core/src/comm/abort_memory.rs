@@ -1,6 +1,6 @@
 //! The words by which an abort reaches kernels.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use aqueduct_ptx::abi::{AbortHandle, AbortRecord, NO_PEER};
 
@@ -9,18 +9,23 @@ use crate::abort::{Abort, AbortWord};
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
 use crate::group::peer_state::Waiters;
+use crate::sync::{Mutex, lock};
+use crate::transport::completion::KernelAbort;
 
 /// The words in pinned host memory that this communicator's kernels poll, and the record that the first kernel to leave
 /// fills.
 ///
 /// Kernels that wait for one rank poll that rank's word, all others the group's. An abort raises all of them; the
-/// departure of a rank raises its own and the group's.
+/// departure of a rank raises its own and the group's. Kernels that wait for signals of a connection with a word of its own poll
+/// that one, which the departure of the peer raises as well.
 #[derive(Debug)]
 pub(crate) struct AbortMemory {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
     /// The group's word, then one per rank.
     words: Vec<AbortWord>,
+    /// The words of connections, with their peers.
+    connections: Mutex<Vec<(u32, Weak<KernelAbort>)>>,
     /// Its record lies behind the words, in another cache line.
     record: Arc<AbortRecordMemory>,
 }
@@ -42,7 +47,7 @@ impl AbortMemory {
         };
         let words: Vec<AbortWord> = (0..count).map(word).collect();
         words.iter().for_each(|word| abort.attach(word.clone()));
-        Ok(Arc::new(Self { rank, pinned, words, record }))
+        Ok(Arc::new(Self { rank, pinned, words, connections: Mutex::default(), record }))
     }
 
     /// The handle for kernels that wait for any rank.
@@ -55,14 +60,29 @@ impl AbortMemory {
         self.handle_at(peer as usize + 1)
     }
 
+    /// The handle for kernels that wait for signals of a connection that [`follow`](Self::follow) was called for.
+    pub(crate) fn handle_of(&self, connection: &KernelAbort) -> AbortHandle {
+        self.handle_with(connection.device_ptr())
+    }
+
+    /// Raises the word of a connection, too, when its peer departs; at once if it has.
+    pub(crate) fn follow(&self, peer: u32, connection: &Arc<KernelAbort>) {
+        let mut connections = lock(&self.connections);
+        connections.retain(|(_, known)| known.strong_count() > 0);
+        // Under the lock: either `dismiss` finds the connection in the list, or its word is visible here.
+        if self.words[peer as usize + 1].is_raised() {
+            connection.raise();
+        }
+        connections.push((peer, Arc::downgrade(connection)));
+    }
+
     fn handle_at(&self, word: usize) -> AbortHandle {
         debug_assert!(word < self.words.len(), "a word of a rank that does not exist");
-        AbortHandle {
-            word: self.pinned.device_ptr() + (word * size_of::<u32>()) as u64,
-            claim: self.record.claim_ptr(),
-            rank: self.rank,
-            reserved: 0,
-        }
+        self.handle_with(self.pinned.device_ptr() + (word * size_of::<u32>()) as u64)
+    }
+
+    fn handle_with(&self, word: u64) -> AbortHandle {
+        AbortHandle { word, claim: self.record.claim_ptr(), rank: self.rank, reserved: 0 }
     }
 
     pub(crate) fn keep_alive(&self) -> KeepAlive {
@@ -78,6 +98,9 @@ impl AbortMemory {
 impl Waiters for AbortMemory {
     fn dismiss(&self, peer: u32) {
         [0, peer as usize + 1].iter().filter_map(|index| self.words.get(*index)).for_each(AbortWord::raise);
+        let connections = lock(&self.connections);
+        let of_peer = connections.iter().filter(|(other, _)| *other == peer);
+        of_peer.filter_map(|(_, word)| word.upgrade()).for_each(|word| word.raise());
     }
 
     fn abandoned(&self) -> Option<Option<u32>> {

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, GpuBuffer};
 use crate::memory::{self, HostBuffer, RegisteredMemory, Registration};
 use crate::transport::endpoint::Transport;
+use crate::transport::table;
 
 impl Communicator {
     /// Registers all of `buffer` for `registration`: a [`Transport`], a set of them, or a [`Registration`] with
@@ -45,7 +46,7 @@ impl Communicator {
             );
             return Err(Error::usage(OP, message));
         }
-        self.resources().register(memory::register_buffer(buffer, offset, len, registration.into())?)
+        table::register(self.resources(), memory::register_buffer(buffer, offset, len, registration.into())?)
     }
 
     /// Registers all of `buffer`, host memory, for `registration`. For CudaIpc it is page-locked and opened to devices.
@@ -77,7 +78,7 @@ impl Communicator {
             let message = "the buffer is of another context; make it in Communicator::context()";
             return Err(Error::usage(OP, message));
         }
-        self.resources().register(memory::register_host(buffer, offset, len, registration.into())?)
+        table::register(self.resources(), memory::register_host(buffer, offset, len, registration.into())?)
     }
 
     /// Registers `len` bytes of device memory at `ptr` that other code allocated, with the driver or the runtime API.
@@ -99,7 +100,7 @@ impl Communicator {
         self.group().check("register_memory")?;
         // SAFETY: the caller's promise is the same.
         let memory = unsafe { memory::register_raw(self.context(), ptr, len, registration.into()) }?;
-        self.resources().register(memory)
+        table::register(self.resources(), memory)
     }
 
     /// The NIC that is nearest to this rank's device on the PCIe bus, to connect over and to register memory for:

@@ -11,7 +11,7 @@ use crate::memory::{self, HostBuffer, RegisteredMemory};
 use crate::rdma::Access;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 use crate::transport::endpoint::{Transport, Transports};
-use crate::transport::{self, Resources};
+use crate::transport::{Resources, table};
 
 /// Bytes of a slot: the word that the peer writes, and the words that only this rank uses, in cache lines apart.
 pub(crate) const SLOT_BYTES: usize = 256;
@@ -115,7 +115,7 @@ impl TokenPool {
         }
         let memory = self.memory.clone().with_transports(transport.into());
         // Signals must not pass the data that they speak of: no relaxed ordering.
-        let memory = transport::provider(transport).register(resources, transport, memory, Access::FLAGS)?;
+        let memory = table::provider(transport).register(resources, transport, memory, Access::FLAGS)?;
         Ok(known.entry(transport).or_insert(memory).clone())
     }
 

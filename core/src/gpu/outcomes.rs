@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::failure::Outcome;
+use crate::outcome::Outcome;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The outcomes that the work of a stream, an event or a graph depends on.

@@ -18,7 +18,7 @@ use super::reaper::{Retired, Sweep};
 use super::status::is_sticky;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::failure::Outcome;
+use crate::outcome::Outcome;
 use crate::sync::{Mutex, lock};
 
 /// A queue of device work. Cheap to clone; clones are the same queue.

@@ -10,7 +10,7 @@ use super::peer::PeerInfo;
 use crate::abort::Abort;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::failure::Outcome;
+use crate::outcome::Outcome;
 
 /// Membership in a group of ranks. Everything that is made with peers (connections, received memory, semaphores) holds a
 /// clone; when the last is dropped, this rank leaves in good order.

@@ -16,8 +16,9 @@ use super::words::Words;
 use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 use crate::gpu::{Context, KeepAlive, RelaxedCapture, Stream};
+use crate::outcome::Outcome;
 use crate::service_thread;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 

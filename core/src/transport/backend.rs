@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::completion::KernelAbort;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Event};
@@ -113,6 +114,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns the failure of the connection, if it has failed.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+    /// The abort word of kernels that wait for signals of this connection, which the transport raises when the connection has failed
+    /// or the communicator aborts; none if signals come from the device itself.
+    fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        None
     }
     /// Lets later operations begin only after the work before `event`.
     fn wait_event(&self, event: &Event) -> Result<()>;

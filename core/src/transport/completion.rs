@@ -1,26 +1,60 @@
-//! How a stream waits for operations that no device executes: by a counter in pinned memory.
+//! How streams and kernels wait for a connection that no device executes: words in pinned memory.
 
 use std::sync::Arc;
 
+use crate::abort::AbortWord;
 use crate::error::Result;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::sync::Ordering;
 
-/// A count that streams can wait for.
+/// Bytes of the count, behind which the abort word lies.
+const COUNT: usize = size_of::<u64>();
+
+/// The word by which kernels that wait for signals of one connection learn that none will come.
+#[derive(Debug)]
+pub(crate) struct KernelAbort {
+    word: AbortWord,
+    device_ptr: u64,
+}
+
+impl KernelAbort {
+    /// Tells the kernels to leave. What they are to be told must have been stored before.
+    pub(crate) fn raise(&self) {
+        self.word.raise();
+    }
+
+    /// The address of the word for kernels.
+    pub(crate) fn device_ptr(&self) -> u64 {
+        self.device_ptr
+    }
+}
+
+/// A count that streams can wait for, and the abort word of kernels.
 pub(super) struct Completion {
     word: Arc<PinnedBuffer>,
+    kernels: Arc<KernelAbort>,
     stream: Stream,
 }
 
 impl Completion {
     pub(super) fn new(context: &Context) -> Result<Self> {
-        let word = Arc::new(PinnedBuffer::new(context, size_of::<u64>())?);
-        Ok(Self { word, stream: Stream::new(context)? })
+        let word = Arc::new(PinnedBuffer::new(context, COUNT + size_of::<u64>())?);
+        // SAFETY: the buffer has room for a word behind the count.
+        let abort = unsafe { word.host_ptr().add(COUNT) }.cast::<u32>();
+        // SAFETY: aligned, in memory that the `Arc` keeps; the host accesses it through this word only.
+        let abort = unsafe { AbortWord::from_ptr(abort, word.clone()) };
+        let kernels = Arc::new(KernelAbort { word: abort, device_ptr: word.device_ptr() + COUNT as u64 });
+        Ok(Self { word, kernels, stream: Stream::new(context)? })
+    }
+
+    /// The abort word of kernels that wait for signals of the connection.
+    pub(super) fn kernels(&self) -> &Arc<KernelAbort> {
+        &self.kernels
     }
 
     /// Puts `event` behind the moment at which `count` is reached.
     pub(super) fn record(&self, event: &Event, count: u64) -> Result<()> {
-        self.stream.wait_value64(&self.word.slice(..)?, count)?;
+        self.stream.wait_value64(&self.word.slice(..COUNT)?, count)?;
         event.record(&self.stream)
     }
 
@@ -31,8 +65,10 @@ impl Completion {
         }
     }
 
-    /// Nothing will be reached any more: streams must not wait for ever.
+    /// Nothing will be reached any more, and no signal will come: streams and kernels must not wait for ever. Call it after the
+    /// reason has been stored.
     pub(super) fn release(&self) {
         self.reach(i64::MAX as u64);
+        self.kernels.raise();
     }
 }

@@ -9,8 +9,11 @@
 
 use std::sync::Arc;
 
+use super::backend::{Backend, Operation};
+use super::endpoint::{EndpointConfig, EndpointWire};
+use super::provider::{Draft, Provider};
+use super::resources::Resources;
 use super::service::{Delivery, Outstanding};
-use super::{Backend, Draft, EndpointConfig, EndpointWire, Operation, Provider, Resources};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Event, PinnedBuffer, Stream};

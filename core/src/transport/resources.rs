@@ -9,7 +9,7 @@ use crate::env::{IbEnv, Selection};
 use crate::error::Result;
 use crate::gpu::Context;
 use crate::group::Group;
-use crate::memory::{Regions, RegisteredMemory};
+use crate::memory::Regions;
 use crate::rdma::Verbs;
 use crate::sync::{Mutex, lock};
 
@@ -74,13 +74,5 @@ impl Resources {
     /// NIC `number` of this host.
     pub(crate) fn nic(&self, number: u8) -> Result<Arc<Nic>> {
         self.nics()?.nic(number, self.service()?.reactor())
-    }
-
-    /// Registers `memory` with all its transports, for what its rights allow.
-    pub(crate) fn register(&self, memory: RegisteredMemory) -> Result<RegisteredMemory> {
-        let (mut transports, access) = (memory.transports().iter(), memory.rights().access());
-        transports.try_fold(memory, |memory, transport| {
-            super::provider(transport).register(self, transport, memory, access)
-        })
     }
 }

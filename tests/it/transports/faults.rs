@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct::channel::InboundSignals;
 use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::{Event, Stream};
 use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
@@ -83,6 +84,44 @@ fn a_counter_is_set_exactly_if_its_signal_was_accepted() {
             assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
             assert_eq!(counter, 4, "only set if the call succeeds");
         }
+        rank.barrier();
+    });
+    if ranks::rank().is_some() {
+        assert_eq!(faults.fired(), 1, "the rule took effect");
+    }
+}
+
+/// A kernel that waits for a signal of a connection leaves when the connection fails, and its stream says why; the
+/// communicator goes on.
+#[test]
+fn a_failed_connection_ends_the_waits_of_kernels() {
+    let rule = NetFault::new(NetAction::Corrupt(4)).from_rank(0).to_rank(1).on(LinkKind::Data).after_bytes(0);
+    let faults = Arc::new(NetFaults::new([rule], 7));
+    let test = "transports::faults::a_failed_connection_ends_the_waits_of_kernels";
+    let config = config().with_layer(faults.clone());
+    threads_with(Machine::Software, 2, test, &config, &[], |rank| {
+        let (me, comm) = (rank.me(), &rank.comm);
+        let connection = comm.connect(1 - me, 3, Transport::Ethernet).unwrap();
+        let semaphore = comm.build_host2device_semaphore(&connection, 3).unwrap();
+        comm.setup(soon()).unwrap();
+        let (connection, semaphore) = (connection.get().unwrap(), semaphore.get().unwrap());
+        if me == 0 {
+            rank.barrier();
+            semaphore.signal().unwrap();
+        } else {
+            let (signals, stream) =
+                (InboundSignals::new(&semaphore).unwrap(), Stream::new(comm.context()).unwrap());
+            signals.wait(&stream).unwrap();
+            rank.barrier();
+            let error = stream.synchronize(Deadline::after(Duration::from_secs(20))).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(0)), "{error}");
+            assert!(error.to_string().contains("no message"), "it says why: {error}");
+            let error = signals.wait(&stream).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Remote, "no later wait begins: {error}");
+        }
+        rank.barrier();
+        comm.check().unwrap();
+        drop((connection, semaphore));
         rank.barrier();
     });
     if ranks::rank().is_some() {

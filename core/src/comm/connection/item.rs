@@ -13,7 +13,8 @@ use crate::setup::pending::Pending;
 use crate::setup::run::Item;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::transport::endpoint::{EndpointConfig, EndpointWire};
-use crate::transport::{self, Draft, Resources};
+use crate::transport::provider::Draft;
+use crate::transport::{Resources, table};
 
 const OP: &str = "connect";
 
@@ -45,7 +46,7 @@ impl Item for ConnectItem {
 
     fn offer(&mut self) -> Result<Offer<Hold>> {
         let transport = self.config.transport;
-        let draft = transport::provider(transport).offer(&self.resources, self.key, &self.config)?;
+        let draft = table::provider(transport).offer(&self.resources, self.key, &self.config)?;
         let body = EndpointWire { transport, detail: draft.describe() }.encode();
         self.draft = Some(draft);
         Ok(Offer { body, ..Offer::default() })

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use backpressure::Backpressure;
 pub(crate) use item::ConnectItem;
 pub(crate) use served::Claim;
 
@@ -20,7 +19,9 @@ use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::backend::{Backend, ConnectionCounters, Operation, Span};
+use crate::transport::completion::KernelAbort;
 use crate::transport::endpoint::Transport;
+use backpressure::Backpressure;
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
@@ -172,7 +173,7 @@ impl Connection {
     ) -> Result<()> {
         let mut wait = None;
         while !self.try_update_and_sync(dst, dst_offset, counter, value)? {
-            wait.get_or_insert_with(|| Backpressure::new(self, "update_and_sync")).pause()?;
+            wait.get_or_insert_with(|| self.backpressure("update_and_sync")).pause()?;
         }
         Ok(())
     }
@@ -288,6 +289,16 @@ impl Connection {
         self.inner.backend.check()
     }
 
+    /// The failure of the connection itself, if it has failed.
+    pub(crate) fn failure(&self) -> Result<()> {
+        self.inner.backend.check()
+    }
+
+    /// The abort word of kernels that wait for its signals, if it has one of its own.
+    pub(crate) fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        self.inner.backend.kernel_abort()
+    }
+
     /// The same but for failures of the connection itself, which its operations find.
     #[inline]
     fn check_peer(&self, op: &'static str) -> Result<()> {
@@ -309,7 +320,7 @@ impl Connection {
     #[inline]
     fn post(&self, op: &'static str, operation: &Operation<'_>) -> Result<()> {
         if !self.inner.backend.post(operation)? {
-            let mut wait = Backpressure::new(self, op);
+            let mut wait = self.backpressure(op);
             loop {
                 wait.pause()?;
                 if self.inner.backend.post(operation)? {
@@ -318,6 +329,11 @@ impl Connection {
             }
         }
         self.kick()
+    }
+
+    /// A wait of the call `op` for room.
+    pub(crate) fn backpressure(&self, op: &'static str) -> Backpressure<'_> {
+        Backpressure::new(&*self.inner.backend, self.peer(), self.inner.timeout, op)
     }
 
     fn kick(&self) -> Result<()> {

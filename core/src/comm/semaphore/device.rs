@@ -12,8 +12,8 @@ use crate::comm::tokens::{INBOUND, Side};
 use crate::comm::topology::PeerTopology;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
+use crate::outcome::Outcome;
 
 /// A semaphore between the devices of two ranks: kernels `signal` and `wait` through its
 /// [`device_handle`](Self::device_handle). Cheap to clone.

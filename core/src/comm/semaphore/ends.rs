@@ -12,6 +12,7 @@ use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::memory::{Exchange, RegisteredMemory};
+use crate::outcome::Outcome;
 use crate::transport::Resources;
 
 /// The parts of a communicator that its semaphores use.
@@ -33,6 +34,25 @@ pub(crate) struct Ends {
     pub(super) slot: Arc<TokenSlot>,
 }
 
+/// How the kernels ended that wait for one end: they leave when the communicator aborts, and when the connection has failed.
+#[derive(Debug)]
+struct EndOutcome {
+    site: Arc<Site>,
+    connection: Connection,
+}
+
+impl Outcome for EndOutcome {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        self.site.exchange.group.outcome().outcome(op)?;
+        // A connection that failed after its last signal had come has misled no kernel. Each kernel that leaves early records
+        // that, or another has before it.
+        match self.site.abort.record() {
+            Some(_) => self.connection.failure().map_err(|error| error.of(op)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The counters of one end at one moment, for debugging: kernels may be changing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemaphoreCounters {
@@ -46,7 +66,16 @@ pub struct SemaphoreCounters {
 
 impl Ends {
     pub(super) fn abort_handle(&self) -> AbortHandle {
-        self.site.abort.handle_for(self.connection.peer())
+        match self.connection.kernel_abort() {
+            Some(own) => self.site.abort.handle_of(own),
+            None => self.site.abort.handle_for(self.connection.peer()),
+        }
+    }
+
+    /// Tells waits for streams whether kernels gave up waiting for this end.
+    pub(super) fn outcome(&self) -> Arc<dyn Outcome> {
+        let (site, connection) = (self.site.clone(), self.connection.clone());
+        Arc::new(EndOutcome { site, connection })
     }
 
     /// The handle for kernels that wait.

@@ -7,12 +7,12 @@ use aqueduct_ptx::abi::{AbortHandle, SemaphoreHandle};
 
 use super::ends::{Ends, SemaphoreCounters};
 use super::item::Flavour;
-use crate::comm::connection::{Backpressure, Connection};
+use crate::comm::connection::Connection;
 use crate::comm::tokens::{INBOUND, Side};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::Outcome;
 use crate::gpu::{Context, KeepAlive};
+use crate::outcome::Outcome;
 use crate::sync::{Mutex, Ordering, lock};
 
 /// A semaphore that the host of one rank signals and the device of the other waits for, both ways.
@@ -54,7 +54,7 @@ impl Counted {
                     return Ok(());
                 }
             }
-            wait.get_or_insert_with(|| Backpressure::new(connection, "update_and_sync")).pause()?;
+            wait.get_or_insert_with(|| connection.backpressure("update_and_sync")).pause()?;
         }
     }
 }
@@ -77,7 +77,7 @@ impl Host2DeviceSemaphore {
 
     /// Tells waits for streams whether kernels gave up waiting for this semaphore.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
-        self.ends.ends.site.exchange.group.outcome()
+        self.ends.ends.outcome()
     }
 
     /// Signals the peer's device, after the data of all earlier writes of the connection.

@@ -127,6 +127,9 @@ impl<S: Flavour> Item for SemaphoreItem<S> {
         if theirs.len() != SLOT_BYTES || !theirs.ptr().is_multiple_of(8) {
             return Err(invalid());
         }
+        if let Some(kernels) = connection.kernel_abort() {
+            self.site.abort.follow(peer, kernels);
+        }
         let ends = Ends { site: self.site.clone(), connection, mine, theirs, slot };
         self.made = Some(S::over(ends));
         Ok(())

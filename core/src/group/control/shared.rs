@@ -264,7 +264,7 @@ impl Control {
 }
 
 /// Kernels that wait for a peer give up when the communicator aborts.
-impl crate::failure::Outcome for Control {
+impl crate::outcome::Outcome for Control {
     fn outcome(&self, op: &'static str) -> Result<()> {
         if self.forked() { Ok(()) } else { self.check(op) }
     }

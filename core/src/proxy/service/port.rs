@@ -10,8 +10,9 @@ use super::proxy_service::ProxyService;
 use super::registry::Parts;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::Result;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 use crate::gpu::KeepAlive;
+use crate::outcome::Outcome;
 use crate::sync::lock;
 
 /// The parts of a port channel, kept alive.

@@ -9,10 +9,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::super::Resources;
-use super::super::completion::Completion;
-use super::super::failure::Failure;
+use super::super::completion::{Completion, KernelAbort};
 use super::super::idle::Activity;
+use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{Inbox, Turn};
@@ -23,6 +22,7 @@ use super::staging::Staging;
 use crate::abort::{Abort, AbortCause, AbortListener};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Failure;
 use crate::gpu::Event;
 use crate::memory::Regions;
 use crate::net::{Interest, Next, Pollable, RawStream, Registration};
@@ -113,6 +113,11 @@ impl Duplex {
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
         self.failure.check()
+    }
+
+    /// The abort word of kernels that wait for its signals.
+    pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
+        self.completion.kernels()
     }
 
     /// Whether the counted frames up to `mark` have landed at the peer.
@@ -365,12 +370,10 @@ impl Duplex {
 
     /// Ends it: nothing more is sent or received, and every waiting call gets the reason.
     fn fail(&self, why: &Error, tell: bool) {
-        let set = self.failure.set(|| {
-            let message =
-                format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
-            Error::new(why.kind(), "connection", message).with_peer(self.peer).with_source(why.clone())
-        });
-        if !set {
+        let message = format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
+        let reason =
+            Error::new(why.kind(), "connection", message).with_peer(self.peer).with_source(why.clone());
+        if !self.failure.set(reason) {
             return;
         }
         let mut outbox = lock(&self.outbox);

@@ -19,6 +19,9 @@ use crate::sync::Ordering;
 const BUFFER_BYTES: usize = 64 << 10;
 /// System calls in one turn: one connection must not starve the others.
 const READS: usize = 16;
+/// Frames that may wait for a device at one time. With more, nothing is read, so that TCP slows the peer down: otherwise the peer
+/// decides how much memory they take.
+const MAX_LANDINGS: usize = 1024;
 
 /// What arrives, in order.
 pub(super) struct Inbox {
@@ -111,7 +114,7 @@ impl Inbox {
         for _ in 0..READS {
             self.land(&mut turn)?;
             self.parse(regions, &mut turn)?;
-            if matches!(self.target, Target::Full { .. }) || self.ended {
+            if self.is_full() || self.ended {
                 break;
             }
             match self.receive(socket) {
@@ -146,9 +149,14 @@ impl Inbox {
     /// The end of a turn after which the socket has nothing more.
     fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
         self.land(&mut turn)?;
-        // What the ring had no room for lies in the buffer, of which no descriptor tells.
-        turn.again = !self.landings.is_empty() || matches!(self.target, Target::Full { .. });
+        // What there was no room for lies in the buffer, of which no descriptor tells.
+        turn.again = !self.landings.is_empty() || self.is_full();
         Ok(turn)
+    }
+
+    /// Whether a device has to finish something before more is read.
+    fn is_full(&self) -> bool {
+        matches!(self.target, Target::Full { .. }) || self.landings.len() >= MAX_LANDINGS
     }
 
     /// Reads into where the bytes belong, and what comes behind them into the buffer: how many, and whether there was room
@@ -190,6 +198,9 @@ impl Inbox {
             let available = &self.buffer[self.start..self.end];
             match &mut self.target {
                 Target::Header => {
+                    if self.landings.len() >= MAX_LANDINGS {
+                        return Ok(());
+                    }
                     let Some(header) = available.first_chunk::<HEADER_BYTES>() else { return Ok(()) };
                     let frame = Frame::decode(header).map_err(|error| {
                         let message = format!(
@@ -384,8 +395,63 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
-    use crate::gpu::{Context, Device, Driver};
+    use crate::deadline::Deadline;
+    use crate::gpu::{Context, Device, Driver, PinnedBuffer};
+    use crate::sync::AtomicU64;
+
+    /// A socket from which messages never stop coming, and how many were read.
+    #[derive(Debug, Default)]
+    struct Flood(AtomicU64);
+
+    impl RawStream for Flood {
+        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            let count = into.len() / HEADER_BYTES;
+            into[..count * HEADER_BYTES].copy_from_slice(&Frame::Ask.encode().repeat(count));
+            self.0.fetch_add(count as u64, Ordering::Relaxed);
+            if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count * HEADER_BYTES) }
+        }
+
+        fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            unreachable!("an inbox sends nothing")
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            unreachable!("an inbox ends nothing")
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            unreachable!("nobody waits")
+        }
+    }
+
+    #[test]
+    fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+        let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+        inbox.staging.stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        let copied = inbox.staging.event().unwrap();
+        inbox.arrived(Some(copied), false, Effect::None);
+        let (flood, regions) = (Flood::default(), Regions::default());
+        for _ in 0..8 {
+            assert!(inbox.progress(&flood, &regions).unwrap().again, "the buffer is looked at again");
+            assert!(inbox.landings.len() <= MAX_LANDINGS, "{} wait", inbox.landings.len());
+        }
+        let read = flood.0.load(Ordering::Relaxed);
+        assert!(read < 8 * MAX_LANDINGS as u64, "{read} were read");
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+        while flood.0.load(Ordering::Relaxed) == read {
+            inbox.progress(&flood, &regions).unwrap();
+        }
+        assert!(inbox.landed > read, "what had come has landed: {} of {read}", inbox.landed);
+    }
 
     #[test]
     fn acknowledgements_that_overtake_each_other_count_as_the_higher() {

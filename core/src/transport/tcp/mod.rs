@@ -16,9 +16,12 @@ mod staging;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::backend::{Backend, Operation, Span};
+use super::completion::KernelAbort;
 use super::endpoint::{EndpointConfig, EndpointWire};
+use super::provider::{self, Provider};
+use super::resources::Resources;
 use super::service::DataService;
-use super::{Backend, Operation, Provider, Resources, Span};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
@@ -44,7 +47,7 @@ impl Provider for Sockets {
         resources: &Resources,
         key: Key,
         config: &EndpointConfig,
-    ) -> Result<Box<dyn super::Draft>> {
+    ) -> Result<Box<dyn provider::Draft>> {
         let mut draft = Draft { key, config: config.clone(), listener: None };
         if resources.group.rank() < key.peer {
             let (network, claims) = resources.group.links().for_data(key.peer, key.number());
@@ -70,7 +73,7 @@ struct Draft {
     listener: Option<Listener>,
 }
 
-impl super::Draft for Draft {
+impl provider::Draft for Draft {
     /// Where this end listens.
     fn describe(&self) -> Vec<u8> {
         let address = match self.listener.as_ref().map(Listener::address) {
@@ -208,6 +211,10 @@ impl Backend for Ethernet {
 
     fn check(&self) -> Result<()> {
         self.duplex.check()
+    }
+
+    fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        Some(self.duplex.kernel_abort())
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {

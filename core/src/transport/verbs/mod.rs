@@ -12,15 +12,19 @@ mod credits;
 mod issue;
 pub(crate) mod nics;
 mod queue_pair_set;
+mod request;
 mod send_queue;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+use super::backend::{Backend, ConnectionCounters, Operation, Span};
+use super::completion::KernelAbort;
 use super::endpoint::{EndpointConfig, EndpointWire, IbSignal, MAX_QUEUE_PAIRS, Transport};
+use super::provider::{self, Provider};
+use super::resources::Resources;
 use super::service::DataService;
-use super::{Backend, ConnectionCounters, Operation, Provider, Resources, Span};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
@@ -31,9 +35,9 @@ use crate::rdma::{
 use crate::setup::key::Key;
 use crate::wire::{Reader, WireResult, Writer};
 use credits::{RECEIVE, RECEIVES, SignalWaiters};
-use issue::Request;
 use nics::Nic;
 use queue_pair_set::QueuePairSet;
+use request::Request;
 
 /// Requests that a queue pair holds.
 const QUEUE: u32 = 512;
@@ -65,7 +69,7 @@ impl Provider for QueuePairs {
         resources: &Resources,
         key: Key,
         config: &EndpointConfig,
-    ) -> Result<Box<dyn super::Draft>> {
+    ) -> Result<Box<dyn provider::Draft>> {
         Ok(Box::new(Draft::new(resources, key, config, number(config.transport)?)?))
     }
 }
@@ -122,7 +126,7 @@ impl Draft {
     }
 }
 
-impl super::Draft for Draft {
+impl provider::Draft for Draft {
     /// How signals are sent, and the addresses of the queue pairs.
     fn describe(&self) -> Vec<u8> {
         let mut w = Writer::new();
@@ -279,6 +283,10 @@ impl Backend for Verbs {
 
     fn check(&self) -> Result<()> {
         self.set.check()
+    }
+
+    fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {
+        Some(self.set.kernel_abort())
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {

@@ -4,23 +4,24 @@
 //! waits: with operations that are held back, streams that wait for operations, connections that are idle with requests whose
 //! completion nobody has asked for, and connections that were dropped.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::ConnectionCounters;
-use super::super::completion::Completion;
-use super::super::failure::Failure;
-use super::super::idle::{Activity, IdleTimer};
+use super::super::backend::ConnectionCounters;
+use super::super::completion::{Completion, KernelAbort};
+use super::super::idle::Activity;
+use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::credits::{RECEIVE, ReceiveCredits, SignalWaiters};
-use super::issue::{INLINE, Operation, Request};
-use super::send_queue::{Keep, SendQueue};
+use super::issue::State;
+use super::request::{Operation, Request};
+use super::send_queue::SendQueue;
 use crate::abort::{Abort, AbortCause, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Failure;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::net::{Interest, Next, Pollable, Registration};
 use crate::rdma::{
@@ -28,7 +29,6 @@ use crate::rdma::{
     QueuePair, ReadyToSend,
 };
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
-use crate::transport::Resources;
 use crate::transport::endpoint::IbSignal;
 use crate::transport::verbs::nics::{Nic, Watcher};
 
@@ -40,13 +40,11 @@ pub(super) struct QueuePairSet {
     state: Mutex<State>,
     completions: CompletionQueue,
     channel: CompletionChannel,
-    pub(super) max_message: u64,
-    pub(super) max_inline: usize,
     /// Threads that wait for the peer's signals, if signals wake them.
     arrivals: Option<SignalWaiters>,
     done: AtomicU64,
     /// Dropped by the disposer.
-    pub(super) device: ManuallyDrop<OnDevice>,
+    device: ManuallyDrop<OnDevice>,
     failure: Failure,
     /// It failed with requests that had not completed.
     lost: AtomicBool,
@@ -61,54 +59,10 @@ pub(super) struct QueuePairSet {
 }
 
 /// What a set has of the device, and what the driver may wait for the device to free.
-pub(super) struct OnDevice {
+struct OnDevice {
     completion: Completion,
     /// Orders events of the user's before operations.
     stream: Stream,
-    /// Where atomics put the old value, if signals are atomics.
-    pub(super) landing: Option<MemoryRegion>,
-}
-
-pub(super) struct State {
-    pub(super) queues: Vec<SendQueue>,
-    /// Operations that wait for room, an event or completions, in order.
-    pub(super) waiting: VecDeque<Operation>,
-    pub(super) marks: VecDeque<Mark>,
-    marked: u64,
-    /// The queue of the next piece.
-    pub(super) next_queue: usize,
-    /// Reads were posted, whose data a later request may send.
-    pub(super) unfenced: bool,
-    /// If signals take receives: of the first queue.
-    pub(super) credits: Option<ReceiveCredits>,
-    spent: Vec<Keep>,
-    /// Completions of requests so far.
-    completions: u64,
-    idle: IdleTimer,
-    /// The connection became idle with requests outstanding: the service thread goes on until they have completed.
-    settling: bool,
-}
-
-impl State {
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.queues.iter().all(|queue| queue.is_idle() && !queue.has_unposted())
-    }
-
-    /// Makes sure that the latest request of every queue will be known to have completed.
-    fn cover(&mut self) -> Result<()> {
-        for queue in &mut self.queues {
-            // Without room there are requests enough that will complete.
-            queue.cover()?;
-            queue.post()?;
-        }
-        Ok(())
-    }
-}
-
-/// A position: reached when every queue has completed so many requests.
-pub(super) struct Mark {
-    pub(super) number: u64,
-    pub(super) targets: Vec<u64>,
 }
 
 /// What a set is made of.
@@ -133,33 +87,17 @@ impl QueuePairSet {
             IbSignal::Atomic => Some(landing(&resources.context, &nic)?),
         };
         let wakes = signal == IbSignal::Immediate;
-        let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
-        let state = State {
-            queues: queue_pairs.into_iter().map(SendQueue::new).collect(),
-            waiting: VecDeque::new(),
-            marks: VecDeque::new(),
-            marked: 0,
-            next_queue: 0,
-            unfenced: false,
-            credits: wakes.then(ReceiveCredits::new),
-            spent: Vec::new(),
-            completions: 0,
-            idle: IdleTimer::default(),
-            settling: false,
-        };
+        let credits = wakes.then(ReceiveCredits::new);
         let set = Arc::new(Self {
             peer,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(queue_pairs, max_message, landing, credits)),
             completions,
             channel,
-            max_message,
-            max_inline,
             arrivals: wakes.then(SignalWaiters::default),
             done: AtomicU64::new(0),
             device: ManuallyDrop::new(OnDevice {
                 completion: Completion::new(&resources.context)?,
                 stream: Stream::new(&resources.context)?,
-                landing,
             }),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
@@ -185,6 +123,11 @@ impl QueuePairSet {
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
         self.failure.check()
+    }
+
+    /// The abort word of kernels that wait for its signals.
+    pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
+        self.device.completion.kernels()
     }
 
     /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
@@ -214,12 +157,12 @@ impl QueuePairSet {
         if !state.waiting.is_empty() {
             return Ok(false);
         }
-        if self.make(state, request, done)? {
+        if state.make(request, done)? {
             return Ok(true);
         }
         // What has completed makes room.
         self.look(state, true)?;
-        self.make(state, request, done)
+        state.make(request, done)
     }
 
     /// Whether an operation more would be taken.
@@ -316,9 +259,9 @@ impl QueuePairSet {
         if poll {
             self.take_completions(state)?;
         }
-        if !self.issue(state)? && !poll {
+        if !state.issue()? && !poll {
             self.take_completions(state)?;
-            self.issue(state)?;
+            state.issue()?;
         }
         Ok(!state.waiting.is_empty() || state.queues.iter().any(SendQueue::has_unposted))
     }
@@ -391,13 +334,13 @@ impl QueuePairSet {
 
     /// [`fail`](Self::fail) for a thread that is not a caller: the failure counts as told once a caller has it.
     fn give_up(&self, why: &Error) {
-        let set = self.failure.set(|| {
-            let message = format!("the verbs connection to rank {} has failed", self.peer);
+        let message = format!("the verbs connection to rank {} has failed", self.peer);
+        let set = self.failure.set(
             Error::new(why.kind(), "connection", message)
                 .with_peer(self.peer)
                 .with_code(why.code())
-                .with_source(why.clone())
-        });
+                .with_source(why.clone()),
+        );
         if set {
             let state = lock(&self.state);
             let settled = state.is_idle();
@@ -555,17 +498,12 @@ impl Watcher for QueuePairSet {
 
 impl Drop for QueuePairSet {
     fn drop(&mut self) {
-        // The queue pairs go first: until then the NIC uses what the requests name.
-        let rest = {
-            let state = &mut *lock(&self.state);
-            let (queues, waiting) = (std::mem::take(&mut state.queues), std::mem::take(&mut state.waiting));
-            (queues, waiting, std::mem::take(&mut state.spent))
-        };
+        let (rest, landing) = lock(&self.state).dismantle();
         // SAFETY: taken once, here, and not used after.
         let device = unsafe { ManuallyDrop::take(&mut self.device) };
         // This may be the service thread, and the drop may block: it may be the last that keeps the group.
         self.disposer.dispose(rest);
-        self.disposer.free(Arc::new(device));
+        self.disposer.free(Arc::new((device, landing)));
     }
 }
 

@@ -1,0 +1,13 @@
+//! How work ended that waits for others: kernels that gave up a wait end like all others as far as the driver knows.
+#![forbid(unsafe_code)]
+
+use crate::error::Result;
+
+/// Tells a wait for a stream whether kernels on it may have given up a wait for somebody else.
+pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
+    /// `Ok` unless waits may have been given up; otherwise why.
+    ///
+    /// # Errors
+    /// Why, as an error of `op`.
+    fn outcome(&self, op: &'static str) -> Result<()>;
+}
