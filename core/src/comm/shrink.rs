@@ -1,6 +1,6 @@
 //! Going on without ranks that are lost: a new communicator of those who are left.
 //!
-//! Who they are is agreed first ([`membership`](crate::group::membership)); then the members make the communicator over the
+//! The members are agreed first ([`membership`](crate::group::membership)); then the members make the communicator over the
 //! control links of the old one. A rank returns it once it knows that every member has it. Until then a loss begins all anew
 //! with the next generation.
 #![forbid(unsafe_code)]

@@ -63,7 +63,7 @@ impl Group {
         self.control().abort()
     }
 
-    /// Whom waits for streams ask whether kernels that wait for this group gave up.
+    /// Tells waits for streams whether kernels that wait for this group gave up.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
         self.control().clone()
     }

@@ -23,7 +23,7 @@ const PURPOSE: u16 = crate::net::purpose::CONTROL;
 /// The purpose of the sockets of connections.
 const DATA_PURPOSE: u16 = crate::net::purpose::DATA;
 
-/// Who proves what to whom on the links of one communicator.
+/// The secret of one communicator's links, and the claims that a rank proves with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     secret: Secret,
@@ -166,7 +166,7 @@ impl Links {
             .and_then(|()| self.wait_linked(&from, limit, deadline))
             .map_err(|error| self.give_up(error))?;
         if to.len() + from.len() + 1 == size as usize {
-            // Everyone is linked: close the doors, and leave no path behind if this process is killed.
+            // Everyone is linked: stop listening, so that no socket file stays behind if this process is killed.
             self.reactor.stop_listening();
         }
         Ok(self)
@@ -184,11 +184,11 @@ impl Links {
                 self.control.abort().abort(AbortCause::requested(rank, reason));
             }
         }
-        // Those who are told pass it on. A new link hears of it first of all.
+        // The ranks that are told pass it on. A new link carries the reason first of all.
         let until = Deadline::after(LINGER);
         for peer in eager_peers(rank, size) {
             if !self.peers.is_empty() && self.control.check_reach("connect", peer).is_ok() {
-                // Who cannot be reached is lost itself.
+                // A peer that cannot be reached is lost itself.
                 let _ = self.ensure(peer, until);
             }
         }
@@ -214,7 +214,7 @@ impl Links {
         &self.control
     }
 
-    /// How to prove who one is on the data socket of the connection to `peer` with `tag`.
+    /// The network and the claims of this rank for the data socket of the connection to `peer` with `tag`.
     pub(crate) fn for_data(&self, peer: u32, tag: u64) -> (&Network, Claims) {
         (&self.identity.network, self.identity.data_claims(peer, tag))
     }
@@ -240,7 +240,7 @@ impl Links {
             if tells_of_loss(&error) && !deadline.expired() {
                 self.control.lose(peer, &message);
             }
-            // Whoever noticed first may know better.
+            // The first rank to notice may know better.
             match self.control.check("Communicator") {
                 Err(cause) => cause,
                 Ok(()) => Error::new(error.kind(), "Communicator", message).with_peer(peer),
@@ -268,7 +268,7 @@ impl Links {
         self.control.agree(without, |peer| self.ensure(peer, deadline), deadline)
     }
 
-    /// What those who make another communicator among themselves share.
+    /// The secret of communicators that ranks of this one make among themselves.
     pub(crate) fn secret_of_successors(&self) -> Secret {
         self.identity.secret.derive("successors")
     }
@@ -287,7 +287,7 @@ impl Drop for Links {
     fn drop(&mut self) {
         self.control.leave();
         if !self.control.lost().is_empty() {
-            // Who was killed could not remove its socket.
+            // A process that was killed could not remove its socket.
             crate::net::sweep_sockets();
         }
     }

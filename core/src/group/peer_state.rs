@@ -1,4 +1,4 @@
-//! What is known of a peer, and what its departure means for kernels that wait for it.
+//! The states of a peer, and how kernels that wait for it learn of its departure.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// abort word no time passes on a GPU, and a moment on a busy software device.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// What is known of a peer.
+/// The state of a peer, as this rank sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PeerState {
     Present,
@@ -54,6 +54,6 @@ pub(crate) trait Waiters: Send + Sync {
     /// Tells those that wait for `peer` to leave.
     fn dismiss(&self, peer: u32);
 
-    /// Whether one has left early, and whom it waited for, if for one rank.
+    /// Whether one has left early, and the rank that it waited for, if it was one.
     fn abandoned(&self) -> Option<Option<u32>>;
 }

@@ -78,7 +78,7 @@ impl Introduction {
         let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
         let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
         if gathered.is_err() {
-            // Who was killed could not remove its socket.
+            // A process that was killed could not remove its socket.
             crate::net::sweep_sockets();
         }
         let peers = peer::check_all(&mine, &gathered?)?.into();
@@ -99,7 +99,7 @@ impl Introduction {
     }
 }
 
-/// That `bootstrap` and `config` make sense by themselves.
+/// Checks that `bootstrap` and `config` make sense by themselves.
 pub(crate) fn check(bootstrap: &dyn Bootstrap, config: &GroupConfig) -> Result<()> {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
     if rank >= size {

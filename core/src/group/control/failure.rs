@@ -35,13 +35,13 @@ impl Control {
         if let Err(error) = &posted
             && error.kind() == ErrorKind::Remote
         {
-            // It takes nothing while its link is full: it will not come back to it.
+            // The peer has not read for 64 MiB: it will not read again.
             self.lose(peer, error.message());
         }
         posted
     }
 
-    /// Sends what is to be sent to ranks to which there are links.
+    /// Sends the messages about membership that wait, to ranks to which there are links.
     pub(super) fn send_membership(&self) {
         let outbox = lock(&self.state).membership.take_outbox();
         for (to, envelope) in outbox {
@@ -92,7 +92,7 @@ impl Control {
     /// should blame nobody.
     fn part_with(&self, peer: u32, cause: &AbortCause) {
         let blames = lock(&self.state).given_up.is_none();
-        // Before it counts as gone here: who finds it gone must find the reason, too.
+        // Before the peer counts as gone here: a caller that finds it gone must find the reason, too.
         let told = blames && self.abort.abort(cause.clone());
         let (links, passed_on) = {
             let mut state = lock(&self.state);
@@ -111,7 +111,7 @@ impl Control {
         }
         links.iter().for_each(Link::close);
         if blames && !told && !passed_on {
-            // The abort had another cause, and told that.
+            // The abort had another cause, and told the others only that one.
             self.tell_all(cause);
         }
     }
@@ -200,7 +200,7 @@ impl Control {
 
     /// Tells those at the other ends of `links` of a failure.
     pub(super) fn tell(&self, links: &[Link], cause: &AbortCause) {
-        // Who gave this rank up tells the others itself.
+        // The rank that gave this one up tells the others itself.
         if (cause.kind, cause.rank) != (ErrorKind::PeerLost, Some(self.rank)) {
             say(links, cause);
         }

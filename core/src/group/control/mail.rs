@@ -12,9 +12,9 @@ use crate::wire::{Reader, WireResult, Writer};
 
 /// Bytes of one frame; longer messages are sent in parts.
 pub(super) const PART: usize = 64 << 10;
-/// Bytes that may lie here unread. Beyond it the peer is broken, and lost.
+/// Bytes that may wait unread. A peer that sends more is broken, and lost.
 const MAX_UNREAD: usize = 64 << 20;
-/// What a message takes besides its bytes, about: empty ones are not free.
+/// Bytes that each message counts for besides its own, so that empty ones are not free.
 const ENVELOPE: usize = 256;
 
 /// Which messages belong together, at their receiver.
@@ -26,7 +26,7 @@ pub(crate) struct Address {
     pub(crate) tag: u64,
 }
 
-/// What it takes to make a group.
+/// The ranks and the generation that a group is to be made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs {
     /// Which call makes it, for messages.
@@ -76,14 +76,14 @@ impl Mail {
         Some(message)
     }
 
-    /// Forgets what belongs to a group that was made, or was not.
+    /// Drops the messages of `group`, which was made or has failed.
     pub(super) fn forget(&mut self, group: u64) {
         self.whole.retain(|address, _| address.group != group);
         self.parts.retain(|address, _| address.group != group);
         self.unread = self.count();
     }
 
-    /// What lies here.
+    /// The bytes that wait here, envelopes included.
     fn count(&self) -> usize {
         self.whole.values().flatten().chain(self.parts.values()).map(|message| message.len() + ENVELOPE).sum()
     }

@@ -17,7 +17,7 @@ impl Control {
         state.mail.meetings
     }
 
-    /// Drops what has come for `group`, which was made, or was not.
+    /// Drops the messages for `group`, which was made or has failed.
     pub(crate) fn end_group(&self, group: u64) {
         lock(&self.state).mail.forget(group);
     }

@@ -1,4 +1,4 @@
-//! Who is still there: signs of life, and kernels that wait for a rank that has left.
+//! Signs of life, and what kernels that wait for a rank are told when it has left.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;

@@ -21,10 +21,10 @@ const NEWS: Duration = Duration::from_millis(500);
 
 /// What a rank brings along when it becomes a member.
 pub(crate) struct Member {
-    /// The switch that a failure of the group turns.
+    /// A failure of the group aborts this.
     pub(crate) abort: Abort,
     pub(crate) waiters: Arc<dyn Waiters>,
-    /// Those who take the frames that are not the group's own.
+    /// The receivers of frames that are not the group's own.
     pub(crate) subscribers: Subscribers,
     /// The group is being made as the next generation of another one, see [`Membership::new`].
     pub(crate) succeeds: bool,
@@ -79,7 +79,7 @@ impl Control {
         if self.uneasy.load(Ordering::Acquire) { self.check_state(op, peer) } else { Ok(()) }
     }
 
-    /// `Ok` while there may be a path to `peer`, for all that has failed.
+    /// `Ok` while there may be a path to `peer`, even after a failure.
     pub(crate) fn check_reach(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
         match &state.peer_states[peer as usize] {
@@ -105,7 +105,7 @@ impl Control {
             .map_err(|error| self.first_cause(op, error))
     }
 
-    /// Who left after a failure left because of it.
+    /// `error`, or the failure before it: a rank that left after a failure left because of it.
     pub(super) fn first_cause(&self, op: &'static str, error: Error) -> Error {
         self.abort.cause().map_or(error, |cause| cause.to_error(op))
     }
@@ -186,7 +186,7 @@ impl Control {
         self.first_cause(op, error)
     }
 
-    /// Learns who the ranks are.
+    /// Takes what every rank said about itself.
     pub(crate) fn introduce(&self, peers: &Arc<[PeerInfo]>) {
         let host = |peer: &PeerInfo| peers.iter().position(|other| other.same_host(peer)).unwrap_or(0) as u32;
         let hosts = peers.iter().map(host).collect();
@@ -221,7 +221,7 @@ impl Control {
         }
     }
 
-    /// Waits until each of `peers` is linked to us or gone, for all that has failed.
+    /// Waits until each of `peers` is linked to this rank or gone, even after a failure.
     pub(crate) fn linger(&self, peers: &[u32], deadline: Deadline) {
         self.wait_until(deadline, |state| state.unlinked(peers).is_none());
     }

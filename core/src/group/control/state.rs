@@ -1,4 +1,4 @@
-//! What is known of the peers, of the links to them, and of what they have said.
+//! The state that the control links keep: of each peer, of the links to it, and of what it has sent.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(super) struct State {
     pub(super) peers: Arc<[PeerInfo]>,
     /// Why others have given this rank up, once one has.
     pub(super) given_up: Option<String>,
-    /// Those who said so themselves: their links end because of that, and not with their processes.
+    /// The ranks that said so themselves: their links end because of that, and not with their processes.
     pub(super) given_up_by: Ranks,
     /// Why this rank can be a member of no later group, once that is so.
     pub(super) outside: Option<String>,
-    /// We said BYE: what ends now is not a failure.
+    /// This rank said BYE: a link that ends now is no failure.
     pub(super) leaving: bool,
     /// Counts changes that a waiter may care about.
     pub(super) version: u64,

@@ -14,7 +14,7 @@ const SETTLED: u32 = 30;
 /// The call of this rank's user, and what the other members report.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// Whom this rank's user leaves out, while it waits.
+    /// The ranks that this rank's user leaves out, while it calls.
     call: Option<Ranks>,
     /// It failed for good.
     out: bool,

@@ -72,22 +72,22 @@ pub(crate) enum Departure {
 pub(crate) struct Departed {
     pub(super) rank: u32,
     pub(super) how: Departure,
-    /// Who has seen it.
+    /// The rank that has seen it.
     pub(super) witness: u32,
-    /// The last that it told the witness.
+    /// The latest vote that it told the witness.
     pub(super) vote: Vote,
 }
 
 /// What a rank that shrinks sees of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Whom its caller leaves out; `None` if nobody calls `shrink` there any more.
+    /// The ranks that its user leaves out; `None` if nobody calls `shrink` there any more.
     pub(super) without: Option<Ranks>,
     /// The sender will not be a member of a later group.
     pub(super) out: bool,
-    /// From whom it has a report.
+    /// The ranks whose reports it has.
     pub(super) heard: Ranks,
-    /// To whom it has no path.
+    /// The ranks that it has no path to.
     pub(super) unreachable: Ranks,
     pub(super) departed: Vec<Departed>,
 }

@@ -1,4 +1,4 @@
-//! Who may go on: the one rule that all sides compute alike, and the choice among those who could.
+//! The rule for which ranks may go on, which all sides compute alike, and the choice where several groups could.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

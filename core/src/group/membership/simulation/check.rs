@@ -29,7 +29,7 @@ fn is_able(job: &Job, name: &Name) -> bool {
         let process = &job.processes[**rank as usize];
         process.communicators[process.current].name == *name
     };
-    // Who went on in a later one is bound there, also after its end.
+    // A process that went on in a later communicator is bound there, also after its end.
     let gone = members.iter().filter(current).filter(|rank| !job.is_there(**rank)).copied().collect();
     let voters = members.iter().filter(current).filter(|rank| job.is_there(**rank)).copied().collect();
     may_decide(&members, &gone, &voters)

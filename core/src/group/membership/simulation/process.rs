@@ -20,7 +20,7 @@ pub(super) struct Communicator {
     pub(super) calling: Option<(Time, Time)>,
     /// The next communicator, which is being made of this generation, and who has it.
     pub(super) making: Option<(u64, usize)>,
-    /// Who said that it has the next communicator of a generation.
+    /// The ranks that said they have the next communicator, by its generation.
     pub(super) ready: BTreeMap<u64, Ranks>,
     pub(super) failed: bool,
 }
