@@ -1,6 +1,8 @@
 //! Whether another process of this host still runs, beyond confusion with a later one of the same number.
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 
 /// What tells a process from all others that have or had its number; zeros where /proc does not say.
@@ -24,17 +26,72 @@ impl Birth {
     }
 }
 
-/// Whether process `pid` of this namespace, started then, runs. False also while it exits: the kernel marks a process
-/// as exiting before it closes its sockets.
+/// Whether process `pid` of this namespace, started then, runs. False also once all its threads exit: the kernel marks a
+/// thread as exiting before it closes the sockets of its process.
 pub(crate) fn is_running(pid: u32, started: u64) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => Stat::parse(&stat).is_none_or(|stat| {
-            stat.started == started && !stat.exiting && !matches!(stat.state, 'Z' | 'X' | 'x')
-        }),
-        Err(error) => {
-            error.kind() != std::io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH)
+    match Stat::read(&format!("/proc/{pid}/stat")) {
+        Ok(Some(stat)) if stat.started != started => false,
+        // It describes the main thread, and the process goes on while any other thread does.
+        Ok(Some(stat)) => !stat.has_ended() || has_running_thread(pid),
+        Ok(None) => true,
+        Err(error) => !is_gone(&error),
+    }
+}
+
+/// Whether a thread of process `pid` runs, or may run.
+fn has_running_thread(pid: u32) -> bool {
+    /// Looks at the threads of a process that may be ending just now.
+    const LOOKS: u32 = 1000;
+    let mut before = None;
+    for _ in 0..LOOKS {
+        match ended_threads(pid) {
+            // A thread that starts another one and ends between two reads hides the new one from one look, but not from two.
+            Look::Ended(threads) if before.as_ref() == Some(&threads) => return false,
+            Look::Ended(threads) => before = Some(threads),
+            Look::Changed => before = None,
+            Look::Running => return true,
+            Look::Gone => return false,
         }
     }
+    true
+}
+
+/// What one look at all threads of a process finds.
+enum Look {
+    /// A thread runs, or the kernel does not say.
+    Running,
+    /// All threads, each of which has ended and is still listed.
+    Ended(BTreeSet<OsString>),
+    /// A thread was removed meanwhile, which can cut the list short.
+    Changed,
+    /// There is no such process any more.
+    Gone,
+}
+
+fn ended_threads(pid: u32) -> Look {
+    let entries = match std::fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Look::Gone,
+        Err(_) => return Look::Running,
+    };
+    // All names before any state: a thread that starts after this is found by the next look.
+    let Ok(threads) =
+        entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<BTreeSet<_>, _>>()
+    else {
+        return Look::Changed;
+    };
+    for thread in &threads {
+        match Stat::read(&format!("/proc/{pid}/task/{}/stat", thread.to_string_lossy())) {
+            Ok(Some(stat)) if stat.has_ended() => {}
+            Err(error) if is_gone(&error) => return Look::Changed,
+            _ => return Look::Running,
+        }
+    }
+    if threads.is_empty() { Look::Changed } else { Look::Ended(threads) }
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// What `/proc/PID/stat` says (proc_pid_stat(5)).
@@ -45,6 +102,16 @@ struct Stat {
 }
 
 impl Stat {
+    /// `None` if the file does not have the form that this version knows.
+    fn read(path: &str) -> std::io::Result<Option<Self>> {
+        std::fs::read_to_string(path).map(|text| Self::parse(&text))
+    }
+
+    /// The thread runs no more code of its program.
+    fn has_ended(&self) -> bool {
+        self.exiting || matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
     fn parse(text: &str) -> Option<Self> {
         // PF_EXITING of the kernel's `include/linux/sched.h`.
         const EXITING: u64 = 4;
@@ -75,6 +142,55 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(!is_running(pid, stat.started));
+    }
+
+    /// Its main thread ends while another one goes on until the standard input ends.
+    #[test]
+    #[ignore = "runs only as the child of a_process_runs_while_any_of_its_threads_does"]
+    fn child_whose_main_thread_ends() {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            std::process::exit(0);
+        });
+        extern "C" fn end_this_thread(_: libc::c_int) {
+            // SAFETY: takes no pointer, and nobody joins the main thread of this process.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let handler: extern "C" fn(libc::c_int) = end_this_thread;
+        let pid = std::process::id();
+        // SAFETY: the handler lives as long as the process, makes one system call and touches no memory.
+        unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+        // SAFETY: takes no pointer. The main thread has the number of the process, and is there.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1) };
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_process_runs_while_any_of_its_threads_does() {
+        let name = "group::birth::tests::child_whose_main_thread_ends";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--test-threads=1"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let main = || Stat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap()).unwrap();
+        let deadline = crate::deadline::Deadline::after(std::time::Duration::from_secs(30));
+        while main().state != 'Z' {
+            assert!(!deadline.expired(), "the main thread does not end");
+            std::thread::yield_now();
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the other thread has ended");
+        assert!(is_running(pid, main().started), "its main thread has ended, another one has not");
+        drop(child.stdin.take());
+        while is_running(pid, main().started) {
+            assert!(!deadline.expired(), "its end is not noticed");
+            std::thread::yield_now();
+        }
+        assert!(child.wait().unwrap().success());
     }
 
     #[test]

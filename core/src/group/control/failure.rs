@@ -67,6 +67,11 @@ impl Control {
 
     /// The peer is lost: aborts, remembers why, and cuts it off.
     pub(crate) fn lose(&self, peer: u32, why: impl std::fmt::Display) {
+        self.lose_after(peer, why, false);
+    }
+
+    /// `heard_out`: a link has ended and all that came on it was read, so that the end of the peer's process is evidence.
+    fn lose_after(&self, peer: u32, why: impl std::fmt::Display, heard_out: bool) {
         let why = why.to_string();
         // An error about the peer says that itself.
         let why = why.strip_prefix(&format!("rank {peer} was lost: ")).unwrap_or(&why);
@@ -85,12 +90,12 @@ impl Control {
                 "it did not run for {gap:.1} s, and rank {peer} is not there any more: {why}"
             ));
         }
-        self.part_with(peer, &AbortCause::peer_lost(peer, why));
+        self.part_with(peer, &AbortCause::peer_lost(peer, why), heard_out);
     }
 
     /// There is no path to `peer` any more: ends everything, and tells everyone, unless this rank was given up itself and
     /// should blame nobody.
-    fn part_with(&self, peer: u32, cause: &AbortCause) {
+    fn part_with(&self, peer: u32, cause: &AbortCause, heard_out: bool) {
         let blames = lock(&self.state).given_up.is_none();
         // Before the peer counts as gone here: a caller that finds it gone must find the reason, too.
         let told = blames && self.abort.abort(cause.clone());
@@ -100,7 +105,7 @@ impl Control {
                 return;
             }
             let passed_on = matches!(state.peer_states[peer as usize], PeerState::Suspected(_));
-            let links = state.lose(self.rank, peer, cause);
+            let links = state.lose(self.rank, peer, cause, heard_out);
             self.tell_gone(peer);
             self.wake(&mut state);
             (links, passed_on)
@@ -138,7 +143,7 @@ impl Control {
             links.len() > 0 && links.all(|monitored| state.doubt.silence(monitored, now).is_some())
         };
         if silent {
-            return self.part_with(peer, cause);
+            return self.part_with(peer, cause, false);
         }
         let told = self.abort.abort(cause.clone());
         {
@@ -174,7 +179,8 @@ impl Control {
         match (&state.peer_states[peer as usize], why) {
             (PeerState::Present | PeerState::Suspected(_), Some(why)) => {
                 drop(state);
-                return self.lose(peer, why.message());
+                // Other errors end a link that may still have something to read.
+                return self.lose_after(peer, why.message(), why.kind() == ErrorKind::PeerLost);
             }
             (PeerState::Present | PeerState::Suspected(_) | PeerState::Leaving, _) if last => {
                 state.peer_states[peer as usize] = PeerState::Left { at: Instant::now(), told: false };

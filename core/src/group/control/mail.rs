@@ -12,7 +12,7 @@ use crate::wire::{Reader, WireResult, Writer};
 
 /// Bytes of one frame; longer messages are sent in parts.
 pub(super) const PART: usize = 64 << 10;
-/// Bytes that may wait unread. A peer that sends more is broken, and lost.
+/// Bytes of one peer that may wait unread. A peer that sends more is broken, and lost.
 const MAX_UNREAD: usize = 64 << 20;
 /// Bytes that each message counts for besides its own, so that empty ones are not free.
 const ENVELOPE: usize = 256;
@@ -42,7 +42,8 @@ pub(crate) struct Needs {
 pub(super) struct Mail {
     whole: HashMap<Address, VecDeque<Vec<u8>>>,
     parts: HashMap<Address, Vec<u8>>,
-    unread: usize,
+    /// The bytes of each peer that wait here, envelopes included.
+    unread: HashMap<u32, usize>,
     /// How many meetings of all ranks were begun here.
     pub(super) meetings: u64,
 }
@@ -52,12 +53,14 @@ impl Mail {
         let Part { group, tag, last, bytes } = Part::decode(payload)?;
         let address = Address { peer, group, tag };
         let envelope = if self.parts.contains_key(&address) { 0 } else { ENVELOPE };
-        if self.unread + bytes.len() + envelope > MAX_UNREAD {
-            let message =
-                format!("more than {MAX_UNREAD} bytes lie unread; rank {peer} sends what nobody expects");
+        let unread = self.unread.entry(peer).or_default();
+        if *unread + bytes.len() + envelope > MAX_UNREAD {
+            let message = format!(
+                "more than {MAX_UNREAD} bytes of rank {peer} lie unread; it sends what nobody expects"
+            );
             return Err(Error::new(ErrorKind::Remote, "shrink", message).with_peer(peer));
         }
-        self.unread += bytes.len() + envelope;
+        *unread += bytes.len() + envelope;
         let so_far = self.parts.entry(address).or_default();
         so_far.extend_from_slice(bytes);
         if last && let Some(message) = self.parts.remove(&address) {
@@ -72,7 +75,9 @@ impl Mail {
         if queue.is_empty() {
             self.whole.remove(&address);
         }
-        self.unread -= message.len() + ENVELOPE;
+        if let Some(unread) = self.unread.get_mut(&address.peer) {
+            *unread -= message.len() + ENVELOPE;
+        }
         Some(message)
     }
 
@@ -83,9 +88,16 @@ impl Mail {
         self.unread = self.count();
     }
 
-    /// The bytes that wait here, envelopes included.
-    fn count(&self) -> usize {
-        self.whole.values().flatten().chain(self.parts.values()).map(|message| message.len() + ENVELOPE).sum()
+    /// The bytes of each peer that wait here, envelopes included.
+    fn count(&self) -> HashMap<u32, usize> {
+        let mut unread = HashMap::new();
+        let whole =
+            self.whole.iter().flat_map(|(address, queue)| queue.iter().map(|message| (*address, message)));
+        let parts = self.parts.iter().map(|(address, bytes)| (*address, bytes));
+        for (address, bytes) in whole.chain(parts) {
+            *unread.entry(address.peer).or_default() += bytes.len() + ENVELOPE;
+        }
+        unread
     }
 }
 
@@ -130,9 +142,9 @@ mod tests {
         assert_eq!(mail.take(address).unwrap(), b"one two ");
         assert_eq!(mail.take(Address { tag: 2, ..address }), None);
         mail.forget(8);
-        assert_eq!(mail.unread, 4 + ENVELOPE);
+        assert_eq!(mail.unread[&3], 4 + ENVELOPE);
         assert_eq!(mail.take(address).unwrap(), b"more");
-        assert_eq!((mail.take(address), mail.unread), (None, 0));
+        assert_eq!((mail.take(address), mail.unread[&3]), (None, 0));
         assert!(mail.deliver(3, &part(7, true, b"x")[1..]).is_err());
     }
 
@@ -145,7 +157,8 @@ mod tests {
         let error = mail.deliver(3, &part(most)).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(3)));
         mail.deliver(3, &Part { group: 7, tag: 1, last: true, bytes: b"" }.encode()).unwrap();
+        mail.deliver(4, &part(most)).expect("another peer has room of its own");
         mail.forget(7);
-        assert_eq!(mail.unread, 0);
+        assert!(mail.unread.is_empty());
     }
 }

@@ -103,10 +103,10 @@ impl State {
         ranks.filter(move |(_, peer_state)| lost(peer_state)).map(|(rank, _)| rank)
     }
 
-    /// Gives up every path from `me` to `peer`; the links to it.
-    pub(super) fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause) -> Vec<Link> {
+    /// Gives up every path from `me` to `peer`; the links to it. `heard_out`: all that the peer has said was read.
+    pub(super) fn lose(&mut self, me: u32, peer: u32, cause: &AbortCause, heard_out: bool) -> Vec<Link> {
         let info = |rank: u32| self.peers.get(rank as usize);
-        let ended = info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
+        let ended = heard_out && info(peer).zip(info(me)).is_some_and(|(peer, me)| peer.has_ended(me));
         self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
         self.peer_states[peer as usize] = PeerState::Lost(cause.reason.clone());
         std::mem::take(&mut self.links[peer as usize]).into_iter().map(|monitored| monitored.link).collect()

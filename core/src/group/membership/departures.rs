@@ -41,6 +41,12 @@ impl Departures {
     /// Keeps the vote that `from` told this rank, if it is later than the one known: two threads of the sender may have
     /// sent theirs in either order.
     pub(super) fn hear_vote(&mut self, from: u32, vote: Vote) {
+        // One that was on its way when its rank went binds those who subtract that rank, too.
+        if let Some(gone) = self.departed.get_mut(&from)
+            && vote.is_later_than(&gone.vote)
+        {
+            gone.vote = vote.clone();
+        }
         match self.votes.get_mut(&from) {
             Some(known) if known.is_later_than(&vote) => {}
             Some(known) => *known = vote,
@@ -105,5 +111,19 @@ impl Departures {
         let gone = self.departed.values().filter(move |gone| ranks.contains(&gone.rank));
         let votes = gone.map(|gone| &gone.vote).filter(move |vote| vote.generation == generation);
         votes.filter_map(|vote| vote.accepted.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vote_that_is_read_after_its_rank_has_gone_replaces_the_one_known() {
+        let mut departures = Departures::new(0, vec![0, 0], false);
+        departures.witness(1, Departure::Died);
+        assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::from([1]));
+        departures.hear_vote(1, Vote { completed: true, ..Vote::none(0) });
+        assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::new(), "it goes on elsewhere");
     }
 }
