@@ -248,7 +248,7 @@ impl Pollable for Asks {
     }
 
     fn progress(&self) -> Next {
-        let _ = self.2.send(crate::failure::Outcome::outcome(&*self.0, "x"));
+        let _ = self.2.send(crate::outcome::Outcome::outcome(&*self.0, "x"));
         Next::Wait(Interest::default())
     }
 
