@@ -406,5 +406,7 @@ fn a_users_kernel_calls_the_grid_barrier_as_a_function() {
     machine.finish();
     let record = machine.record(0);
     assert_eq!((record.state, Operation(record.operation)), (ABORT_RECORD_COMPLETE, Operation::GRID_BARRIER));
-    assert_eq!((record.peer, record.awaited, record.seen), (NO_PEER, 3, 2));
+    // The record is that of the first block to leave, which may do so before the second one arrives.
+    assert_eq!((record.peer, record.awaited), (NO_PEER, 3));
+    assert!((1..=2).contains(&record.seen), "{} blocks arrived", record.seen);
 }
