@@ -148,9 +148,10 @@ impl Inbox {
 
     /// The end of a turn after which the socket has nothing more.
     fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
+        // No descriptor reports frames that lie unread in the buffer. `land` may make room for them, so this is asked first.
+        let unread = self.is_full();
         self.land(&mut turn)?;
-        // What there was no room for lies in the buffer, of which no descriptor tells.
-        turn.again = !self.landings.is_empty() || self.is_full();
+        turn.again = unread || !self.landings.is_empty();
         Ok(turn)
     }
 
@@ -429,8 +430,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
+    /// An inbox whose first frame waits for a copy, and the word that lets the copy end.
+    fn behind_a_stuck_device() -> (Inbox, Arc<PinnedBuffer>) {
         let driver = Driver::software(cuda_soft::driver_table()).unwrap();
         let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
         let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
@@ -438,6 +439,12 @@ mod tests {
         inbox.staging.stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         let copied = inbox.staging.event().unwrap();
         inbox.arrived(Some(copied), false, Effect::None);
+        (inbox, word)
+    }
+
+    #[test]
+    fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
+        let (mut inbox, word) = behind_a_stuck_device();
         let (flood, regions) = (Flood::default(), Regions::default());
         for _ in 0..8 {
             assert!(inbox.progress(&flood, &regions).unwrap().again, "the buffer is looked at again");
@@ -451,6 +458,23 @@ mod tests {
             inbox.progress(&flood, &regions).unwrap();
         }
         assert!(inbox.landed > read, "what had come has landed: {} of {read}", inbox.landed);
+    }
+
+    /// The device finishes between the two: after the inbox stopped for want of room, and before it looks at the device.
+    #[test]
+    fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
+        let (mut inbox, word) = behind_a_stuck_device();
+        let (flood, regions, mut turn) = (Flood::default(), Regions::default(), Turn::default());
+        while inbox.landings.len() < MAX_LANDINGS {
+            inbox.receive(&flood).unwrap();
+            inbox.parse(&regions, &mut turn).unwrap();
+        }
+        assert!(inbox.start < inbox.end, "frames are left");
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+        let turn = inbox.rest(turn).unwrap();
+        assert!(inbox.landings.is_empty());
+        assert!(turn.again, "nothing else would have them looked at");
     }
 
     #[test]
