@@ -1,15 +1,24 @@
 //! Captures: which graph a stream's work goes into, and what that graph holds.
 //!
-//! Streams join a capture through events, and the owner of a wrapped stream may capture it, so neither the stream that
-//! work is enqueued on nor this library knows how long captured work can run again. The graph does. Whatever captured
-//! work uses becomes a *user object* of the graph (CUDA driver API, `cuGraphRetainUserObject`): the driver calls
-//! [`let_go`] once the graph, every executable graph made of it and all their launches are gone.
+//! Streams join a capture through events, so captured work belongs to a graph, not to the stream that it was enqueued on.
+//! The driver tells which capture that is by an id that no other capture of the process has.
+//!
+//! - A capture that [`begin`] began collects whatever its work uses, and [`end`] hands the collection to the maker of the
+//!   executable graph, which this library alone launches.
+//! - The owner of a wrapped stream may capture it and launch the graph without this library. There, whatever captured work
+//!   uses becomes a *user object* of the graph (CUDA driver API, `cuGraphRetainUserObject`): the driver calls [`let_go`]
+//!   once the graph, every executable graph made of it and all their launches are gone.
+//!
+//! User objects would do for both, but each launch of a graph that has any takes 3 us more of the GPU and 10 us more of
+//! the host on an H200 (`benches/records/2026-11-22-h200-x2-ownership`).
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
 
 use cuda_driver_sys::{
-    CUgraph, CUresult, CUstream, CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags,
+    CUgraph, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuserObject_flags,
+    CUuserObjectRetain_flags,
 };
 
 use super::context::Context;
@@ -19,7 +28,7 @@ use super::reaper::Released;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
-/// What the driver does with work that is enqueued on a stream now.
+/// How a stream treats work that is enqueued on it now.
 pub(super) enum CaptureStatus {
     /// It runs.
     None,
@@ -29,10 +38,12 @@ pub(super) enum CaptureStatus {
     Unusable,
 }
 
-/// A capture ends, and a graph under capture is given something to hold, under this lock: the handle of the graph,
-/// which the driver gives out, is valid only until the capture ends.
+/// The captures that [`begin`] began and that are still on, by id, and what the work of each uses.
+///
+/// A capture begins and ends, and is given something to hold, under this lock: the handle of a graph under capture, which
+/// the driver gives out, is valid only until the capture ends.
 #[derive(Default)]
-pub(super) struct EndLock(Mutex<()>);
+struct Captures(Mutex<HashMap<u64, Vec<KeepAlive>>>);
 
 /// Asks whether work enqueued on `stream` is captured. The stream's context is current.
 ///
@@ -42,8 +53,35 @@ pub(super) fn status(driver: &Driver, stream: CUstream) -> Result<CaptureStatus>
     ask(driver, stream).map(|(status, _)| status)
 }
 
-/// Makes the graph that `stream` is captured into hold all of `what`. Returns `false`, and takes nothing, if the
-/// capture has ended in the meantime.
+/// Begins a capture of `stream`, whose context is current, and returns the capture's id, for [`end`].
+///
+/// # Errors
+/// A driver error; the stream is not being captured then.
+pub(super) fn begin(driver: &Driver, stream: CUstream, mode: CUstreamCaptureMode) -> Result<u64> {
+    let mut captures = lock(&driver.slot::<Captures>().0);
+    // SAFETY: the caller vouches for the stream.
+    unsafe { call!(driver, cuStreamBeginCapture_v2(stream, mode)) }?;
+    match ask(driver, stream) {
+        Ok((_, Some(Capture { id, .. }))) => {
+            captures.insert(id, Vec::new());
+            Ok(id)
+        }
+        other => {
+            let mut graph = ptr::null_mut();
+            // SAFETY: `graph` is a live output; the capture began above.
+            unsafe { call!(driver, cuStreamEndCapture(stream, &raw mut graph)) }?;
+            // SAFETY: nobody else has the handle of this empty graph; destroyed once.
+            unsafe { call!(driver, cuGraphDestroy(graph)) }?;
+            other.and_then(|_| {
+                Err(driver
+                    .error("cuStreamGetCaptureInfo_v2", CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED))
+            })
+        }
+    }
+}
+
+/// Makes the capture of `stream`, and the graph that comes of it, hold all of `what`. Returns `false`, and takes nothing,
+/// if the capture has ended in the meantime.
 ///
 /// The context is current. The caller lets no event be recorded on the stream between the work that uses `what` and
 /// the end of this call. A capture that ends in between is therefore not joined by that work, and fails.
@@ -56,39 +94,49 @@ pub(super) fn hold(
     what: impl Iterator<Item = KeepAlive>,
 ) -> Result<bool> {
     let driver = context.driver();
-    let _ending = lock(&driver.slot::<EndLock>().0);
-    let graph = match ask(driver, stream) {
-        Ok((_, Some(graph))) => graph,
+    let mut captures = lock(&driver.slot::<Captures>().0);
+    let Capture { id, graph } = match ask(driver, stream) {
+        Ok((_, Some(capture))) => capture,
         Ok((_, None)) => return Ok(false),
         Err(error) => {
             what.for_each(std::mem::forget);
             return Err(error);
         }
     };
+    if let Some(held) = captures.get_mut(&id) {
+        held.extend(what);
+        return Ok(true);
+    }
     what.map(|one| give(context, graph, one)).fold(Ok(()), Result::and).map(|()| true)
 }
 
-/// Ends the capture that began on `stream`, whose context is current, and returns the graph.
+/// Ends the capture `id`, which began on `stream`, whose context is current. Returns the graph, and everything that its
+/// work uses: the caller drops that after the graph, every executable graph made of it and all their launches.
 ///
-/// # Errors
-/// A driver error, for example that the capture was invalidated.
-pub(super) fn end(driver: &Driver, stream: CUstream) -> Result<CUgraph> {
+/// The graph is a driver error if, for example, the capture was invalidated.
+pub(super) fn end(driver: &Driver, stream: CUstream, id: u64) -> (Result<CUgraph>, Vec<KeepAlive>) {
     let mut graph = ptr::null_mut();
-    let _ending = lock(&driver.slot::<EndLock>().0);
+    let mut captures = lock(&driver.slot::<Captures>().0);
     // SAFETY: `graph` is a live output; the caller vouches for the stream.
-    unsafe { call!(driver, cuStreamEndCapture(stream, &raw mut graph)) }?;
-    Ok(graph)
+    let ended = unsafe { call!(driver, cuStreamEndCapture(stream, &raw mut graph)) };
+    (ended.map(|()| graph), captures.remove(&id).unwrap_or_default())
 }
 
-fn ask(driver: &Driver, stream: CUstream) -> Result<(CaptureStatus, Option<CUgraph>)> {
+/// A capture that is on. The handle of its graph is valid until it ends.
+struct Capture {
+    id: u64,
+    graph: CUgraph,
+}
+
+fn ask(driver: &Driver, stream: CUstream) -> Result<(CaptureStatus, Option<Capture>)> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let mut graph = ptr::null_mut();
-    let (id, edges, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the caller vouches for the stream; status and graph are live outputs, and null asks for nothing.
+    let (mut id, mut graph) = (0, ptr::null_mut());
+    let (edges, count) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the caller vouches for the stream; status, id and graph are live outputs, and null asks for nothing.
     let result = unsafe {
         call!(
             driver,
-            raw cuStreamGetCaptureInfo_v2(stream, &raw mut status, id, &raw mut graph, edges, count)
+            raw cuStreamGetCaptureInfo_v2(stream, &raw mut status, &raw mut id, &raw mut graph, edges, count)
         )
     }?;
     match (result, status) {
@@ -96,7 +144,7 @@ fn ask(driver: &Driver, stream: CUstream) -> Result<(CaptureStatus, Option<CUgra
             Ok((CaptureStatus::None, None))
         }
         (CUresult::CUDA_SUCCESS, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE) => {
-            Ok((CaptureStatus::Active, Some(graph)))
+            Ok((CaptureStatus::Active, Some(Capture { id, graph })))
         }
         (CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, _) => {
             Ok((CaptureStatus::Unusable, None))
@@ -105,7 +153,7 @@ fn ask(driver: &Driver, stream: CUstream) -> Result<(CaptureStatus, Option<CUgra
     }
 }
 
-/// Makes `graph`, which is being captured and cannot end meanwhile, hold `what`.
+/// Makes `graph`, whose capture cannot end meanwhile, hold `what`.
 fn give(context: &Context, graph: CUgraph, what: KeepAlive) -> Result<()> {
     let driver = context.driver();
     let data = Box::into_raw(Box::new(Released::new(context, what)));

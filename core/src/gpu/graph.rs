@@ -51,6 +51,8 @@ struct ExecInner {
     /// Executable graphs are not internally synchronised: launches take turns.
     turn: Mutex<()>,
     outcomes: Outcomes,
+    #[expect(dead_code, reason = "held, not read: until `raw` is destroyed")]
+    held: Vec<KeepAlive>,
     context: Context,
 }
 
@@ -73,14 +75,14 @@ impl GraphExec {
         let context = stream.context();
         let driver = context.driver();
         let _entered = context.enter()?;
-        // SAFETY: the stream is alive.
-        let begin = || unsafe { call!(driver, cuStreamBeginCapture_v2(stream.raw(), mode.raw())) };
-        let begin = || begin().map(|()| stream.outcomes().exchange(Pending::default()));
-        let before = context.noted(stream.exclusively(begin))?;
-        let capture = Capture { stream, before: Some(before) };
+        let begin = || {
+            let id = capture::begin(driver, stream.raw(), mode.raw())?;
+            Ok((id, stream.outcomes().exchange(Pending::default())))
+        };
+        let capture = Capture { stream, on: Some(context.noted(stream.exclusively(begin))?) };
         work(stream)?;
         // Streams that joined were waited for, so the first one depends on what they depend on.
-        let (raw, captured) = capture.end();
+        let Captured { graph: raw, held, outcomes: captured } = capture.end();
         let graph = Graph { raw: raw?, context };
         let nodes = graph.nodes()?;
         let mut raw = ptr::null_mut();
@@ -88,7 +90,8 @@ impl GraphExec {
         context.noted(unsafe { call!(driver, cuGraphInstantiateWithFlags(&raw mut raw, graph.raw, 0)) })?;
         let outcomes = Outcomes::default();
         outcomes.exchange(captured);
-        let inner = ExecInner { raw, nodes, turn: Mutex::default(), outcomes, context: context.clone() };
+        let inner =
+            ExecInner { raw, nodes, turn: Mutex::default(), outcomes, held, context: context.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -153,31 +156,38 @@ impl Drop for ExecInner {
 /// A capture that is on; ends it also when the work fails or panics.
 struct Capture<'a> {
     stream: &'a Stream,
-    /// What work of the stream that runs depends on, until the capture has ended.
-    before: Option<Pending>,
+    /// The capture's id, and what work of the stream that runs depends on; taken when the capture ends.
+    on: Option<(u64, Pending)>,
+}
+
+/// What comes of a capture.
+struct Captured {
+    graph: Result<CUgraph>,
+    /// What the captured work uses.
+    held: Vec<KeepAlive>,
+    /// What the captured work depends on.
+    outcomes: Pending,
 }
 
 impl Capture<'_> {
-    /// The graph, and what captured work depends on.
-    fn end(mut self) -> (Result<CUgraph>, Pending) {
-        self.finish()
+    fn end(mut self) -> Captured {
+        self.finish().expect("a capture ends once: here, or when it is dropped")
     }
 
-    fn finish(&mut self) -> (Result<CUgraph>, Pending) {
+    fn finish(&mut self) -> Option<Captured> {
         let (stream, context) = (self.stream, self.stream.context());
-        let graph = context.noted(stream.exclusively(|| capture::end(context.driver(), stream.raw())));
-        (graph, stream.outcomes().exchange(self.before.take().unwrap_or_default()))
+        let (id, before) = self.on.take()?;
+        let (graph, held) = stream.exclusively(|| capture::end(context.driver(), stream.raw(), id));
+        Some(Captured { graph: context.noted(graph), held, outcomes: stream.outcomes().exchange(before) })
     }
 }
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        if self.before.is_none() {
-            return;
-        }
         // The error of `work` is the one to report; ending an invalidated capture fails anyway.
-        if let (Ok(raw), _) = self.finish() {
+        if let Some(Captured { graph: Ok(raw), held, .. }) = self.finish() {
             drop(Graph { raw, context: self.stream.context() });
+            drop(held);
         }
     }
 }

@@ -157,7 +157,7 @@ impl Stream {
 
     /// Calls `change`, which begins or ends a capture of this stream with the context current, while no other thread
     /// is between enqueuing work on it and keeping what that work uses.
-    pub(super) fn exclusively<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn exclusively<T>(&self, change: impl FnOnce() -> T) -> T {
         let _order = lock(&self.inner.order);
         change()
     }

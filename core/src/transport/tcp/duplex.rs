@@ -14,7 +14,7 @@ use super::super::idle::Activity;
 use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::frame::{Frame, MAX_REASON};
-use super::inbox::{Inbox, Turn};
+use super::inbox::{COPIES, Inbox, Turn};
 use super::outbox::{Outbox, Spent, Waits};
 use super::poller::{End, Poller};
 use super::spin::SpinBudget;
@@ -276,7 +276,7 @@ impl Duplex {
             if !assists && self.is_read_elsewhere() {
                 Ok(Turn::default())
             } else {
-                let received = inbox.progress(&**socket, &self.regions);
+                let received = inbox.progress(&**socket, &self.regions, COPIES);
                 // With the inbox locked, so that acknowledgements are noted in the order in which they came.
                 received.and_then(|turn| {
                     self.note(&turn)?;
@@ -353,7 +353,7 @@ impl Duplex {
     fn cannot_send(&self, error: Error) {
         let said = self.socket.get().and_then(|socket| {
             let mut inbox = lock(&self.inbox);
-            let received = inbox.progress(&**socket, &self.regions);
+            let received = inbox.progress(&**socket, &self.regions, usize::MAX);
             let noted = received.and_then(|turn| self.note(&turn).map(|()| turn));
             drop(inbox);
             match noted {

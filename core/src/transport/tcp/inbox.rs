@@ -22,6 +22,9 @@ const READS: usize = 16;
 /// Frames that may wait for a device at one time. With more, nothing is read, so that TCP slows the peer down: otherwise the peer
 /// decides how much memory they take.
 const MAX_LANDINGS: usize = 1024;
+/// Frames for device memory in one turn. Giving one to the device takes microseconds, and this rank's own operations,
+/// acknowledgements among them, are sent between turns: a peer that writes fast must not keep them back.
+pub(super) const COPIES: usize = 64;
 
 /// What arrives, in order.
 pub(super) struct Inbox {
@@ -91,6 +94,8 @@ pub(super) struct Turn {
     pub(super) bye: bool,
     /// What was written and need not be kept any more; to be dropped where waiting is allowed.
     pub(super) spent: Vec<Place>,
+    /// So many more frames for device memory may begin.
+    copies: usize,
 }
 
 impl Inbox {
@@ -108,13 +113,18 @@ impl Inbox {
         }
     }
 
-    /// Receives what is there. An error is the connection's end.
-    pub(super) fn progress(&mut self, socket: &dyn RawStream, regions: &Regions) -> Result<Turn> {
-        let mut turn = Turn::default();
+    /// Receives what is there, of which up to `copies` frames may be for device memory. An error is the connection's end.
+    pub(super) fn progress(
+        &mut self,
+        socket: &dyn RawStream,
+        regions: &Regions,
+        copies: usize,
+    ) -> Result<Turn> {
+        let mut turn = Turn { copies, ..Turn::default() };
         for _ in 0..READS {
             self.land(&mut turn)?;
             self.parse(regions, &mut turn)?;
-            if self.is_full() || self.ended {
+            if self.must_stop(&turn) || self.ended {
                 break;
             }
             match self.receive(socket) {
@@ -149,15 +159,15 @@ impl Inbox {
     /// The end of a turn after which the socket has nothing more.
     fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
         // No descriptor reports frames that lie unread in the buffer. `land` may make room for them, so this is asked first.
-        let unread = self.is_full();
+        let unread = self.must_stop(&turn);
         self.land(&mut turn)?;
         turn.again = unread || !self.landings.is_empty();
         Ok(turn)
     }
 
-    /// Whether a device has to finish something before more is read.
-    fn is_full(&self) -> bool {
-        matches!(self.target, Target::Full { .. }) || self.landings.len() >= MAX_LANDINGS
+    /// Whether no further frame begins in this turn, and perhaps not before a device has finished something.
+    fn must_stop(&self, turn: &Turn) -> bool {
+        matches!(self.target, Target::Full { .. }) || self.landings.len() >= MAX_LANDINGS || turn.copies == 0
     }
 
     /// Reads into where the bytes belong, and what comes behind them into the buffer: how many, and whether there was room
@@ -199,7 +209,7 @@ impl Inbox {
             let available = &self.buffer[self.start..self.end];
             match &mut self.target {
                 Target::Header => {
-                    if self.landings.len() >= MAX_LANDINGS {
+                    if self.must_stop(turn) {
                         return Ok(());
                     }
                     let Some(header) = available.first_chunk::<HEADER_BYTES>() else { return Ok(()) };
@@ -271,7 +281,10 @@ impl Inbox {
                 }
                 self.target = match regions.find(region, self.peer, offset, u64::from(len))? {
                     Place::Host(to, _) => Target::Host { to, done: 0 },
-                    Place::Device(to) => Target::Full { to },
+                    Place::Device(to) => {
+                        turn.copies -= 1;
+                        Target::Full { to }
+                    }
                     Place::Elsewhere => return Err(self.nowhere()),
                 };
             }
@@ -347,6 +360,7 @@ impl Inbox {
                 // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
                 staging.stream.write_value64(&to, value)?;
                 let copied = staging.event()?;
+                turn.copies -= 1;
                 turn.spent.push(Place::Device(to));
                 self.arrived(Some(copied), false, Effect::None);
             }
@@ -402,19 +416,28 @@ mod tests {
 
     use super::*;
     use crate::deadline::Deadline;
-    use crate::gpu::{Context, Device, Driver, PinnedBuffer};
+    use crate::gpu::{Context, Device, Driver, GpuBuffer, PinnedBuffer};
+    use crate::memory::Rights;
     use crate::sync::AtomicU64;
 
-    /// A socket from which messages never stop coming, and how many were read.
-    #[derive(Debug, Default)]
-    struct Flood(AtomicU64);
+    /// A socket from which the same message never stops coming, and how many were read.
+    #[derive(Debug)]
+    struct Flood(Vec<u8>, AtomicU64);
+
+    impl Flood {
+        fn of(frame: Frame, payload: usize) -> Self {
+            let mut message = frame.encode().to_vec();
+            message.resize(HEADER_BYTES + payload, 7);
+            Self(message, AtomicU64::new(0))
+        }
+    }
 
     impl RawStream for Flood {
         fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
-            let count = into.len() / HEADER_BYTES;
-            into[..count * HEADER_BYTES].copy_from_slice(&Frame::Ask.encode().repeat(count));
-            self.0.fetch_add(count as u64, Ordering::Relaxed);
-            if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count * HEADER_BYTES) }
+            let (len, count) = (self.0.len(), into.len() / self.0.len());
+            into[..count * len].copy_from_slice(&self.0.repeat(count));
+            self.1.fetch_add(count as u64, Ordering::Relaxed);
+            if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count * len) }
         }
 
         fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
@@ -445,17 +468,17 @@ mod tests {
     #[test]
     fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
         let (mut inbox, word) = behind_a_stuck_device();
-        let (flood, regions) = (Flood::default(), Regions::default());
+        let (flood, regions) = (Flood::of(Frame::Ask, 0), Regions::default());
         for _ in 0..8 {
-            assert!(inbox.progress(&flood, &regions).unwrap().again, "the buffer is looked at again");
+            assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again, "the buffer is looked at again");
             assert!(inbox.landings.len() <= MAX_LANDINGS, "{} wait", inbox.landings.len());
         }
-        let read = flood.0.load(Ordering::Relaxed);
+        let read = flood.1.load(Ordering::Relaxed);
         assert!(read < 8 * MAX_LANDINGS as u64, "{read} were read");
         word.memory().word64(0).unwrap().store(1, Ordering::Release);
         inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
-        while flood.0.load(Ordering::Relaxed) == read {
-            inbox.progress(&flood, &regions).unwrap();
+        while flood.1.load(Ordering::Relaxed) == read {
+            inbox.progress(&flood, &regions, COPIES).unwrap();
         }
         assert!(inbox.landed > read, "what had come has landed: {} of {read}", inbox.landed);
     }
@@ -464,7 +487,8 @@ mod tests {
     #[test]
     fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
         let (mut inbox, word) = behind_a_stuck_device();
-        let (flood, regions, mut turn) = (Flood::default(), Regions::default(), Turn::default());
+        let (flood, regions) = (Flood::of(Frame::Ask, 0), Regions::default());
+        let mut turn = Turn { copies: COPIES, ..Turn::default() };
         while inbox.landings.len() < MAX_LANDINGS {
             inbox.receive(&flood).unwrap();
             inbox.parse(&regions, &mut turn).unwrap();
@@ -475,6 +499,30 @@ mod tests {
         let turn = inbox.rest(turn).unwrap();
         assert!(inbox.landings.is_empty());
         assert!(turn.again, "nothing else would have them looked at");
+    }
+
+    /// Between turns this rank sends: its acknowledgements, without which the peer's flushes never end, and its own data.
+    #[test]
+    fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let buffer = Arc::new(GpuBuffer::new(&context, 4096).unwrap());
+        let regions = Arc::new(Regions::default());
+        let place = Place::Device(buffer.slice(..).unwrap());
+        let grant = regions.grant(1, place, buffer.len(), Rights::REMOTE_WRITE);
+        let region = grant.number();
+        for (frame, payload) in [
+            (Frame::Update { region, offset: 8, value: 7 }, 0),
+            (Frame::Write { region, offset: 8, len: 96 }, 96),
+        ] {
+            let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+            let flood = Flood::of(frame, payload);
+            for turns in 1..4 {
+                assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again);
+                let begun = inbox.landed + inbox.landings.len() as u64;
+                assert_eq!(begun, turns * COPIES as u64);
+            }
+        }
     }
 
     #[test]
