@@ -55,7 +55,8 @@ pub struct EndpointConfig {
     pub(crate) queue_pairs: u32,
     /// Verbs: how signals are sent; the same at both ends; [`IbSignal::Write`].
     pub(crate) ib_signal: IbSignal,
-    /// How many operations may be outstanding before a call waits for earlier ones; 4096.
+    /// How many operations may be unacknowledged before a call waits for earlier ones; 4096. CudaIpc has no bound of its own:
+    /// its operations wait in a stream of the driver, whose calls wait when that is full.
     pub(crate) max_outstanding: usize,
     /// How long it takes to establish a connection, and how long a call waits for earlier operations, at most; 30 s.
     pub(crate) timeout: Duration,
@@ -103,7 +104,8 @@ impl EndpointConfig {
         self
     }
 
-    /// The same with another bound on outstanding operations.
+    /// The same with another bound on operations that are accepted and not acknowledged. It has no effect with CudaIpc, whose
+    /// operations wait in a stream of the driver.
     #[must_use]
     pub fn with_max_outstanding(mut self, operations: usize) -> Self {
         self.max_outstanding = operations.max(1);

@@ -169,6 +169,37 @@ fn a_lost_nic_fails_its_outstanding_requests() {
     });
 }
 
+/// Large data goes over all queue pairs of a connection, and the signal behind it over the first.
+#[test]
+fn a_signal_waits_for_data_on_other_queue_pairs() {
+    ranks(2, "null0", "transports::refusals::a_signal_waits_for_data_on_other_queue_pairs", |rank| {
+        let me = rank.me();
+        let end = peer_connections(&rank, &[1 - me], ib(0).with_queue_pairs(2)).remove(0);
+        // Small data goes over the first, too.
+        end.works(me);
+        rank.barrier();
+        if me == 0 {
+            let second = |number: &u32| standin::counts(*number).requests == 0;
+            let held: Vec<u32> = (FIRST..FIRST + 4).filter(second).collect();
+            assert_eq!(held.len(), 2, "one of each rank: {held:?}");
+            held.into_iter().for_each(standin::hold);
+            end.connection.write(&end.target, 0, &end.source, 0, 1 << 20).unwrap();
+            end.semaphore.signal().unwrap();
+            let error = end.connection.flush(Duration::from_millis(100)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        }
+        rank.barrier();
+        assert!(!end.semaphore.poll().unwrap(), "the signal has come before the data");
+        rank.barrier();
+        if me == 0 {
+            let fatal = ibv_event_type::IBV_EVENT_DEVICE_FATAL;
+            (FIRST..FIRST + 4).for_each(|number| standin::raise(number, fatal));
+        }
+        assert_eq!(end.fails().kind(), ErrorKind::Verbs);
+        rank.barrier();
+    });
+}
+
 /// A batch needs at most one doorbell and one completion per 16 requests.
 #[test]
 fn batches_are_cheap() {
@@ -194,10 +225,12 @@ fn batches_are_cheap() {
         pair.rank.barrier();
         let after = seen();
         let (requests, doorbells, completions) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
-        // A flush after a signalled request needs no request of its own.
-        assert_eq!(requests, 2 * WRITES);
-        assert!(doorbells <= requests / 16, "{requests} requests, {doorbells} doorbells");
-        assert!(completions <= requests / 16, "{requests} requests, {completions} completions");
+        // A flush after a signalled request needs no request of its own. A thread that is held up for 5 ms in between has one made
+        // that asks for completions.
+        let extra = requests.checked_sub(2 * WRITES).expect("every write is a request");
+        assert!(extra <= WRITES / 500, "{extra} requests more than writes");
+        assert!(doorbells <= requests / 16 + extra, "{requests} requests, {doorbells} doorbells");
+        assert!(completions <= requests / 16 + extra, "{requests} requests, {completions} completions");
         pair.rank.barrier();
     });
 }

@@ -245,3 +245,88 @@ impl ConnectionQueue {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bootstrap::{self, Bootstrap as _};
+    use crate::comm::{Communicator, CommunicatorConfig, EndpointConfig, HostBuffer, Transport};
+    use crate::deadline::Deadline;
+    use crate::gpu::{Context, Device, Driver, Event, PinnedBuffer, Stream};
+    use crate::sync::Ordering;
+
+    /// Four puts to one place, of which the last is made when there is room again and two still wait.
+    #[test]
+    fn a_request_does_not_pass_those_that_wait_for_room() {
+        let soon = || Deadline::after(Duration::from_secs(60));
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        std::thread::scope(|scope| {
+            for bootstrap in bootstrap::local(2) {
+                let driver = driver.clone();
+                scope.spawn(move || {
+                    let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+                    let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
+                    let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                    let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                    let endpoint = EndpointConfig::new(Transport::Ethernet).with_max_outstanding(1);
+                    let [source, inbox] = [(); 2].map(|()| Arc::new(HostBuffer::new(&context, 64).unwrap()));
+                    let [mine, arrivals] = [&source, &inbox]
+                        .map(|buffer| comm.register_host(buffer, Transport::Ethernet).unwrap());
+                    comm.send_memory(&arrivals, peer, 0).unwrap();
+                    let theirs = comm.recv_memory(peer, 0).unwrap();
+                    let connection = comm.connect(peer, 0, endpoint).unwrap();
+                    let semaphore = comm.build_host2device_semaphore(&connection, 0).unwrap();
+                    comm.setup(soon()).unwrap();
+                    let connection = connection.get().unwrap();
+                    if me == 0 {
+                        let memories = vec![Some(theirs.get().unwrap()), Some(mine)];
+                        let routes = vec![Some(Route { queue: 0, semaphore: semaphore.get().unwrap() })];
+                        let tables = Tables { memories, routes };
+                        let mut queue =
+                            ConnectionQueue::new(&connection, Ports::new(&context, me, 1).unwrap());
+                        let put = |queue: &mut ConnectionQueue, number: u64| {
+                            let word = source.memory().word64(8 * number as usize).unwrap();
+                            word.store(number, Ordering::Relaxed);
+                            let trigger = ChannelTrigger {
+                                kind: TriggerKind::DATA,
+                                dst_id: 0,
+                                dst_offset: 0,
+                                src_id: 1,
+                                src_offset: 8 * number,
+                                size: 8,
+                                semaphore: 0,
+                            };
+                            queue.take(Request { position: number, trigger }, &tables, 16);
+                        };
+                        let gate = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+                        let (stream, event) = (Stream::new(&context).unwrap(), Event::new(&context).unwrap());
+                        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
+                        event.record(&stream).unwrap();
+                        connection.wait_event(&event).unwrap();
+                        [1, 2, 3].into_iter().for_each(|number| put(&mut queue, number));
+                        let waited = queue.deferred.len();
+                        gate.memory().word64(0).unwrap().store(1, Ordering::Release);
+                        assert_eq!(waited, 2, "there was no room");
+                        let deadline = soon();
+                        while !connection.has_room().unwrap() {
+                            assert!(!deadline.expired(), "there is no room again");
+                        }
+                        put(&mut queue, 4);
+                        while queue.progress(&tables) {
+                            assert!(!deadline.expired(), "the puts are not done");
+                        }
+                        connection.flush(deadline).unwrap();
+                    }
+                    bootstrap.barrier(soon()).unwrap();
+                    if me == 1 {
+                        assert_eq!(inbox.memory().word64(0).unwrap().load(Ordering::Acquire), 4);
+                    }
+                    bootstrap.barrier(soon()).unwrap();
+                });
+            }
+        });
+    }
+}

@@ -12,6 +12,8 @@ mod outbox;
 mod poller;
 mod spin;
 mod staging;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -158,10 +160,10 @@ impl Backend for Ethernet {
     fn post(&self, operation: &Operation<'_>) -> Result<bool> {
         self.duplex.check()?;
         let waiting = self.duplex.outbox(|outbox| {
-            let waiting = outbox.waiting();
-            if waiting >= self.config.max_outstanding {
+            if !outbox.has_room(self.config.max_outstanding) {
                 return Ok(None);
             }
+            let waiting = outbox.waiting();
             match operation {
                 Operation::Write { dst, src } => write(outbox, dst, src)?,
                 Operation::Update { dst, value, .. } => {
@@ -176,8 +178,8 @@ impl Backend for Ethernet {
             Ok(Some(waiting))
         })?;
         match waiting {
-            Some(waiting) if waiting >= BATCH => self.duplex.kick().map(|()| true),
-            waiting => Ok(waiting.is_some()),
+            Some(waiting) if waiting < BATCH => Ok(true),
+            waiting => self.duplex.kick().map(|()| waiting.is_some()),
         }
     }
 
@@ -186,11 +188,12 @@ impl Backend for Ethernet {
     }
 
     fn has_room(&self) -> Result<bool> {
-        if self.duplex.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding {
+        let look = || self.duplex.outbox(|outbox| outbox.has_room(self.config.max_outstanding));
+        if look() {
             return Ok(true);
         }
         self.duplex.kick()?;
-        Ok(self.duplex.outbox(|outbox| outbox.waiting()) < self.config.max_outstanding)
+        Ok(look())
     }
 
     fn mark(&self) -> Result<u64> {

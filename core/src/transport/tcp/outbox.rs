@@ -45,6 +45,8 @@ pub(super) struct Outbox {
     spare: Vec<u8>,
     /// Operations among the pieces that were put there without waiting.
     collected: usize,
+    /// The count behind each operation that the peer has not acknowledged.
+    unacknowledged: VecDeque<u64>,
     /// Counted frames of all operations so far.
     count: u64,
     /// The count behind the latest request for an acknowledgement.
@@ -128,6 +130,7 @@ impl Outbox {
             idle: IdleTimer::default(),
             spare: Vec::new(),
             collected: 0,
+            unacknowledged: VecDeque::new(),
             count: 0,
             asked: 0,
             sent: 0,
@@ -138,6 +141,18 @@ impl Outbox {
     /// Operations that are not on their way yet.
     pub(super) fn waiting(&self) -> usize {
         self.operations.len() + self.collected
+    }
+
+    /// Whether fewer than `most` operations are unacknowledged. If not, asks for an acknowledgement; the caller kicks.
+    ///
+    /// The socket's buffers do not count as room: they hold a hundred thousand small frames, and a flush would wait for all
+    /// of those that other threads put in front of it.
+    pub(super) fn has_room(&mut self, most: usize) -> bool {
+        let room = self.unacknowledged.len() < most;
+        if !room {
+            self.ask();
+        }
+        room
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -196,6 +211,7 @@ impl Outbox {
     #[inline]
     fn hold(&mut self, remote: &Arc<Remote>) {
         self.in_flight.hold(self.count - 1, |known| Arc::ptr_eq(known, remote), || remote.clone());
+        self.unacknowledged.push_back(self.count);
         if self.count - self.asked >= ASK_EVERY {
             self.ask();
         }
@@ -213,6 +229,7 @@ impl Outbox {
             return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(peer));
         }
         self.acknowledged = self.acknowledged.max(count);
+        while self.unacknowledged.pop_front_if(|last| *last <= count).is_some() {}
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(count)));
         Ok(())
     }

@@ -1,0 +1,184 @@
+//! The sending half with a peer that is played by the test.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::duplex::Duplex;
+use super::frame::{Frame, HEADER_BYTES};
+use super::outbox::Outbox;
+use super::staging::Staging;
+use crate::bootstrap::{self, Bootstrap as _};
+use crate::comm::{Communicator, CommunicatorConfig, HostBuffer, RegisteredMemory, Transport};
+use crate::deadline::Deadline;
+use crate::env::{IbEnv, Selection};
+use crate::gpu::{Context, Device, Driver};
+use crate::net::{Pollable as _, RawStream};
+use crate::sync::{Mutex, lock};
+use crate::transport::resources::{Resources, Settings};
+
+/// A socket that takes all that is sent, and gives what the test has put there.
+#[derive(Debug)]
+struct Peer {
+    sent: Bytes,
+    says: Bytes,
+    fd: UnixStream,
+}
+
+impl RawStream for Peer {
+    fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let mut says = lock(&self.says);
+        let count = says.len().min(into.len());
+        into[..count].copy_from_slice(&says[..count]);
+        says.drain(..count);
+        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+    }
+
+    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        lock(&self.sent).extend_from_slice(from);
+        Ok(from.len())
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Runs `run` at rank 0 with two memories of rank 1.
+fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(2) {
+            let (driver, run) = (driver.clone(), &run);
+            scope.spawn(move || {
+                let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
+                let config =
+                    CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into());
+                let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                if bootstrap.rank() == 0 {
+                    let memories = [0, 1].map(|tag| comm.recv_memory(1, tag).unwrap());
+                    comm.setup(soon()).unwrap();
+                    run(&comm, memories.map(|memory| memory.get().unwrap()));
+                } else {
+                    for tag in [0, 1] {
+                        let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
+                        let memory = comm.register_host(&buffer, Transport::Ethernet).unwrap();
+                        comm.send_memory(&memory, 0, tag).unwrap();
+                    }
+                    comm.setup(soon()).unwrap();
+                }
+                bootstrap.barrier(soon()).unwrap();
+            });
+        }
+    });
+}
+
+fn peer() -> (Peer, Bytes, Bytes) {
+    let (sent, says) = (Arc::default(), Arc::default());
+    let fd = UnixStream::pair().unwrap().0;
+    let peer = Peer { sent: Arc::clone(&sent), says: Arc::clone(&says), fd };
+    (peer, sent, says)
+}
+
+#[test]
+fn a_peer_cannot_acknowledge_what_the_socket_has_not_taken() {
+    with_memories(|comm, [memory, _]| {
+        let (socket, ..) = peer();
+        let mut outbox = Outbox::new(Staging::new(comm.context()).unwrap(), 1);
+        let remote = memory.remote().unwrap().0;
+        (0..2).for_each(|value| outbox.update(remote, remote.region().unwrap(), 0, value));
+        assert_eq!(outbox.acknowledge(1).unwrap_err().peer(), Some(1), "nothing was sent");
+        assert!(!outbox.is_settled());
+        outbox.progress(&socket).unwrap();
+        assert_eq!(outbox.acknowledge(3).unwrap_err().peer(), Some(1));
+        outbox.acknowledge(2).unwrap();
+        assert!(outbox.is_settled());
+    });
+}
+
+#[test]
+fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
+    with_memories(|comm, memories| {
+        let (socket, ..) = peer();
+        let mut outbox = Outbox::new(Staging::new(comm.context()).unwrap(), 1);
+        for memory in &memories {
+            let remote = memory.remote().unwrap().0;
+            outbox.update(remote, remote.region().unwrap(), 0, 7);
+        }
+        outbox.progress(&socket).unwrap();
+        let mut released = |count| {
+            outbox.acknowledge(count).unwrap();
+            outbox.take_spent().remotes.len()
+        };
+        assert_eq!(released(1), 1, "the second is on its way");
+        assert_eq!(released(2), 1);
+    });
+}
+
+/// A peer that has heard the BYE, and has said its own, closes the socket: the signal may still wait for a device there.
+#[test]
+fn a_connection_says_bye_only_once_everything_is_acknowledged() {
+    with_memories(|comm, [memory, _]| {
+        let exchange = comm.exchange();
+        let settings =
+            Settings { interface: None, sockets: Selection::default(), verbs: None, ib: IbEnv::default() };
+        let (context, group, regions) =
+            (exchange.context.clone(), exchange.group.clone(), exchange.regions.clone());
+        let resources = Resources::new(context, group, regions, settings);
+        let service = resources.service().unwrap();
+        let duplex = Duplex::new(&resources, &service, 1).unwrap();
+        let (socket, sent, says) = peer();
+        duplex.attach(Box::new(socket));
+        let remote = memory.remote().unwrap().0;
+        duplex.outbox(|outbox| outbox.update(remote, remote.region().unwrap(), 0, 7));
+        duplex.close();
+        let has_said = |frame: Frame| {
+            lock(&sent).as_chunks::<HEADER_BYTES>().0.iter().any(|header| *header == frame.encode())
+        };
+        for _ in 0..4 {
+            let _ = duplex.progress();
+        }
+        assert!(has_said(Frame::Ask) && !has_said(Frame::Bye));
+        lock(&says).extend([Frame::Ack { count: 2 }, Frame::Bye].map(Frame::encode).concat());
+        let deadline = soon();
+        while !has_said(Frame::Bye) && !deadline.expired() {
+            let _ = duplex.progress();
+        }
+        assert!(has_said(Frame::Bye));
+    });
+}
+
+/// The socket has taken everything at once. What it holds makes a flush wait, so it counts.
+#[test]
+fn what_the_socket_has_taken_stays_outstanding_until_it_is_acknowledged() {
+    with_memories(|comm, [memory, _]| {
+        let (socket, sent, _) = peer();
+        let mut outbox = Outbox::new(Staging::new(comm.context()).unwrap(), 1);
+        let remote = memory.remote().unwrap().0;
+        for value in 0..3 {
+            assert!(outbox.has_room(3));
+            outbox.update(remote, remote.region().unwrap(), 0, value);
+        }
+        outbox.progress(&socket).unwrap();
+        assert!(!outbox.has_room(3));
+        // Who waits for room asks the peer, who would say nothing before the thousandth operation.
+        outbox.progress(&socket).unwrap();
+        assert!(lock(&sent).ends_with(&Frame::Ask.encode()));
+        outbox.acknowledge(1).unwrap();
+        assert!(outbox.has_room(3) && !outbox.has_room(2));
+        outbox.acknowledge(4).unwrap();
+        assert!(outbox.has_room(1));
+    });
+}
