@@ -4,15 +4,19 @@
 //! a context use a device of their own, since the software machine is one per process.
 
 mod captures;
+mod drop_order;
 mod kernels;
 mod memory;
 mod peer;
 mod streams;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::gpu::{Context, Device, DeviceSlice, Driver, GpuBuffer, PinnedBuffer, PointerInfo, Stream};
+use cuda_driver_sys::CUresult;
+
+use crate::gpu::{Context, Device, DeviceSlice, Driver, GpuBuffer, Hooks, PinnedBuffer, PointerInfo, Stream};
 use crate::sync::Ordering;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -82,4 +86,23 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
     panic!("{what} did not happen");
+}
+
+/// Counts calls by name.
+#[derive(Default)]
+struct Calls(Mutex<HashMap<&'static str, usize>>);
+
+impl Calls {
+    /// How often `function` has succeeded.
+    fn of(&self, function: &str) -> usize {
+        self.0.lock().unwrap().get(function).copied().unwrap_or_default()
+    }
+}
+
+impl Hooks for Calls {
+    fn after(&self, function: &'static str, result: CUresult) {
+        if result == CUresult::CUDA_SUCCESS {
+            *self.0.lock().unwrap().entry(function).or_default() += 1;
+        }
+    }
 }

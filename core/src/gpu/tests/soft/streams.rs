@@ -74,6 +74,27 @@ fn a_stream_waits_for_the_event_of_another() {
     assert_eq!(word, [8]);
 }
 
+/// Work that always gave up its wait.
+#[derive(Debug)]
+struct GaveUp;
+
+impl crate::outcome::Outcome for GaveUp {
+    fn outcome(&self, op: &'static str) -> crate::Result<()> {
+        Err(crate::Error::usage(op, "given up"))
+    }
+}
+
+#[test]
+fn a_wait_for_a_stream_asks_about_the_work_of_another_that_it_waited_for() {
+    let context = context(0);
+    let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    first.depend_on(&(Arc::new(GaveUp) as Arc<dyn crate::outcome::Outcome>));
+    let event = Event::new(&context).unwrap();
+    event.record(&first).unwrap();
+    second.wait_event(&event).unwrap();
+    assert_eq!(second.synchronize(SOON).unwrap_err().message(), "given up");
+}
+
 #[test]
 fn what_unfinished_work_uses_is_kept_until_it_is_done() {
     let context = context(3);
@@ -113,6 +134,34 @@ fn memory_is_not_unmapped_while_any_stream_works() {
     gate.open();
     stream.synchronize(SOON).unwrap();
     assert_eq!(context.unreaped(), 0, "synchronize cleans up");
+    assert!(!address.is_mapped());
+}
+
+#[test]
+fn memory_is_not_unmapped_while_a_dropped_stream_works() {
+    let context = context(3);
+    let stream = Stream::new(&context).unwrap();
+    let gate = Gate::close(&stream);
+    // Not retained by the stream: as memory that a kernel was given by address.
+    let buffer = GpuBuffer::new(&context, 64).unwrap();
+    let address = Address::of(&buffer);
+    drop(stream);
+    assert_eq!(context.unreaped(), 1);
+    // The driver would wait for the work.
+    let dropping = std::thread::spawn(move || drop(buffer));
+    let start = std::time::Instant::now();
+    while !dropping.is_finished() && start.elapsed() < SOON / 4 {
+        std::thread::yield_now();
+    }
+    let waited = !dropping.is_finished();
+    let (unreaped, mapped) = (context.unreaped(), address.is_mapped());
+    gate.open();
+    dropping.join().unwrap();
+    assert!(!waited && mapped && unreaped == 2, "{unreaped} wait to be freed");
+    eventually("the work's end", || {
+        context.reap();
+        context.unreaped() == 0
+    });
     assert!(!address.is_mapped());
 }
 

@@ -1,0 +1,42 @@
+//! The driver cannot say whether a stream is being captured.
+
+use std::sync::Arc;
+
+use cuda_driver_sys::CUresult;
+
+use super::super::{SOON, driver};
+use crate::fault::{self, DriverFault, DriverFaults};
+use crate::gpu::{Context, Device, GpuBuffer, KeepAlive, Stream};
+
+#[test]
+fn when_nobody_can_say_whether_work_would_be_captured_it_is_not_enqueued_and_nothing_leaks() {
+    let ask = fault::Calls::Function("cuStreamGetCaptureInfo_v2".into());
+    let fault = DriverFault::nth(ask, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    let faults = Arc::new(DriverFaults::new([fault]));
+    let context = Context::new(&Device::new(&driver().with_hooks(faults.clone()), 0).unwrap()).unwrap();
+    let (stream, buffer) = (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, 64).unwrap()));
+    let slice = buffer.slice(..).unwrap();
+    let before = faults.calls().get("cuMemsetD8Async").copied();
+    stream.fill(&slice, 7).unwrap_err();
+    assert_eq!(faults.calls().get("cuMemsetD8Async").copied(), before);
+    let weak = Arc::downgrade(&buffer);
+    drop((slice, buffer));
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
+    for (code, told) in [(CUresult::CUDA_ERROR_UNKNOWN, true), (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, false)]
+    {
+        let ask = fault::Calls::Function("cuStreamGetCaptureInfo_v2".into());
+        let driver = driver().with_hooks(Arc::new(DriverFaults::new([DriverFault::nth(ask, 1, code)])));
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let probe: KeepAlive = Arc::new(());
+        // After a failure of earlier work the stream itself reports it, to those who wait for that work.
+        assert_eq!(stream.retain(probe.clone()).is_err(), told);
+        assert_eq!(Arc::strong_count(&probe), 2);
+        stream.synchronize(SOON).unwrap();
+        assert_eq!(Arc::strong_count(&probe), if told { 2 } else { 1 });
+    }
+}
