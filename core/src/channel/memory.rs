@@ -516,22 +516,19 @@ fn check_sides(
     packets: Option<&RegisteredMemory>,
 ) -> Result<()> {
     let refuse = |message: String| Err(Error::usage("MemoryChannel::new", message));
-    let peer = semaphore.peer();
-    match dst.received_from() {
-        Some(rank) if rank != peer => {
-            return refuse(format!("dst was received from rank {rank}, the semaphore's peer is rank {peer}"));
-        }
-        None => {
-            return refuse(format!("dst is this rank's own memory; receive rank {peer}'s with recv_memory"));
-        }
-        Some(_) => {
-            dst.slice()?;
-        }
+    let (peer, group) = (semaphore.peer(), semaphore.connection().group());
+    if dst.is_local() {
+        return refuse(format!("dst is this rank's own memory; receive rank {peer}'s with recv_memory"));
     }
+    if dst.owner_in(group) != Some(peer) {
+        let whose = dst.whose(group);
+        return refuse(format!("dst must be memory of the semaphore's peer, rank {peer}; {whose}"));
+    }
+    dst.slice()?;
     for (name, memory) in [("src", Some(src)), ("the packet buffer", packets)] {
         let Some(memory) = memory else { continue };
-        if let Some(rank) = memory.received_from() {
-            return refuse(format!("{name} was received from rank {rank}; it must be this rank's own"));
+        if !memory.is_local() {
+            return refuse(format!("{name} must be this rank's own; {}", memory.whose(group)));
         }
         if memory.context() != semaphore.context() {
             return refuse(format!("{name} belongs to another context than the semaphore"));

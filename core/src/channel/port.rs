@@ -399,17 +399,13 @@ impl Functions {
 fn check_sides(port: &Port) -> Result<()> {
     const OP: &str = "PortChannel::new";
     let peer = port.semaphore.peer();
-    let oneself = peer == port.service().communicator().rank();
-    match port.dst.received_from() {
-        Some(rank) if rank != peer => {
-            let message = format!("dst was received from rank {rank}, the semaphore's peer is rank {peer}");
-            return Err(Error::usage(OP, message));
-        }
-        None if !oneself => {
-            let message = format!("dst is this rank's own memory; add rank {peer}'s, from recv_memory");
-            return Err(Error::usage(OP, message));
-        }
-        _ => {}
+    let group = port.semaphore.connection().group();
+    if port.dst.owner_in(group) != Some(peer) {
+        let whose = port.dst.whose(group);
+        return Err(Error::usage(
+            OP,
+            format!("dst must be memory of the semaphore's peer, rank {peer}; {whose}"),
+        ));
     }
     own(OP, &port.src, port)?;
     let transport = port.semaphore.connection().transport();
@@ -419,14 +415,13 @@ fn check_sides(port: &Port) -> Result<()> {
 
 /// Returns an error unless `memory` is this rank's own, in the semaphore's context.
 fn own(op: &'static str, memory: &RegisteredMemory, port: &Port) -> Result<()> {
-    match memory.received_from() {
-        Some(rank) if rank != port.service().communicator().rank() => Err(Error::usage(
-            op,
-            format!("the memory to put from was received from rank {rank}; it must be this rank's own"),
-        )),
-        _ if memory.context() != port.semaphore.context() => {
-            Err(Error::usage(op, "the memory belongs to another context than the semaphore"))
-        }
-        _ => Ok(()),
+    let group = port.semaphore.connection().group();
+    if memory.owner_in(group) != Some(group.rank()) {
+        let whose = memory.whose(group);
+        return Err(Error::usage(op, format!("the memory to put from must be this rank's own; {whose}")));
     }
+    if memory.context() != port.semaphore.context() {
+        return Err(Error::usage(op, "the memory belongs to another context than the semaphore"));
+    }
+    Ok(())
 }

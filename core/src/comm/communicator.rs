@@ -32,7 +32,7 @@ use crate::setup::key::{Key, Kind, Namespace};
 use crate::setup::mailbox::{Post, SetupMail};
 use crate::setup::pending::{Dependency, Pending};
 use crate::setup::run::{self, Item};
-use crate::sync::{Mutex, lock, lock_until};
+use crate::sync::{Mutex, MutexGuard, lock, lock_until};
 use crate::transport::Resources;
 use crate::transport::endpoint::{EndpointConfig, Transport};
 
@@ -67,12 +67,14 @@ struct Shared {
     context: Context,
 }
 
-/// State used only by `setup()`. Kept outside `Shared`, whose parts the queued items hold.
+/// State used only by collective calls. Kept outside `Shared`, whose parts the queued items hold.
 #[derive(Debug, Default)]
 struct Setup {
     queue: Mutex<Queue>,
     /// Held while `setup` runs.
     running: Mutex<()>,
+    /// Held while `shrink` runs.
+    shrinking: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -309,6 +311,11 @@ impl Communicator {
 
     pub(crate) fn exchange(&self) -> &Arc<Exchange> {
         &self.shared.exchange
+    }
+
+    /// Waits for `shrink` calls of other threads, up to `deadline`.
+    pub(super) fn one_at_a_time(&self, op: &'static str, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
+        lock_until(&self.setup.shrinking, deadline, op, "a shrink of another thread")
     }
 
     fn post(&self) -> Post<'_> {

@@ -30,7 +30,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As for [`register_memory`](Self::register_memory) and [`send_memory`](Self::send_memory); after an error nothing
-    /// stays queued for `setup()`. `InvalidUsage` for no buffers.
+    /// stays queued for `setup()`. `InvalidUsage` for no buffers. Where ranks give different numbers of buffers, `setup()`
+    /// returns `Timeout` at all of them.
     pub fn exchange_memory(
         &self,
         buffers: &[Arc<GpuBuffer>],
@@ -52,10 +53,12 @@ impl Communicator {
 
     fn ask_all(&self, mine: &[RegisteredMemory], tag: u64, asked: &mut Vec<Key>) -> Result<MemoryExchange> {
         let (mut sent, mut received) = (Vec::new(), Vec::new());
+        let count = u32::try_from(mine.len()).unwrap_or(u32::MAX);
         for peer in 0..self.size() {
             let mut theirs = Vec::new();
             for (number, memory) in (0..).zip(mine).filter(|_| peer != self.rank()) {
-                let key = |kind| self.check_key(Key { kind, peer, space: Namespace::Exchange(number), tag });
+                let space = Namespace::Exchange { buffer: number, count };
+                let key = |kind| self.check_key(Key { kind, peer, space, tag });
                 let (send, recv) = (key(Kind::MemorySend)?, key(Kind::MemoryRecv)?);
                 sent.push(self.enqueue_send(memory, send)?);
                 asked.push(send);

@@ -40,13 +40,15 @@ impl Communicator {
     /// # Errors
     /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
     /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
-    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before; as for
-    /// [`new`](Self::new).
+    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before, also by another
+    /// thread meanwhile, or closed; as for [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
         if self.group().forked() {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
         }
-        shrink(self, without, deadline.into())
+        let deadline = deadline.into();
+        let _shrinking = self.one_at_a_time(OP, deadline)?;
+        shrink(self, without, deadline)
     }
 }
 

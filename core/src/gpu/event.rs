@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
+use cuda_driver_sys::{CUevent, CUevent_flags, CUresult, CUstream};
 
 use super::context::Context;
 use super::driver::call;
@@ -71,6 +71,18 @@ impl Event {
 
     pub(super) fn outcomes(&self) -> &Outcomes {
         &self.outcomes
+    }
+
+    /// Whether it was last recorded in a stream under capture: then it stands for no work that runs.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        let _entered = self.context.enter()?;
+        match is_reached(self.context.driver(), self.raw) {
+            Err(error) if error.code() == CUresult::CUDA_ERROR_CAPTURED_EVENT.0.cast_signed() => Ok(true),
+            other => self.context.noted(other).map(|_| false),
+        }
     }
 
     /// Whether the work before it is done.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::peer::MAX_TEXT;
 use crate::env::Selection;
 use crate::error::{Error, Result};
 use crate::fault;
@@ -30,10 +31,14 @@ impl GroupConfig {
             Some(timeout) if timeout < SHORTEST => Err(Error::usage(
                 "Communicator::new",
                 format!(
-                    "a peer timeout of {timeout:?} is shorter than signs of life are apart; set AQUEDUCT_PEER_TIMEOUT to \
-                     {} seconds or more, or 0 for none",
+                    "a peer timeout of {timeout:?} is shorter than signs of life are apart; set {} seconds or more, or none: \
+                     AQUEDUCT_PEER_TIMEOUT=0, or None in the configuration",
                     SHORTEST.as_secs_f64()
                 ),
+            )),
+            _ if self.host_id.as_ref().is_some_and(|id| id.len() > MAX_TEXT) => Err(Error::usage(
+                "Communicator::new",
+                format!("a host identity has at most {MAX_TEXT} bytes"),
             )),
             _ => Ok(()),
         }

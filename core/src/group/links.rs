@@ -161,7 +161,7 @@ impl Links {
         let (to, from) = (eager_peers(rank, size), eager_openers(rank, size));
         let opened = to.iter().try_for_each(|peer| self.ensure(*peer, deadline));
         // Half as long again: a peer may have spent that time on one that is lost, which it will tell.
-        let limit = self.peer_timeout.map(|timeout| timeout * 3 / 2);
+        let limit = self.peer_timeout.map(|timeout| timeout.saturating_mul(3) / 2);
         opened
             .and_then(|()| self.wait_linked(&from, limit, deadline))
             .map_err(|error| self.give_up(error))?;

@@ -12,7 +12,7 @@ use crate::wire::{Reader, WireError, WireResult, Writer};
 /// Version of [`PeerInfo`] on the wire.
 const VERSION: u16 = 3;
 
-const MAX_TEXT: usize = 1024;
+pub(super) const MAX_TEXT: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
 
 /// Which sort of driver a rank uses. Ranks of one communicator use the same sort.

@@ -12,6 +12,7 @@ use super::rights::Rights;
 use super::transports::{Transport, Transports};
 use crate::error::{Error, Result};
 use crate::gpu::{CUdeviceptr, Context, DeviceSlice, GpuBuffer, KeepAlive};
+use crate::group::Group;
 use crate::rdma::MemoryRegion;
 use crate::volatile::VolatileSlice;
 
@@ -90,6 +91,28 @@ impl RegisteredMemory {
         match &self.origin {
             Origin::Local { .. } => None,
             Origin::Received { remote, .. } => Some(remote.from()),
+        }
+    }
+
+    /// The rank of `group` whose memory it is, its own or received by that group; `None` if another group received it, where
+    /// ranks, and the numbers by which peers know memory, mean something else.
+    #[inline]
+    pub(crate) fn owner_in(&self, group: &Group) -> Option<u32> {
+        match &self.origin {
+            Origin::Local { .. } => Some(group.rank()),
+            Origin::Received { remote, .. } => remote.group().is(group).then(|| remote.from()),
+        }
+    }
+
+    /// For messages: whose memory it is, as `group` sees it.
+    #[cold]
+    pub(crate) fn whose(&self, group: &Group) -> String {
+        match self.received_from() {
+            None => "it is this rank's own".into(),
+            Some(rank) if self.owner_in(group).is_some() => format!("it was received from rank {rank}"),
+            Some(rank) => format!(
+                "it was received from rank {rank} of another communicator; exchange it with the one that made the connection"
+            ),
         }
     }
 

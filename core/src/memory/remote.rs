@@ -10,7 +10,7 @@ use crate::ledger::receipt::Receipt;
 #[derive(Debug)]
 pub(crate) struct Remote {
     /// The communicator lives as long as memory received by it.
-    pub(super) _group: Group,
+    pub(super) group: Group,
     pub(super) from: u32,
     pub(super) region: Option<u64>,
     pub(super) keys: Vec<RemoteKey>,
@@ -22,6 +22,11 @@ impl Remote {
     /// The rank whose memory it is.
     pub(crate) fn from(&self) -> u32 {
         self.from
+    }
+
+    /// The group in which that is its rank.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
     }
 
     /// The number by which it is written by message.
@@ -37,6 +42,6 @@ impl Remote {
     #[cfg(test)]
     pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
         let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { _group: self._group.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
+        Self { group: self.group.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
     }
 }

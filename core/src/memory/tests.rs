@@ -8,7 +8,7 @@ use super::{HostBuffer, Rights, import, registry};
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transports};
 use crate::deadline::Deadline;
-use crate::gpu::{Context, Device, Driver};
+use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::ledger::receipt::Receipt;
 use crate::setup::message::Offer;
 
@@ -60,6 +60,35 @@ fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
         byte[0]
     };
     assert_eq!((first(&theirs), first(&claimed)), (1, 2));
+}
+
+/// One allocation, received for reading and for writing: neither mapping serves for the other.
+#[test]
+fn what_may_only_be_read_does_not_share_a_mapping_with_what_may_be_written() {
+    let ranks = communicators();
+    let exchange = ranks[0].exchange();
+    let buffer = GpuBuffer::new(&exchange.context, 4096).unwrap();
+    let piece = buffer.allocation().expect("it has a descriptor");
+    let size = piece.size() as u64;
+    let received = |rights| {
+        let wire = MemoryWire {
+            transports: Transports::CUDA_IPC,
+            rights,
+            process: 77,
+            allocation: 1,
+            total: size,
+            offset: 0,
+            len: 4096,
+            way: Way::Fds(vec![size]),
+            region: None,
+            keys: Vec::new(),
+        };
+        let offer = Offer { body: wire.encode(), fds: vec![piece.export_fd().unwrap()], holds: Vec::new() };
+        import(exchange, 1, offer).unwrap()
+    };
+    let [read, write, again] = [Rights::REMOTE_READ, Rights::READ_WRITE, Rights::REMOTE_READ].map(received);
+    assert_ne!(read.ptr(), write.ptr());
+    assert_eq!(read.ptr(), again.ptr(), "mapped once");
 }
 
 #[test]

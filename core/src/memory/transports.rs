@@ -24,15 +24,17 @@ pub enum Transport {
 pub(crate) const MAX_NICS: u8 = 24;
 /// The bit of the first of them.
 const FIRST_NIC: u8 = 8;
+/// Stands for all NICs beyond those in a set: it makes nothing registered, and its registration an error.
+const BEYOND: u32 = 4;
 
 impl Transport {
-    /// Its place in [`Transports`] and on the wire; none for a NIC beyond what can be named.
+    /// Its place in [`Transports`] and on the wire, where `BEYOND` is refused.
     pub(crate) fn bit(self) -> u32 {
         match self {
             Self::CudaIpc => 1,
             Self::Ethernet => 2,
             Self::Ib(nic) if nic < MAX_NICS => 1 << (FIRST_NIC + nic),
-            Self::Ib(_) => 0,
+            Self::Ib(_) => BEYOND,
         }
     }
 
@@ -102,6 +104,14 @@ impl Transports {
     /// Whether there is none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// `Ok` if the set names no NIC that cannot be named.
+    pub(crate) fn check(self, op: &'static str) -> Result<()> {
+        if self.0 & BEYOND == 0 {
+            return Ok(());
+        }
+        Err(Error::usage(op, format!("there is no such NIC; they are Ib0 to Ib{}", MAX_NICS - 1)))
     }
 
     /// The transports in the set.

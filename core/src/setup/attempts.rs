@@ -452,6 +452,23 @@ mod tests {
         assert_eq!(leader.peers[&0].offers, 0);
     }
 
+    #[test]
+    fn a_follower_that_withdraws_after_the_offer_gives_its_place_among_the_offers_back() {
+        let mut leader = Attempts::new(1, 2);
+        for tag in 0..=leader.window as u64 {
+            leader.begin(send(tag));
+            leader.hear(send(tag), 1, Message::Ask).unwrap();
+            leader.ask(send(tag));
+            assert!(matches!(leader.next(send(tag)), Next::Offer), "attempt {tag} may offer");
+            assert!(leader.offer(send(tag)));
+            let late = Error::timeout("recv_memory", "late");
+            leader.hear(send(tag), 1, Message::End(late.clone())).unwrap();
+            assert!(matches!(leader.next(send(tag)), Next::Ended(Err(_))));
+            leader.end(send(tag), Some(&late));
+        }
+        assert_eq!(leader.peers[&0].offers, 0);
+    }
+
     /// Brings the attempt for both keys to its good end.
     fn succeed(leader: (&mut Attempts, Key), follower: (&mut Attempts, Key)) {
         let ((leader, send), (follower, recv)) = (leader, follower);

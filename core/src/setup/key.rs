@@ -61,8 +61,9 @@ pub(crate) enum Namespace {
     User,
     /// The library makes the object for itself, in `prepare()` for example, and counts its tags.
     Library,
-    /// The tag comes from the user's call of `exchange_memory`; this is its buffer of that number.
-    Exchange(u32),
+    /// The tag comes from the user's call of `exchange_memory`; this is its buffer number `buffer` of `count`. Calls with
+    /// different counts do not meet, so that all ranks hear of the mistake.
+    Exchange { buffer: u32, count: u32 },
 }
 
 impl Namespace {
@@ -70,7 +71,7 @@ impl Namespace {
         match self {
             Self::User => w.u8(0).u32(0),
             Self::Library => w.u8(1).u32(0),
-            Self::Exchange(buffer) => w.u8(2).u32(buffer),
+            Self::Exchange { buffer, count } => w.u8(2).u32(buffer).u32(count),
         };
     }
 
@@ -78,7 +79,7 @@ impl Namespace {
         match (r.u8()?, r.u32()?) {
             (0, 0) => Ok(Self::User),
             (1, 0) => Ok(Self::Library),
-            (2, buffer) => Ok(Self::Exchange(buffer)),
+            (2, buffer) => Ok(Self::Exchange { buffer, count: r.u32()? }),
             _ => Err(WireError::Invalid { what: "namespace of setup item" }),
         }
     }
@@ -134,7 +135,9 @@ impl fmt::Display for Key {
         match self.space {
             Namespace::User => Ok(()),
             Namespace::Library => f.write_str(" of the library's own"),
-            Namespace::Exchange(buffer) => write!(f, " of exchange_memory, buffer {buffer}"),
+            Namespace::Exchange { buffer, count } => {
+                write!(f, " of exchange_memory, buffer {buffer} of {count}")
+            }
         }
     }
 }

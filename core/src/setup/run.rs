@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::attempts::Next;
-use super::key::Key;
+use super::key::{Key, Namespace};
 use super::mailbox::Post;
 use super::message::{Message, Offer};
 use crate::deadline::Deadline;
@@ -221,15 +221,20 @@ impl Running {
 
     /// The error of an item that the deadline found waiting.
     fn unmatched(&self, rank: u32) -> Error {
-        let Key { kind, peer, tag, .. } = self.key;
-        let theirs = kind.counterpart().op();
+        let Key { kind, peer, space, tag } = self.key;
+        let call = match space {
+            Namespace::Exchange { count, .. } => {
+                format!("exchange_memory with {count} buffers and tag {tag}")
+            }
+            _ => format!("{} with rank {rank} and tag {tag}", kind.counterpart().op()),
+        };
         let message = match self.step {
             Step::Blocked => format!(
                 "{}: what it is built on was not made before the deadline; ask for that with this communicator, before or in the same setup()",
                 self.key
             ),
             Step::Asked => format!(
-                "{}: rank {peer} did not ask for its end before the deadline; it must call {theirs} with rank {rank} and tag {tag}, then setup()",
+                "{}: rank {peer} did not ask for its end before the deadline; it must call {call}, then setup()",
                 self.key
             ),
             Step::Offered | Step::Accepted => {

@@ -107,6 +107,10 @@ impl Backend for CudaIpc {
     }
 
     fn mark(&self) -> Result<u64> {
+        if self.queue.stream.is_capturing()? {
+            let message = "operations of this connection are being captured into a graph and do not run; flush after the capture";
+            return Err(Error::usage("flush", message));
+        }
         self.queue.mark()
     }
 

@@ -24,6 +24,7 @@ pub(crate) fn provider(transport: Transport) -> &'static dyn Provider {
 /// # Errors
 /// The first failure of a transport.
 pub(crate) fn register(resources: &Resources, memory: RegisteredMemory) -> Result<RegisteredMemory> {
+    memory.transports().check("register_memory")?;
     let (mut transports, access) = (memory.transports().iter(), memory.rights().access());
     transports.try_fold(memory, |memory, transport| {
         provider(transport).register(resources, transport, memory, access)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aqueduct::ErrorKind;
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, HandlePolicy, Stream};
 
@@ -62,6 +63,38 @@ fn a_graph_holds_both_ends_of_a_write_that_it_captured() {
             deadline.check("test", "the release of the peer's memory").unwrap();
             std::thread::yield_now();
         }
+        rank.barrier();
+    });
+}
+
+/// A flush could only say something untrue: what it waits for does not run.
+#[test]
+fn a_connection_under_capture_is_not_flushed_and_one_over_tcp_is_not_captured() {
+    threads(2, |rank| {
+        let (context, peer) = (rank.comm.context(), 1 - rank.me());
+        let copies = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        let tcp = rank.comm.connect(peer, 1, Transport::Ethernet).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let [copies, tcp] = [copies, tcp].map(|pending| pending.get().unwrap());
+        let stream = Stream::new(context).unwrap();
+        let [fork, join] = [0, 1].map(|_| Event::new(context).unwrap());
+        GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
+            fork.record(stream)?;
+            copies.wait_event(&fork)?;
+            let error = copies.flush(soon()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            copies.record_event(&join)?;
+            stream.wait_event(&join)
+        })
+        .unwrap();
+        // Asking about the event may end the capture, which could not have contained the operations anyway.
+        let _ = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
+            fork.record(stream)?;
+            let error = tcp.wait_event(&fork).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            Ok(())
+        });
+        [copies, tcp].iter().for_each(|connection| connection.flush(soon()).unwrap());
         rank.barrier();
     });
 }

@@ -1,11 +1,13 @@
 //! Ranks that leave normally while others still run kernels.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::MemoryChannel;
 use aqueduct::comm::Transport;
-use aqueduct::gpu::Stream;
+use aqueduct::gpu::{GpuBuffer, PinnedBuffer, Stream};
 
 use crate::support::{Rank, soon, threads};
 
@@ -52,6 +54,26 @@ fn a_kernel_waiting_for_a_rank_that_left_ends_and_every_rank_learns_of_it() {
     });
 }
 
+/// The stream has not come to the kernel yet.
+#[test]
+fn where_a_kernel_writes_its_result_is_kept_until_it_has() {
+    threads(2, |rank| {
+        let channel = channel(&rank, 1 - rank.me());
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        let gate = Arc::new(PinnedBuffer::new(rank.comm.context(), 8).unwrap());
+        let taken = Arc::new(GpuBuffer::new(rank.comm.context(), 4).unwrap());
+        let weak = Arc::downgrade(&taken);
+        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
+        channel.poll(&stream, &taken.slice(..).unwrap()).unwrap();
+        drop(taken);
+        let kept = weak.upgrade().is_some();
+        gate.memory().word64(0).unwrap().store(1, Ordering::Release);
+        stream.synchronize(soon()).unwrap();
+        rank.barrier();
+        assert!(kept, "the kernel writes to memory that is gone");
+    });
+}
+
 #[test]
 fn data_sent_before_leaving_arrives_and_other_ranks_go_on() {
     threads(3, |rank| {
@@ -76,6 +98,32 @@ fn data_sent_before_leaving_arrives_and_other_ranks_go_on() {
         if let Some(channel) = channel {
             let error = channel.wait(&stream).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+        }
+    });
+}
+
+/// Its connection, which has a word of its own, stays open.
+#[test]
+fn a_kernel_waiting_for_signals_of_a_host_that_left_ends() {
+    threads(2, |rank| {
+        let connection = rank.comm.connect(1 - rank.me(), 0, Transport::Ethernet).unwrap();
+        let semaphore = rank.comm.build_host2device_semaphore(&connection, 0).unwrap();
+        rank.comm.setup(soon()).unwrap();
+        let signals = aqueduct::channel::InboundSignals::new(&semaphore.get().unwrap()).unwrap();
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        if rank.me() == 0 {
+            signals.wait(&stream).unwrap();
+            rank.barrier();
+            let ended = stream.synchronize(Duration::from_secs(20));
+            // Whatever came of it, no kernel goes on after this.
+            rank.comm.abort("the test is over");
+            rank.barrier();
+            let error = ended.unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+        } else {
+            rank.barrier();
+            rank.comm.close(soon()).unwrap();
+            rank.barrier();
         }
     });
 }

@@ -2,10 +2,12 @@
 
 mod abort;
 mod captures;
+mod closed;
 mod departure;
 mod items;
 mod membership;
 mod memory;
+mod mixed_up;
 mod processes;
 mod split;
 mod support;

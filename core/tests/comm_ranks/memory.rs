@@ -97,9 +97,9 @@ fn wrong_uses_of_a_connection_are_refused_on_the_host() {
         usage(connection.write(&theirs, 0, &mine, 4096, 1), "past the end");
         usage(connection.write(&theirs, usize::MAX, &mine, 0, 2), "past the end");
         usage(connection.read(&mine, 0, &theirs, 2, usize::MAX), "past the end");
-        usage(connection.write(&mine, 0, &mine, 0, 8), "must be received from");
-        usage(connection.write(&theirs, 0, &theirs, 0, 8), "registered by this rank");
-        usage(connection.read(&theirs, 0, &mine, 0, 8), "registered by this rank");
+        usage(connection.write(&mine, 0, &mine, 0, 8), "it is this rank's own");
+        usage(connection.write(&theirs, 0, &theirs, 0, 8), "it was received from rank");
+        usage(connection.read(&theirs, 0, &mine, 0, 8), "it was received from rank");
         let mut counter = 5;
         usage(connection.update_and_sync(&theirs, 4, &mut counter, 9), "multiple of 8");
         usage(connection.update_and_sync(&theirs, 4096, &mut counter, 9), "past the end");

@@ -161,7 +161,7 @@ impl Moment {
                     if noticed > IN_TIME {
                         outcome.failures.push(format!("rank {rank} noticed only after {noticed:?}"));
                     }
-                    if !self.is_right(end, phase) {
+                    if !self.is_right(rank, end, phase) {
                         outcome.failures.push(format!("rank {rank} ended with: {end}"));
                     }
                     self.check_memory(rank, job, outcome);
@@ -181,15 +181,20 @@ impl Moment {
         }
     }
 
-    /// Whether a rank may end as `end` says. `phase` is the phase that the victim was in.
-    fn is_right(&self, end: &str, phase: Option<usize>) -> bool {
+    /// Whether `rank` may end as `end` says. `phase` is the phase that the victim was in.
+    fn is_right(&self, rank: usize, end: &str, phase: Option<usize>) -> bool {
         let late = phase >= Some(LAST);
-        let lost = format!("PeerLost {} ", self.victim);
-        // Any reason of several words.
-        let named = end.starts_with(&lost) && end.len() > lost.len() + 20;
-        // A rank without a communicator cannot go on.
+        let names = |rank: u32| {
+            let lost = format!("PeerLost {rank} ");
+            // Any reason of several words.
+            end.starts_with(&lost) && end.len() > lost.len() + 20
+        };
         let joining = phase == Some(0);
-        (named && (late || joining || !self.go_on)) || (end == "ok" && (late || self.go_on))
+        // A rank without a communicator cannot go on, nor can one whose peers had none and ended.
+        let left_over = joining && self.go_on && names(rank as u32);
+        (names(self.victim) && (late || joining || !self.go_on))
+            || left_over
+            || (end == "ok" && (late || self.go_on))
     }
 
     fn check_memory(&self, rank: usize, job: &Job, outcome: &mut Outcome) {

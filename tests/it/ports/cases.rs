@@ -143,6 +143,13 @@ pub(super) fn packets(end: &End<'_>) {
     }
     let error = packets.put_packets(&end.stream, PacketFormat::Ll128, 0, 0, 0, 960, 1).unwrap_err();
     assert!(error.message().contains("LL16"), "{error}");
+    // Room for the data, and not for its packets, which are twice as long.
+    for (format, at) in [(PacketFormat::Ll8, LEN - 4096), (PacketFormat::Ll16, LEN - 8192 + 16)] {
+        for (what, dst, src) in [("of dst", at, 0), ("of src", 0, at)] {
+            let error = packets.put_packets(&end.stream, format, dst, src, 0, 4096, 1).unwrap_err();
+            assert!(error.message().contains(what), "{error}");
+        }
+    }
 }
 
 /// A captured exchange is replayed; each replay moves the data that is in the source at that time.

@@ -1,9 +1,13 @@
 //! Changes to a running service: adding and removing memories and semaphores, stopping, and invalid calls.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
 use aqueduct::comm::Transport;
-use aqueduct::gpu::{CaptureMode, GraphExec, Stream};
+use aqueduct::gpu::{CaptureMode, Event, GraphExec, PinnedBuffer, Stream};
 use aqueduct::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
 use aqueduct_ptx::abi::{LEFT_NOT, Operation};
 
@@ -19,6 +23,7 @@ on_machines! { "ports::changes", crate::ports::pair:
     a_removed_memory_fails_one_connection_until_it_is_added_again;
     a_kernel_waiting_for_a_removed_semaphore_leaves;
     a_number_used_again_does_not_hide_a_failure;
+    a_number_is_free_only_once_its_requests_are_done;
     a_channel_outlives_its_service;
     a_connection_belongs_to_one_service;
     invalid_calls_are_refused_with_a_reason;
@@ -339,6 +344,40 @@ fn a_connection_belongs_to_one_service(rank: &Rank) {
     [&end, &other].into_iter().for_each(|end| end.works(rank.me()));
     rank.barrier();
     second.stop(soon()).unwrap();
+}
+
+/// A stream may still write the position of the earlier one's flush.
+fn a_number_is_free_only_once_its_requests_are_done(rank: &Rank) {
+    let context = rank.comm.context();
+    for (tag, transport) in BOTH {
+        let config = ProxyServiceConfig { max_semaphores: 1, ..ProxyServiceConfig::default() };
+        let service = ProxyService::start(&rank.comm, config).unwrap();
+        let end = peer_channels(rank, &service, &[(1 - rank.me(), tag)], transport, LEN).remove(0);
+        let gate = Arc::new(PinnedBuffer::new(context, 8).unwrap());
+        let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
+        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        end.connection.wait_event(&event).unwrap();
+        end.channel.put(&end.stream, 0, 0, 1000).unwrap();
+        end.done();
+        let deadline = soon();
+        while end.channel.counters().unwrap().puts == 0 {
+            assert!(!deadline.expired(), "the put was not taken");
+        }
+        service.remove_semaphore(end.semaphore).unwrap();
+        let start = Instant::now();
+        let mut added = service.add_semaphore(&end.spare);
+        while added.is_err() && start.elapsed() < std::time::Duration::from_millis(200) {
+            added = service.add_semaphore(&end.spare);
+        }
+        gate.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert_eq!(added.unwrap_err().kind(), ErrorKind::Exhausted, "over {transport}");
+        while service.add_semaphore(&end.spare).is_err() {
+            assert!(!deadline.expired(), "the number is never free");
+        }
+        rank.barrier();
+        service.stop(soon()).unwrap();
+    }
 }
 
 fn invalid_calls_are_refused_with_a_reason(rank: &Rank) {

@@ -223,6 +223,27 @@ fn closed_while_held(rank: Rank, endpoint: &EndpointConfig) {
     }
 }
 
+/// A stream waits for a write that is held back. An abort lets it go on, and the connection stays as it is.
+fn abort_while_held(rank: Rank, endpoint: &EndpointConfig) {
+    let end = End::new(rank, endpoint);
+    let gate = end.hold_back();
+    let (comm, context) = (&end.rank.comm, end.rank.comm.context());
+    let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
+    end.connection.write(&end.target, 0, &end.source, 0, SMALL).unwrap();
+    end.connection.record_event(&event).unwrap();
+    stream.wait_event(&event).unwrap();
+    end.rank.barrier();
+    comm.abort("enough");
+    let deadline = soon_after(10_000);
+    let mut idle = stream.is_idle();
+    while matches!(idle, Ok(false)) && !deadline.expired() {
+        idle = stream.is_idle();
+    }
+    gate.open();
+    assert!(!matches!(idle, Ok(false)), "the stream waits for what the abort has given up");
+    end.rank.barrier();
+}
+
 /// A peer that has memory of this rank open by a legacy handle: `close` names it and has changed nothing.
 #[test]
 fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
@@ -245,6 +266,41 @@ fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
             comm.setup(soon()).unwrap();
             rank.barrier();
             drop(memory);
+        }
+        rank.barrier();
+    });
+}
+
+/// A legacy handle is closed when no work can use its memory any more, and only then may the owner free it.
+#[test]
+fn memory_of_a_legacy_handle_is_given_back_once_it_is_closed() {
+    let test = "transports::ownership::memory_of_a_legacy_handle_is_given_back_once_it_is_closed";
+    processes_with(Machine::Software, 2, test, config(), |rank| {
+        let comm = &rank.comm;
+        if rank.me() == 0 {
+            let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+            let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
+            let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+            comm.send_memory(&memory, 1, 0).unwrap();
+            comm.setup(soon()).unwrap();
+            rank.barrier();
+            let early = comm.close(soon_after(300));
+            rank.barrier();
+            assert_eq!(early.unwrap_err().kind(), ErrorKind::Timeout);
+            comm.close(soon()).unwrap();
+        } else {
+            let memory = comm.recv_memory(0, 0).unwrap();
+            comm.setup(soon()).unwrap();
+            let gate = Gate::closed(comm.context());
+            drop((memory.get().unwrap(), memory));
+            rank.barrier();
+            rank.barrier();
+            gate.open();
+            let deadline = soon();
+            while comm.context().unreaped() > 0 {
+                assert!(!deadline.expired(), "the handle is not closed");
+                comm.context().reap();
+            }
         }
         rank.barrier();
     });
@@ -302,6 +358,13 @@ macro_rules! instances {
         }
         mod ethernet {
             use super::*;
+
+            #[test]
+            fn an_abort_lets_streams_go_on() {
+                let test = "transports::ownership::ethernet::an_abort_lets_streams_go_on";
+                of_processes(Transport::Ethernet, test, abort_while_held);
+            }
+
             $(#[test]
             fn $name() {
                 of_processes(Transport::Ethernet, concat!("transports::ownership::ethernet::", stringify!($name)), $case);

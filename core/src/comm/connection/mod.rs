@@ -79,6 +79,7 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         let inner = &self.connection.inner;
         if inner.batches.fetch_sub(1, Ordering::AcqRel) == 1
+            && !inner.group.forked()
             && let Err(error) = inner.backend.kick()
         {
             // It stays with the connection: the next call returns it.
@@ -216,11 +217,14 @@ impl Connection {
     /// Waits until everything called before is done: data has arrived, sources can be reused.
     ///
     /// # Errors
-    /// Timeout, leaving the work running; the reason if the communicator is aborted meanwhile; a failure of the work.
+    /// Timeout, leaving the work running; the reason if the communicator is aborted meanwhile; a failure of the work. A peer
+    /// that leaves in good order is none: what was accepted is still delivered, or fails. `InvalidUsage` while operations are
+    /// captured into a graph, see [`wait_event`](Self::wait_event).
     pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<()> {
         const OP: &str = "flush";
         let deadline = deadline.into();
         let mut wait = Backoff::new();
+        self.inner.group.check(OP)?;
         let mark = self.inner.backend.mark()?;
         while !self.inner.backend.is_done(mark)? {
             self.inner.group.check(OP)?;
@@ -231,7 +235,7 @@ impl Connection {
             }
             self.inner.backend.pause(&mut wait, deadline);
         }
-        self.check(OP)?;
+        self.inner.group.check(OP)?;
         count(&self.inner.counters.flushes, 1);
         Ok(())
     }
@@ -246,14 +250,27 @@ impl Connection {
     /// Lets later operations of this connection begin only after the work that `event` was recorded behind: how data that
     /// a stream of the user's produces is written after it is there.
     ///
+    /// An event that was recorded in a capture makes operations of a CudaIpc connection part of that graph, whichever thread
+    /// asks for them, until the capture ends; [`record_event`](Self::record_event) lets the capture join them. They run when
+    /// the graph does.
+    ///
     /// # Errors
-    /// What the driver says.
+    /// `InvalidUsage` for an event that was recorded in a capture, over other transports: the host executes those operations,
+    /// once. What the driver says.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
-        self.check("wait_event")?;
+        const OP: &str = "wait_event";
+        self.check(OP)?;
+        if self.transport() != Transport::CudaIpc && event.is_captured()? {
+            let message = "the event was recorded in a stream under capture, and the host executes the operations of this \
+                           connection; only those over CudaIpc can be part of a graph";
+            return Err(Error::usage(OP, message));
+        }
         self.inner.backend.wait_event(event)
     }
 
-    /// Puts `event` behind all operations so far: how a stream of the user's waits for them.
+    /// Puts `event` behind all operations so far: how a stream of the user's waits for them. If the connection fails, streams
+    /// that wait for the event go on, and the next call says why. Over CudaIpc the event follows the copies in a stream, which
+    /// no peer can hold up.
     ///
     /// # Errors
     /// What the driver says.
@@ -279,8 +296,9 @@ impl Connection {
         all
     }
 
-    pub(crate) fn belongs_to(&self, group: &Group) -> bool {
-        self.inner.group.is(group)
+    /// The group whose communicator made it.
+    pub(crate) fn group(&self) -> &Group {
+        &self.inner.group
     }
 
     /// `Ok` while operations can be asked for.
@@ -352,20 +370,16 @@ impl Connection {
         offset: usize,
         len: usize,
     ) -> Result<Span<'a>> {
-        let own = memory.is_local() && self.peer() == self.inner.group.rank();
-        if memory.received_from() != Some(self.peer()) && !own {
-            return Err(self.not_theirs(op, memory));
+        if memory.owner_in(&self.inner.group) != Some(self.peer()) {
+            return Err(self.not_of(op, "remote", self.peer(), memory));
         }
         self.span(op, memory, offset, len)
     }
 
     #[cold]
-    fn not_theirs(&self, op: &'static str, memory: &RegisteredMemory) -> Error {
-        let whose = match memory.received_from() {
-            Some(rank) => format!("it was received from rank {rank}"),
-            None => "it is this rank's own".into(),
-        };
-        Error::usage(op, format!("the remote memory must be received from rank {}; {whose}", self.peer()))
+    fn not_of(&self, op: &'static str, end: &str, rank: u32, memory: &RegisteredMemory) -> Error {
+        let whose = memory.whose(&self.inner.group);
+        Error::usage(op, format!("the {end} memory must be rank {rank}'s; {whose}"))
     }
 
     #[inline]
@@ -376,12 +390,9 @@ impl Connection {
         offset: usize,
         len: usize,
     ) -> Result<Span<'a>> {
-        let own = memory.received_from() == Some(self.peer()) && self.peer() == self.inner.group.rank();
-        if !memory.is_local() && !own {
-            return Err(Error::usage(
-                op,
-                "the local memory must be registered by this rank; this one was received",
-            ));
+        let me = self.inner.group.rank();
+        if memory.owner_in(&self.inner.group) != Some(me) {
+            return Err(self.not_of(op, "local", me, memory));
         }
         self.span(op, memory, offset, len)
     }

@@ -55,7 +55,7 @@ impl<S: Flavour> SemaphoreItem<S> {
 
     /// `Ok` if a semaphore of this kind can be built on `connection`.
     fn check(&self, connection: &Connection) -> Result<()> {
-        if !connection.belongs_to(&self.site.exchange.group) {
+        if !connection.group().is(&self.site.exchange.group) {
             return Err(Error::usage(OP, "the connection is of another communicator"));
         }
         if S::NEEDS_MAPPING && connection.transport() != Transport::CudaIpc {

@@ -47,6 +47,10 @@ impl Control {
         loop {
             let (seen, outbox, verdict) = {
                 let mut state = lock(&self.state);
+                if let Err(closed) = state.check_open(OP) {
+                    state.membership.withdraw();
+                    return Err(closed);
+                }
                 if Instant::now() >= next_tick {
                     next_tick = Instant::now() + TICK;
                     state.membership.tick();
@@ -93,9 +97,11 @@ impl Control {
     }
 
     /// The caller has made the communicator of `generation`, and so has every member. False if it is too late: a later one is
-    /// being agreed.
+    /// being agreed, or this rank has left, and others may go on without it.
     pub(crate) fn complete_generation(&self, generation: u64) -> bool {
-        let completed = lock(&self.state).membership.complete(generation);
+        let mut state = lock(&self.state);
+        let completed = state.check_open(OP).is_ok() && state.membership.complete(generation);
+        drop(state);
         self.send_membership();
         completed
     }

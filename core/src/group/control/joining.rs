@@ -41,6 +41,8 @@ impl Control {
         self.uneasy.store(true, Ordering::Release);
         let links = state.all_links();
         state.membership.last_words();
+        // Calls of other threads that wait for peers end now.
+        self.wake(&mut state);
         drop(state);
         self.send_membership();
         // Whoever leaves because of a failure must not seem to leave in good order.

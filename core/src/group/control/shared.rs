@@ -91,9 +91,7 @@ impl Control {
     #[cold]
     fn check_state(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
-        if state.leaving {
-            return Err(Error::usage(op, "the communicator is closed"));
-        }
+        state.check_open(op)?;
         state.check(op, peer).map_err(|error| self.first_cause(op, error))
     }
 
@@ -131,7 +129,13 @@ impl Control {
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         self.released.drop_all();
         self.notice_abandoned();
-        self.abort.check(op)
+        self.abort.check(op)?;
+        if self.uneasy.load(Ordering::Acquire) { self.check_open(op) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_open(&self, op: &'static str) -> Result<()> {
+        lock(&self.state).check_open(op)
     }
 
     /// Aborts if a kernel has left because the rank that it waited for had.

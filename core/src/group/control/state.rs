@@ -71,6 +71,14 @@ impl State {
         self.peer_states[peer as usize].check(op, peer)
     }
 
+    /// `Ok` until this rank has left.
+    pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
+        if self.leaving {
+            return Err(Error::usage(op, "the communicator is closed"));
+        }
+        Ok(())
+    }
+
     /// `link` has carried something.
     pub(super) fn hear(&mut self, link: &Link) {
         let mut links = self.links[link.peer().from as usize].iter_mut();
@@ -81,6 +89,7 @@ impl State {
 
     /// `Ok` while a group can be made.
     pub(super) fn check_needs(&self, needs: &Needs) -> Result<()> {
+        self.check_open(needs.op)?;
         let gone = |rank: &&u32| self.peer_states[**rank as usize].is_gone();
         if let Some(rank) = needs.ranks.iter().find(gone) {
             return self.check(needs.op, *rank);
@@ -110,5 +119,34 @@ impl State {
         self.membership.lost(peer, ended && !self.given_up_by.contains(&peer));
         self.peer_states[peer as usize] = PeerState::Lost(cause.reason.clone());
         std::mem::take(&mut self.links[peer as usize]).into_iter().map(|monitored| monitored.link).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::birth::Birth;
+    use crate::group::membership::Verdict;
+    use crate::group::peer::tests::info;
+
+    /// It closed the link because it had given this rank up, and ended later: it may have gone on, and voted, in between.
+    #[test]
+    fn the_end_of_a_process_that_gave_this_rank_up_is_not_seen_to_be_its_death() {
+        for given_up in [false, true] {
+            let mut state = State::new(1, 2, false, None);
+            state.membership.set_hosts(vec![0, 0]);
+            let birth = Birth { namespace: 1, started: 1 };
+            // No process has this number.
+            let peer = |rank| PeerInfo { birth, pid: i32::MAX.cast_unsigned() - rank, ..info(rank, 2) };
+            state.peers = [peer(0), peer(1)].into();
+            if given_up {
+                state.given_up_by.insert(0);
+            }
+            state.lose(1, 0, &AbortCause::peer_lost(0, "it has ended"), true);
+            state.membership.call(Ranks::new());
+            // Alone it may decide only if the lower rank counts no more.
+            let decided = matches!(state.membership.verdict(), Verdict::Agreed { .. });
+            assert_eq!(decided, !given_up);
+        }
     }
 }

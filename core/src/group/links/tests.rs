@@ -149,6 +149,31 @@ fn an_abort_reaches_everyone_once_with_its_cause() {
     }
 }
 
+/// Tells which kinds of frames come.
+struct Listens(std::sync::mpsc::Sender<u16>);
+
+impl crate::net::Handler for Listens {
+    fn frame(&mut self, _: &crate::net::Link, frame: crate::net::Frame) -> Result<()> {
+        let _ = self.0.send(frame.kind);
+        Ok(())
+    }
+
+    fn closed(&mut self, _: &crate::net::Link, _: &Error) {}
+}
+
+#[test]
+fn who_opens_a_link_after_an_abort_is_told_of_it() {
+    // With so many, all listen as long as they live.
+    let links = group(20, 1);
+    links[0].control.abort().abort(AbortCause::requested(0, "enough"));
+    let (tell, told) = std::sync::mpsc::channel();
+    let reactor = Reactor::start("late", ReactorConfig::default(), Box::new(Listens(tell))).unwrap();
+    let late = &links[11].identity;
+    let stream = late.network.connect_unix(&links[11].peers[0].unix, late.claims(0), soon()).unwrap();
+    let _link = reactor.add(stream);
+    assert_eq!(told.recv_timeout(Duration::from_secs(30)), Ok(crate::group::frames::FAILURE));
+}
+
 #[test]
 fn leaving_in_good_order_is_not_a_failure() {
     let mut links = group(4, 1);
@@ -194,6 +219,22 @@ fn a_link_that_ends_without_bye_is_a_lost_peer() {
         assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
         assert!(error.message().contains("noticed by rank 0"), "{error}");
     }
+}
+
+#[test]
+fn a_rank_that_was_given_up_is_not_taken_back() {
+    let (links, recorders) = recorded(20);
+    let (control, lost) = (&links[0].control, &links[2]);
+    lost.control.link(0).unwrap().close();
+    wait_for("the loss was not noticed", || control.lost() == [2] && control.links(2).is_empty());
+    // It opens another link, as a process does that was only stopped for a while.
+    let claims = lost.identity.claims(0);
+    let stream = lost.identity.network.connect_unix(&lost.peers[0].unix, claims, soon()).unwrap();
+    let link = lost.reactor.add(stream);
+    let refused = || link.post(KIND, b"late").is_err();
+    wait_for("the link was neither refused nor taken", || refused() || !control.links(2).is_empty());
+    assert!(refused() && control.links(2).is_empty());
+    assert!(!recorders[0].has(2, b"late", 0));
 }
 
 #[test]
@@ -271,6 +312,29 @@ fn a_service_thread_that_asks_for_failures_drops_nothing() {
     assert!(seen.try_recv().is_err(), "dropped by a service thread");
     control.check("x").unwrap();
     assert_eq!(seen.recv().unwrap(), std::thread::current().id());
+}
+
+/// The lower of two ranks is not there any more, and its process has ended. Only if all that it said was read, its last vote is
+/// known, and the higher one may go on alone.
+#[test]
+fn a_process_that_ended_counts_as_dead_only_if_it_was_heard_out() {
+    for heard_out in [false, true] {
+        let links = group(2, 1);
+        let birth = crate::group::birth::Birth { namespace: 1, started: 1 };
+        // No process has these numbers.
+        let ended = |rank| PeerInfo { birth, pid: i32::MAX.cast_unsigned() - rank, ..info(rank, 2) };
+        let control = &links[1].control;
+        control.introduce(&[ended(0), ended(1)].into());
+        if heard_out {
+            links[0].control.link(1).unwrap().close();
+        } else {
+            // What breaks the protocol ends the link, whatever may come behind it.
+            links[0].control.post(1, KIND, b"nobody expects this", Vec::new()).unwrap();
+        }
+        wait_for("the loss was not noticed", || control.lost() == [0]);
+        let agreed = links[1].agree(&Ranks::new(), soon());
+        assert_eq!(agreed.is_ok(), heard_out, "{agreed:?}");
+    }
 }
 
 #[test]

@@ -301,7 +301,7 @@ impl Membership {
                 self.callers.note_news();
             }
         }
-        if self.callers.hear(from, report) {
+        if self.callers.hear(self.roster.me, from, report) {
             self.report();
         }
     }

@@ -19,6 +19,9 @@ pub(super) struct Callers {
     /// It failed for good.
     out: bool,
     reports: Reports,
+    /// A member that left out other ranks than this rank's user does, while both called. That it has withdrawn its call since,
+    /// because of the same difference, makes no other error of it.
+    differs: Option<u32>,
     /// Ticks without news.
     quiet: u32,
     since_report: u32,
@@ -28,12 +31,13 @@ pub(super) struct Callers {
 impl Callers {
     /// This rank's user calls, and leaves out `without`.
     pub(super) fn call(&mut self, without: Ranks) {
-        self.call = Some(without);
+        (self.call, self.differs) = (Some(without), None);
         self.note_news();
     }
 
     /// This rank's user calls no more. Whether it did.
     pub(super) fn withdraw(&mut self) -> bool {
+        self.differs = None;
         self.call.take().is_some()
     }
 
@@ -45,7 +49,7 @@ impl Callers {
     /// The next generation is agreed: all reports are of the one before.
     pub(super) fn begin_generation(&mut self) {
         self.reports.clear();
-        self.call = None;
+        (self.call, self.differs) = (None, None);
         self.note_news();
     }
 
@@ -74,8 +78,11 @@ impl Callers {
 
     /// Keeps the report of `from`. Whether it must be answered at once: it is the first, and this rank, which is out, does
     /// not report by itself.
-    pub(super) fn hear(&mut self, from: u32, report: Report) -> bool {
+    pub(super) fn hear(&mut self, me: u32, from: u32, report: Report) -> bool {
         let before = self.reports.insert(from, report);
+        if let (None, Some(call)) = (self.differs, &self.call) {
+            self.differs = self.reports.differing(me, call);
+        }
         if before.as_ref() != self.reports.get(from) {
             self.quiet = 0;
         }
@@ -127,7 +134,7 @@ impl Callers {
 
     /// A member whose user leaves out other ranks than this rank's does, neither of the two being among them.
     pub(super) fn differing(&self, roster: &Roster) -> Option<u32> {
-        self.reports.differing(roster.me, self.call.as_ref()?)
+        self.differs.or_else(|| self.reports.differing(roster.me, self.call.as_ref()?))
     }
 
     /// The members that this rank would agree to, if they may decide.

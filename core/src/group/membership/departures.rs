@@ -126,4 +126,18 @@ mod tests {
         departures.hear_vote(1, Vote { completed: true, ..Vote::none(0) });
         assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::new(), "it goes on elsewhere");
     }
+
+    /// While the group is being made, its ranks may be bound in the one before.
+    #[test]
+    fn in_a_group_that_succeeds_another_a_rank_that_never_spoke_is_not_subtracted() {
+        for how in [Departure::Died, Departure::Left] {
+            let mut departures = Departures::new(0, vec![0, 0], true);
+            departures.witness(1, how);
+            assert!(!departures.contains(1));
+            assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::new(), "{how:?}");
+            departures.hear_vote(1, Vote::none(0));
+            departures.witness(1, how);
+            assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::from([1]), "{how:?}");
+        }
+    }
 }

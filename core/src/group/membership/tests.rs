@@ -105,6 +105,23 @@ impl Group {
     }
 }
 
+/// Should the rank die once it has answered, only its host can say what it is bound to.
+#[test]
+fn promises_and_acceptances_are_told_the_host_before_they_are_answered() {
+    let mut rank = Membership::new(1, vec![0, 1, 1], false);
+    let ballot = super::message::Ballot::new(1, 0);
+    let members = Ranks::from([0, 1, 2]);
+    for asked in [Message::Prepare(ballot), Message::Propose(ballot, members.clone())] {
+        let accepted = matches!(asked, Message::Propose(..)).then(|| (ballot, members.clone()));
+        rank.receive(0, Envelope { generation: 0, message: asked });
+        let said = rank.take_outbox();
+        let [(2, Envelope { message: Message::Vote(vote), .. }), (0, _)] = &said[..] else {
+            panic!("{said:?}")
+        };
+        assert_eq!((vote.promised, &vote.accepted), (ballot, &accepted));
+    }
+}
+
 /// Ranks 0 and 1 may decide for themselves, as half with the lowest rank. Ranks 2 and 3 may once rank 1 is subtracted: then
 /// they are two of three. Rank 1 is killed right after it helped to decide, and only rank 2 shares its host.
 #[test]
@@ -130,6 +147,24 @@ fn the_vote_of_a_killed_rank_binds_those_who_subtract_it() {
     }
 }
 
+/// What it has promised may be what another group of a later generation is decided with.
+#[test]
+fn a_rank_that_has_promised_something_for_a_later_generation_does_not_complete_the_one_before() {
+    for promised in [false, true] {
+        let mut member = Membership::new(1, vec![0, 1, 2], false);
+        let decided = Message::Decided(Ranks::from([0, 1, 2]));
+        member.receive(0, Envelope { generation: 1, message: decided });
+        if promised {
+            member.receive(
+                0,
+                Envelope { generation: 1, message: Message::Prepare(super::message::Ballot::new(1, 0)) },
+            );
+        }
+        assert_eq!(member.complete(1), !promised);
+        assert_eq!(member.is_completed(), !promised);
+    }
+}
+
 /// The same, but rank 1 leaves in good order and tells its vote before its BYE. No other rank shares its host.
 #[test]
 fn the_vote_of_a_rank_that_left_binds_those_who_subtract_it() {
@@ -151,4 +186,29 @@ fn the_vote_of_a_rank_that_left_binds_those_who_subtract_it() {
             group.members(rank)
         );
     }
+}
+
+/// Two of those that promise have accepted different groups. The one of the higher ballot may have been decided, the other not.
+#[test]
+fn of_two_groups_that_were_accepted_the_one_of_the_higher_ballot_is_proposed_again() {
+    let mut group = Group::new(&[0, 1, 2, 3, 4]);
+    group.call(0..5);
+    assert!(group.run(|from, _, message| from == 0 && matches!(message, Message::Prepare(_))));
+    // Of one round, that of the lower rank is the higher; rank 0's is above both.
+    for (from, by, members) in [(1, 3, Ranks::from([0, 1, 3])), (2, 2, Ranks::from([0, 1, 2]))] {
+        let message = Message::Promise(
+            super::message::Ballot::new(1, 0),
+            Some((super::message::Ballot::new(1, by), members)),
+        );
+        group.ranks[0].receive(from, Envelope { generation: 0, message });
+    }
+    let proposed: Vec<_> = group.ranks[0]
+        .take_outbox()
+        .into_iter()
+        .filter_map(|(_, envelope)| match envelope.message {
+            Message::Propose(_, members) => Some(members),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(proposed, vec![Ranks::from([0, 1, 2]); 4]);
 }
