@@ -7,6 +7,8 @@
 
 pub(crate) mod abort_memory;
 mod abort_record;
+mod ask;
+mod asked;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod connection;

@@ -47,7 +47,7 @@ impl Communicator {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
         }
         let deadline = deadline.into();
-        let _shrinking = self.one_at_a_time(OP, deadline)?;
+        let _shrinking = self.asked.shrink_turn(deadline)?;
         shrink(self, without, deadline)
     }
 }

@@ -1,0 +1,85 @@
+//! Items that were asked for and are not set up yet, and the turns that collective calls of several threads take.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::setup::key::Key;
+use crate::setup::run::Item;
+use crate::sync::{Mutex, MutexGuard, lock, lock_until};
+
+/// The queue of one communicator. Kept apart from what the queued items hold, which would form a cycle.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    queue: Mutex<Queue>,
+    setup: Mutex<()>,
+    shrink: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    items: Vec<Box<dyn Item>>,
+    keys: HashSet<Key>,
+    internal_tags: u64,
+}
+
+impl Asked {
+    /// Adds an item for the next `setup()`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if one with its key is waiting.
+    pub(super) fn add(&self, item: Box<dyn Item>) -> Result<()> {
+        let key = item.key();
+        let mut queue = lock(&self.queue);
+        if !queue.keys.insert(key) {
+            let message =
+                format!("{} was asked for twice; give each its own tag, or call setup() in between", key);
+            return Err(Error::usage(key.kind.op(), message));
+        }
+        queue.items.push(item);
+        Ok(())
+    }
+
+    /// Takes all items, in the order in which they were asked for.
+    pub(super) fn take(&self) -> Vec<Box<dyn Item>> {
+        let mut queue = lock(&self.queue);
+        queue.keys.clear();
+        std::mem::take(&mut queue.items)
+    }
+
+    /// Drops the items whose keys are `named`.
+    pub(super) fn withdraw_where(&self, named: impl Fn(&Key) -> bool) {
+        let withdrawn: Vec<_> = {
+            let mut queue = lock(&self.queue);
+            queue.keys.retain(|key| !named(key));
+            queue.items.extract_if(.., |item| named(&item.key())).collect()
+        };
+        // Dropping an item may free memory, so it happens outside the lock.
+        drop(withdrawn);
+    }
+
+    /// The next tag of the library's own.
+    pub(super) fn next_internal_tag(&self) -> u64 {
+        let mut queue = lock(&self.queue);
+        queue.internal_tags += 1;
+        queue.internal_tags
+    }
+
+    /// Waits for the `setup` calls of other threads, up to `deadline`.
+    pub(super) fn setup_turn(&self, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
+        lock_until(&self.setup, deadline, "setup", "a setup of another thread")
+    }
+
+    /// Waits for the `shrink` calls of other threads, up to `deadline`.
+    pub(super) fn shrink_turn(&self, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
+        lock_until(&self.shrink, deadline, "shrink", "a shrink of another thread")
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(&self.keys).finish()
+    }
+}
