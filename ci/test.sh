@@ -22,6 +22,13 @@ two-users() {
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
         concurrent_jobs::jobs_of_two_users_run_at_the_same_time
 }
+# Folders that are full or read-only, mounted in a namespace of their own.
+namespaces() {
+    unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
+        { echo "no mount namespace can be made here: run as root, or allow user namespaces"; exit 77; }
+    timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
+        faults::folders_that_are_full_or_read_only
+}
 # A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
 # the software device, so it is built without optimisation, in seconds.
 loom() {
@@ -44,6 +51,7 @@ lane docs docs
 lane public ci/public.sh
 lane tests tests
 lane two-users two-users
+lane namespaces namespaces
 lane loom loom
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh

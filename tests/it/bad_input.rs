@@ -1,6 +1,9 @@
 //! Wrong use of the API. Each call returns an error of the right kind that says what to do. None hangs, crashes or
 //! gives a wrong result.
 
+mod driver;
+mod joining;
+
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -215,10 +218,14 @@ fn a_channel_with_the_wrong_ends() {
         let semaphore = semaphore.get().unwrap();
         let new = |dst, src, packets| MemoryChannel::new(&semaphore, dst, src, packets);
         let usage = ErrorKind::InvalidUsage;
-        refused(new(&foreign, &mine, None), usage, &[&format!("dst was received from rank {previous}")]);
+        refused(
+            new(&foreign, &mine, None),
+            usage,
+            &["dst must be memory", &format!("received from rank {previous}")],
+        );
         refused(new(&mine, &mine, None), usage, &["this rank's own memory", "recv_memory"]);
-        refused(new(&theirs, &theirs, None), usage, &["src was received", "must be this rank's own"]);
-        refused(new(&theirs, &mine, Some(&theirs)), usage, &["the packet buffer was received"]);
+        refused(new(&theirs, &theirs, None), usage, &["src must be this rank's own", "received from"]);
+        refused(new(&theirs, &mine, Some(&theirs)), usage, &["the packet buffer must be this rank's own"]);
         new(&theirs, &mine, Some(&mine)).unwrap();
         rank.barrier();
     });
@@ -302,63 +309,6 @@ fn memory_of_zero_bytes_and_ranges_outside() {
     });
 }
 
-#[test]
-fn two_ranks_with_the_same_number() {
-    for (size, numbers) in [(2, vec![(1, 2), (1, 2)]), (3, vec![(0, 3), (2, 3), (2, 3)])] {
-        let started = Instant::now();
-        let results = join_as(&numbers, Duration::from_secs(30));
-        for result in results {
-            let number = numbers[1].0;
-            let words = [format!("two ranks say they are rank {number}"), "its own number".to_owned()];
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            refused(result, ErrorKind::InvalidUsage, &words);
-        }
-        assert!(started.elapsed() < Duration::from_secs(25), "{size} ranks waited for the deadline");
-    }
-}
-
-#[test]
-fn different_world_sizes() {
-    for result in join_as(&[(0, 2), (1, 3)], Duration::from_secs(30)) {
-        refused(result, ErrorKind::InvalidUsage, &["rank", "2", "3", "same world size"]);
-    }
-    refused(
-        join_as(&[(2, 2)], Duration::from_secs(1)).remove(0),
-        ErrorKind::InvalidUsage,
-        &["0 to size - 1"],
-    );
-}
-
-#[test]
-fn a_rank_that_never_comes() {
-    let result = join_as(&[(0, 2)], Duration::from_secs(2)).remove(0);
-    refused(result, ErrorKind::Timeout, &["rank 1 of 2 did not arrive", "whether they were started"]);
-}
-
-/// A bootstrap that reports wrong ranks, as a launcher that numbers its processes wrongly would.
-#[test]
-fn a_bootstrap_with_a_wrong_rank() {
-    #[derive(Debug)]
-    struct Lying(bootstrap::LocalBootstrap);
-    impl bootstrap::Bootstrap for Lying {
-        fn rank(&self) -> u32 {
-            7
-        }
-        fn size(&self) -> u32 {
-            self.0.size()
-        }
-        fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: aqueduct::Deadline) -> Result<()> {
-            self.0.send(peer, tag, bytes, deadline)
-        }
-        fn recv(&self, peer: u32, tag: u64, deadline: aqueduct::Deadline) -> Result<Vec<u8>> {
-            self.0.recv(peer, tag, deadline)
-        }
-    }
-    let liar = Lying(bootstrap::local(1).remove(0));
-    let joined = Communicator::new(&liar, &device(), CommunicatorConfig::default(), soon());
-    refused(joined, ErrorKind::InvalidUsage, &["rank 7 is not below the world size of 1"]);
-}
-
 /// Memory that no other process can open is refused in `send_memory`; the error says how to allocate it instead.
 #[test]
 fn memory_that_cannot_be_exported() {
@@ -428,104 +378,4 @@ fn a_handle_of_a_dead_process() {
     refused(LegacyMapping::open(&context, &LegacyHandle([0xFF; 64])), ErrorKind::Cuda, &words);
     // The context still works.
     GpuBuffer::new(&context, 64).unwrap();
-}
-
-#[test]
-fn a_device_that_does_not_exist() {
-    let driver = Machine::Software.driver();
-    let count = Device::count(&driver).unwrap();
-    for ordinal in [count, u32::MAX] {
-        let words =
-            [format!("there is no device {ordinal}; the devices are 0 ("), format!("{} (", count - 1)];
-        refused(Device::new(&driver, ordinal), ErrorKind::InvalidUsage, &[&words[0], &words[1]]);
-    }
-}
-
-#[test]
-fn no_driver() {
-    let nowhere = "/nonexistent/libcuda.so.1";
-    let words = [nowhere, "No such file", "install the NVIDIA driver"];
-    refused(Driver::load(Some(nowhere)), ErrorKind::Unsupported, &words);
-}
-
-#[test]
-fn a_driver_that_lacks_functions() {
-    // Another library: every required function is missing and is named with its CUDA version.
-    let words =
-        ["libc.so.6 lacks required functions", "cuInit (CUDA 2.0)", "cuLaunchKernel (CUDA 4.0)", "update"];
-    refused(Driver::load(Some("libc.so.6")), ErrorKind::Unsupported, &words);
-
-    // An old driver: a missing function is named where it is needed, and everything else works.
-    let mut table = cuda_soft::driver_table();
-    table.cuMemCreate = None;
-    table.cuStreamWriteValue64_v2 = None;
-    let driver = Driver::from_table(table, "an old driver").unwrap();
-    for missing in ["cuMemCreate", "cuStreamWriteValue64_v2"] {
-        assert!(driver.missing().contains(&missing), "{:?}", driver.missing());
-    }
-    let context = context(&driver, 0);
-    let words = ["an old driver", "has no cuMemCreate", "update the NVIDIA driver"];
-    refused(PhysicalAllocation::create(&context, 64, HandleTypes::FD), ErrorKind::Unsupported, &words);
-    let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-    let buffer = Arc::new(GpuBuffer::with_options(&context, 64, legacy).unwrap());
-    let stream = Stream::new(&context).unwrap();
-    let word = buffer.slice(0..8).unwrap();
-    refused(
-        stream.write_value64(&word, 1),
-        ErrorKind::Unsupported,
-        &["has no cuStreamWriteValue64_v2", "update"],
-    );
-    stream.fill(&word, 7).unwrap();
-    stream.synchronize(soon()).unwrap();
-    // An allocation that needs no particular handle still works.
-    let automatic = BufferOptions { zeroed: true, handles: HandlePolicy::Auto };
-    GpuBuffer::with_options(&context, 64, automatic).expect("a plain allocation takes its place");
-}
-
-#[test]
-fn ptx_that_does_not_assemble() {
-    let context = device();
-    let text = "\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry bad()
-{
-    .reg .u32 %r<2>;
-    addd.u32 %r0, %r1, 1;
-    ret;
-}
-";
-    let error =
-        refused(Module::load_ptx(&context, text), ErrorKind::Cuda, &["the PTX compiler says", "addd"]);
-    assert!(error.to_string().ends_with("line 7 is: addd.u32 %r0, %r1, 1;"), "{error}");
-    assert_ne!(error.code(), 0);
-    refused(Module::load_ptx(&context, "no PTX at all"), ErrorKind::Cuda, &["cuModuleLoadDataEx"]);
-    refused(Module::load_ptx(&context, "a\0b"), ErrorKind::InvalidUsage, &["NUL"]);
-    let good = text.replace("addd", "add");
-    let module = Module::load_ptx(&context, &good).expect("the context still works");
-    refused(module.function("worse"), ErrorKind::InvalidUsage, &["no kernel named worse"]);
-}
-
-#[test]
-fn launches_that_the_device_cannot_run() {
-    let context = device();
-    let text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nop()\n{\n    ret;\n}\n";
-    let kernel = Module::load_ptx(&context, text).unwrap().function("nop").unwrap();
-    let stream = Stream::new(&context).unwrap();
-    // SAFETY: the kernel has no parameters and touches nothing.
-    let launch = |config| unsafe { kernel.launch(&stream, &config, &[]) };
-    let usage = ErrorKind::InvalidUsage;
-    let resident = kernel.max_resident_blocks(1024, 0).unwrap();
-    let words =
-        [format!("a grid barrier over {} blocks", resident + 1), format!("at most {resident} blocks")];
-    let too_large = LaunchConfig::linear(resident + 1, 1024).cooperative();
-    refused(launch(too_large), usage, &["launch", &words[0], &words[1]]);
-    launch(LaunchConfig::linear(resident, 1024).cooperative()).unwrap();
-    refused(launch(LaunchConfig::linear(1, 1025)), usage, &["1025"]);
-    refused(launch(LaunchConfig::linear(0, 32)), usage, &["must not contain 0"]);
-    refused(launch(LaunchConfig::linear(1, 0)), usage, &["must not contain 0"]);
-    let shared = LaunchConfig::linear(1, 32).with_shared(u32::MAX);
-    refused(launch(shared), usage, &["bytes of shared memory per block; the device has"]);
-    stream.synchronize(soon()).unwrap();
 }

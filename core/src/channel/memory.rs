@@ -1,16 +1,18 @@
 //! Channels to peers whose memory this GPU can load from and store to.
 
+mod packets;
+mod words;
+
 use std::sync::Arc;
 
 use aqueduct_ptx::abi;
 
-use super::checks::{check, packet_room};
+use super::checks::check;
 use super::geometry::Geometry;
 use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
-use super::packet::PacketFormat;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gpu::{
     BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
     Stream, arg,
@@ -302,109 +304,6 @@ impl MemoryChannel {
         Ok(())
     }
 
-    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs
-    /// a path between the devices that keeps lines of 128 bytes whole: NVLink, or one device. Check this before a
-    /// kernel of your own uses LL128 with the [`device_handle`](Self::device_handle), which checks nothing.
-    pub fn carries(&self, format: PacketFormat) -> bool {
-        format != PacketFormat::Ll128 || self.inner.semaphore.topology().is_nvlink()
-    }
-
-    /// Returns an error unless the format [can be carried](Self::carries).
-    fn check_carries(&self, op: &'static str, format: PacketFormat) -> Result<()> {
-        if self.carries(format) {
-            return Ok(());
-        }
-        let peer = self.peer();
-        let why = match self.inner.semaphore.topology().link {
-            Some(_) => format!("the device of rank {peer} is not joined to this one by NVLink"),
-            None => format!(
-                "this process does not see the device of rank {peer} (CUDA_VISIBLE_DEVICES), so nothing says that \
-                 NVLink joins them"
-            ),
-        };
-        let message = format!("{format} relies on lines of 128 bytes that stay whole, and {why}; use LL16");
-        Err(Error::new(ErrorKind::Unsupported, op, message).with_peer(peer))
-    }
-
-    /// Writes `bytes` from my `src_offset` as packets with `flag` to `dst_offset` of the peer's packet buffer, which is
-    /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
-    ///
-    /// # Errors
-    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this
-    /// channel does not [carry](Self::carries); otherwise as for [`put`](Self::put).
-    pub fn put_packets(
-        &self,
-        stream: &Stream,
-        format: PacketFormat,
-        dst_offset: usize,
-        src_offset: usize,
-        bytes: usize,
-        flag: u32,
-    ) -> Result<()> {
-        let room = packet_room("put_packets", format, bytes, flag)?;
-        format.check("put_packets", dst_offset, src_offset, bytes)?;
-        check("put_packets", "dst", dst_offset, room, self.inner.dst.len())?;
-        check("put_packets", "src", src_offset, bytes, self.inner.src.len())?;
-        self.check_carries("put_packets", format)?;
-        let config = self.inner.geometry.packets(format.work(bytes));
-        let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);
-        let [put, _] = &self.inner.functions.packets[format as usize];
-        self.launch(put, stream, &config, &[arg(&dst), arg(&src), arg(&bytes), arg(&flag)])
-    }
-
-    /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` of data at
-    /// `dst_offset` of my `src`.
-    ///
-    /// # Errors
-    /// As for [`put_packets`](Self::put_packets); `InvalidUsage` if the channel has no packet buffer.
-    pub fn unpack_packets(
-        &self,
-        stream: &Stream,
-        format: PacketFormat,
-        packet_offset: usize,
-        dst_offset: usize,
-        bytes: usize,
-        flag: u32,
-    ) -> Result<()> {
-        let room = packet_room("unpack_packets", format, bytes, flag)?;
-        let Some(packets) = &self.inner.packets else {
-            return Err(Error::usage(
-                "unpack_packets",
-                "the channel has no packet buffer; give one to MemoryChannel::new",
-            ));
-        };
-        format.check("unpack_packets", packet_offset, dst_offset, bytes)?;
-        check("unpack_packets", "packet buffer", packet_offset, room, packets.len())?;
-        check("unpack_packets", "src", dst_offset, bytes, self.inner.src.len())?;
-        self.check_carries("unpack_packets", format)?;
-        let config = self.inner.geometry.packets(format.work(bytes));
-        let (packets, dst, bytes) = (packet_offset as u64, dst_offset as u64, bytes as u64);
-        let [_, unpack] = &self.inner.functions.packets[format as usize];
-        self.launch(unpack, stream, &config, &[arg(&packets), arg(&dst), arg(&bytes), arg(&flag)])
-    }
-
-    /// Stores 32-bit element `index` of the peer's `dst` into the first four bytes of `value`.
-    pub fn read_u32(&self, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
-        self.read::<u32>(&self.inner.functions.read_u32, stream, index, value)
-    }
-
-    /// Stores 64-bit element `index` of the peer's `dst` into the first eight bytes of `value`.
-    pub fn read_u64(&self, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
-        self.read::<u64>(&self.inner.functions.read_u64, stream, index, value)
-    }
-
-    /// Stores `value` into 32-bit element `index` of the peer's `dst`.
-    pub fn write_u32(&self, stream: &Stream, index: usize, value: u32) -> Result<()> {
-        self.check_element::<u32>("write", index)?;
-        self.act(&self.inner.functions.write_u32, stream, &[arg(&(index as u64)), arg(&value)])
-    }
-
-    /// Stores `value` into 64-bit element `index` of the peer's `dst`.
-    pub fn write_u64(&self, stream: &Stream, index: usize, value: u64) -> Result<()> {
-        self.check_element::<u64>("write", index)?;
-        self.act(&self.inner.functions.write_u64, stream, &[arg(&(index as u64)), arg(&value)])
-    }
-
     /// Publishes what this stream did before, then signals the peer once (`st.release.sys`).
     pub fn signal(&self, stream: &Stream) -> Result<()> {
         self.act(&self.inner.functions.signal, stream, &[])
@@ -429,23 +328,6 @@ impl MemoryChannel {
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
         check_result::<u32>("poll", self.inner.src.context(), taken)?;
         self.launch_with(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
-    }
-
-    fn read<T>(&self, function: &Function, stream: &Stream, index: usize, value: &DeviceSlice) -> Result<()> {
-        self.check_element::<T>("read", index)?;
-        check_result::<T>("read", self.inner.src.context(), value)?;
-        let (index, at) = (index as u64, value.ptr());
-        self.launch_with(function, stream, &ONE_WARP, &[arg(&index), arg(&at)], Some(value))
-    }
-
-    fn check_element<T>(&self, op: &'static str, index: usize) -> Result<()> {
-        if !self.inner.handle.dst.is_multiple_of(size_of::<T>() as u64) {
-            let message =
-                format!("dst lies at {:#x}, not at a multiple of {}", self.inner.handle.dst, size_of::<T>());
-            return Err(Error::usage(op, message));
-        }
-        let offset = index.saturating_mul(size_of::<T>());
-        check(op, "dst", offset, size_of::<T>(), self.inner.dst.len())
     }
 
     /// One warp, whose first thread acts.

@@ -401,7 +401,7 @@ fn invalid_calls_are_refused_with_a_reason(rank: &Rank) {
     refused(channel(SemaphoreId(999), end.dst, end.src), "no semaphore 999");
     refused(channel(end.semaphore, MemoryId(999), end.src), "no memory 999");
     refused(channel(end.semaphore, end.dst, MemoryId(999)), "no memory 999");
-    refused(channel(end.semaphore, end.src, end.src), "own memory");
+    refused(channel(end.semaphore, end.src, end.src), "this rank's own");
     refused(channel(end.semaphore, end.dst, end.dst), "must be this rank's own");
     let [dst, src] = [&tcp.theirs, &tcp.mine].map(|memory| service.add_memory(memory).unwrap());
     refused(channel(end.semaphore, dst, end.src), "CudaIpc");

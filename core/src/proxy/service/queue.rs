@@ -320,6 +320,7 @@ mod tests {
                         }
                         connection.flush(deadline).unwrap();
                     }
+                    context.reap();
                     bootstrap.barrier(soon()).unwrap();
                     if me == 1 {
                         assert_eq!(inbox.memory().word64(0).unwrap().load(Ordering::Acquire), 4);

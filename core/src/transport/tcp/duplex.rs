@@ -4,10 +4,12 @@
 //! user thread waits for this very connection: that thread then receives by itself, which saves waking two threads for one
 //! message.
 
+mod assist;
+mod ending;
+
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use super::super::completion::{Completion, KernelAbort};
 use super::super::idle::Activity;
@@ -16,20 +18,16 @@ use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{COPIES, Inbox, Turn};
 use super::outbox::{Outbox, Spent, Waits};
-use super::poller::{End, Poller};
+use super::poller::Poller;
 use super::spin::SpinBudget;
 use super::staging::Staging;
-use crate::abort::{Abort, AbortCause, AbortListener};
-use crate::deadline::{Backoff, Deadline};
+use crate::abort::{Abort, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
 use crate::gpu::Event;
 use crate::memory::Regions;
 use crate::net::{Interest, Next, Pollable, RawStream, Registration};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
-
-/// For how long a waiting thread sleeps in the kernel before it looks around.
-const SLICE: Duration = Duration::from_millis(20);
 
 /// The socket and its two halves. Holds the group only through the operations in flight: a connection that has delivered
 /// everything keeps no rank from leaving.
@@ -170,54 +168,6 @@ impl Duplex {
         Ok(())
     }
 
-    /// Waits a while for something to arrive, receiving it.
-    pub(super) fn assist(&self, backoff: &mut Backoff, deadline: Deadline) {
-        let (Some(socket), registration) = (self.socket.get(), &self.registration) else {
-            return backoff.pause(deadline);
-        };
-        if self.failure.has_failed() || self.assisted.swap(true, Ordering::AcqRel) {
-            return backoff.pause(deadline);
-        }
-        let polling = self.poller.begin();
-        if !polling {
-            // The first turn sends what is left, too.
-            let _outbox = lock(&self.outbox);
-            registration.watch(socket.fd(), Interest::default());
-        }
-        let mut spin = self.spin.begin();
-        let mut until = None;
-        let mut expired = || until.get_or_insert_with(|| deadline.min(Deadline::after(SLICE))).expired();
-        let waits = loop {
-            let (next, mut progress, spent) = self.turn(true);
-            drop(spent);
-            // The service thread may just have received what the caller waits for. From here on it receives nothing, because it
-            // looks whether a user thread assists with the inbox locked.
-            let arrivals = self.arrivals.load(Ordering::Acquire);
-            if self.known.load(Ordering::Relaxed) != arrivals {
-                self.known.store(arrivals, Ordering::Relaxed);
-                progress = true;
-            }
-            match (next, progress) {
-                (Next::Wait(_), false) if spin.again() => {}
-                (Next::Wait(interest), false) if !expired() => wait(socket.fd(), interest, deadline),
-                (Next::Again, false) if !expired() => std::thread::yield_now(),
-                (Next::Wait(_), _) => break true,
-                (Next::Told(_) | Next::Again | Next::Done, _) => break false,
-            }
-        };
-        self.spin.learn(&spin);
-        let outbox = lock(&self.outbox);
-        let end = self.poller.end(waits);
-        self.assisted.store(false, Ordering::Release);
-        if end != End::StillUser || !outbox.is_empty() {
-            self.watch(&outbox, end == End::Service);
-        }
-        drop(outbox);
-        if end == End::NowUser || !waits {
-            registration.nudge();
-        }
-    }
-
     /// Updates what the service thread polls for. Call with the outbox locked, so that concurrent updates take effect in the
     /// order in which they were decided.
     fn watch(&self, outbox: &Outbox, read: bool) {
@@ -229,25 +179,6 @@ impl Duplex {
     /// Whether a user thread receives, so that the service thread need not.
     fn is_read_elsewhere(&self) -> bool {
         self.assisted.load(Ordering::Acquire) || self.poller.is_user()
-    }
-
-    /// The owner has gone. Delivers what was taken.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        if let Some(lost) = self.lost() {
-            self.outstanding.report(lost);
-        }
-        self.go_on_closing();
-    }
-
-    /// Lets the service thread go on with a connection whose owner has gone; gives it up where that cannot.
-    fn go_on_closing(&self) {
-        if self.is_attached() {
-            self.registration.nudge();
-        } else if let Some(cause) = self.abort.cause() {
-            // Nobody will connect any more.
-            self.fail(&cause.to_error("connect"), false);
-        }
     }
 
     /// One look at both halves: what to wait for, whether anything was received, and what to drop. With `assists`, the caller
@@ -369,7 +300,7 @@ impl Duplex {
     }
 
     /// Ends it: nothing more is sent or received, and every waiting call gets the reason.
-    fn fail(&self, why: &Error, tell: bool) {
+    pub(super) fn fail(&self, why: &Error, tell: bool) {
         let message = format!("the Ethernet connection to rank {} has failed: {}", self.peer, why.message());
         let reason =
             Error::new(why.kind(), "connection", message).with_peer(self.peer).with_source(why.clone());
@@ -451,72 +382,8 @@ impl Pollable for Duplex {
     }
 }
 
-impl Delivery for Duplex {
-    fn peer(&self) -> u32 {
-        self.peer
-    }
-
-    fn is_delivered(&self) -> bool {
-        let settled = {
-            let mut outbox = lock(&self.outbox);
-            outbox.ask();
-            outbox.is_settled()
-        };
-        if !settled {
-            // The service thread sends it.
-            self.registration.nudge();
-        }
-        settled || self.failure.has_failed()
-    }
-
-    fn lost(&self) -> Option<Error> {
-        self.failure.untold().filter(|_| self.lost.load(Ordering::Acquire))
-    }
-
-    fn is_undelivered(&self) -> bool {
-        if self.failure.has_failed() || !self.closing.load(Ordering::Acquire) {
-            return false;
-        }
-        let outbox = lock(&self.outbox);
-        let gone = outbox.is_empty() && (self.said_bye.load(Ordering::Acquire) || !self.is_attached());
-        !(outbox.is_settled() && gone)
-    }
-}
-
-impl AbortListener for Duplex {
-    fn aborted(&self, _: &AbortCause) {
-        // A stream must not wait for a peer that may not answer any more.
-        self.completion.release();
-        if self.closing.load(Ordering::Acquire) {
-            self.go_on_closing();
-        }
-    }
-}
-
-impl Drop for Duplex {
-    fn drop(&mut self) {
-        let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
-        // What is in flight, if anything is, holds the group.
-        let spent = {
-            let mut outbox = lock(&outbox);
-            outbox.clear();
-            outbox.take_spent()
-        };
-        spent.dispose(&self.disposer);
-        self.disposer.free(Arc::new((outbox, inbox, completion)));
-    }
-}
-
 impl fmt::Debug for Duplex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Duplex").field("peer", &self.peer).finish_non_exhaustive()
     }
-}
-
-/// Sleeps until `fd` is ready, or `deadline`; not for longer than [`SLICE`].
-fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Deadline) {
-    let events = if interest.write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one pollfd that lives across the call. Whatever it returns, the caller looks again.
-    unsafe { libc::poll(&mut poll, 1, deadline.poll_ms().min(SLICE.as_millis() as i32)) };
 }

@@ -4,6 +4,8 @@
 //! waits: with operations that are held back, streams that wait for operations, connections that are idle with requests whose
 //! completion nobody has asked for, and connections that were dropped.
 
+mod ending;
+
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,14 +21,14 @@ use super::credits::{RECEIVE, ReceiveCredits, SignalWaiters};
 use super::issue::State;
 use super::request::{Operation, Request};
 use super::send_queue::SendQueue;
-use crate::abort::{Abort, AbortCause, AbortListener};
+use crate::abort::{Abort, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::net::{Interest, Next, Pollable, Registration};
 use crate::rdma::{
-    self, About, Access, AsyncEvent, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QpCounters,
-    QueuePair, ReadyToSend,
+    self, Access, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QpCounters, QueuePair,
+    ReadyToSend,
 };
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::transport::endpoint::IbSignal;
@@ -224,15 +226,6 @@ impl QueuePairSet {
         }
     }
 
-    /// The owner has gone: the service thread goes on until what was taken is done.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        if let Some(lost) = self.lost() {
-            self.outstanding.report(lost);
-        }
-        self.registration.nudge();
-    }
-
     /// Those who wait for the peer's signals, if these wake anybody.
     pub(super) fn arrivals(&self) -> Option<&SignalWaiters> {
         self.arrivals.as_ref()
@@ -327,7 +320,7 @@ impl QueuePairSet {
     }
 
     /// Ends it: everything outstanding is given up, and every waiting call gets the reason.
-    fn fail(&self, why: &Error) -> Result<()> {
+    pub(super) fn fail(&self, why: &Error) -> Result<()> {
         self.give_up(why);
         self.check()
     }
@@ -436,74 +429,6 @@ impl Pollable for QueuePairSet {
 
     fn unserved(&self, why: &Error) {
         self.give_up(why);
-    }
-}
-
-impl Delivery for QueuePairSet {
-    fn peer(&self) -> u32 {
-        self.peer
-    }
-
-    fn is_delivered(&self) -> bool {
-        // Polls, and makes sure that the latest requests are known to have completed. Failures are found by the next call.
-        let mut state = lock(&self.state);
-        let looked = if self.failure.has_failed() {
-            Ok(())
-        } else {
-            self.look(&mut state, true).and_then(|_| state.cover())
-        };
-        let (idle, spent) = (state.is_idle(), std::mem::take(&mut state.spent));
-        drop(state);
-        drop(spent);
-        if let Err(error) = looked {
-            self.give_up(&error);
-        }
-        idle || self.failure.has_failed()
-    }
-
-    fn lost(&self) -> Option<Error> {
-        self.failure.untold().filter(|_| self.lost.load(Ordering::Acquire))
-    }
-
-    fn is_undelivered(&self) -> bool {
-        !self.failure.has_failed() && self.closing.load(Ordering::Acquire) && !lock(&self.state).is_idle()
-    }
-}
-
-impl AbortListener for QueuePairSet {
-    fn aborted(&self, _: &AbortCause) {
-        // A stream must not wait for a peer that may not answer any more.
-        self.device.completion.release();
-        if self.closing.load(Ordering::Acquire) {
-            self.registration.nudge();
-        }
-    }
-}
-
-impl Watcher for QueuePairSet {
-    fn heard(&self, event: &AsyncEvent) {
-        let concerned = match event.about {
-            About::QueuePair(number) => {
-                lock(&self.state).queues.iter().any(|l| l.queue_pair.number() == number)
-            }
-            About::CompletionQueue(number) => self.completions.number() == number,
-            About::Device | About::Port(_) => true,
-            About::Other => false,
-        };
-        if let Some(error) = event.error().filter(|_| concerned) {
-            self.give_up(&error);
-        }
-    }
-}
-
-impl Drop for QueuePairSet {
-    fn drop(&mut self) {
-        let (rest, landing) = lock(&self.state).dismantle();
-        // SAFETY: taken once, here, and not used after.
-        let device = unsafe { ManuallyDrop::take(&mut self.device) };
-        // This may be the service thread, and the drop may block: it may be the last that keeps the group.
-        self.disposer.dispose(rest);
-        self.disposer.free(Arc::new((device, landing)));
     }
 }
 

@@ -257,10 +257,8 @@ impl Warp {
             CallTarget::Service(Service::AssertFail) => {
                 return Err(Trouble::of(FaultKind::Assert, mask));
             }
-            // Printing is not implemented. A fault that names the line is better than silently lost output.
-            CallTarget::Service(Service::Printf) => {
-                return Err(Trouble::of(FaultKind::IllegalInstruction, mask));
-            }
+            // This device has no output buffer: a fault that names the line, instead of output that is silently lost.
+            CallTarget::Service(Service::Printf) => return Err(Trouble::of(FaultKind::NoPrintf, mask)),
         }
         Ok(Flow::Placed)
     }

@@ -144,7 +144,7 @@ fn only_graphs_of_others_have_user_objects() {
     let driver = driver().with_hooks(calls.clone());
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let pair = Pair::new(&context);
-    let (buffer, ..) = buffer(&context);
+    let (buffer, weak, address) = buffer(&context);
     let fill = || {
         pair.fork()?;
         pair.joined.fill(&buffer.slice(..)?, 7)?;
@@ -155,4 +155,6 @@ fn only_graphs_of_others_have_user_objects() {
     let foreign = Foreign::capture(&pair.origin, || fill().unwrap());
     assert!(calls.of("cuGraphRetainUserObject") > 0);
     foreign.destroy();
+    drop(buffer);
+    is_gone(&context, &weak, &address);
 }

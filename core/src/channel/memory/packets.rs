@@ -1,0 +1,90 @@
+//! The packet form of a memory channel: data that carries its own flags.
+
+use super::MemoryChannel;
+use crate::channel::checks::{check, packet_room};
+use crate::channel::packet::PacketFormat;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Stream, arg};
+
+impl MemoryChannel {
+    /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs
+    /// a path between the devices that keeps lines of 128 bytes whole: NVLink, or one device. Check this before a
+    /// kernel of your own uses LL128 with the [`device_handle`](Self::device_handle), which checks nothing.
+    pub fn carries(&self, format: PacketFormat) -> bool {
+        format != PacketFormat::Ll128 || self.inner.semaphore.topology().is_nvlink()
+    }
+
+    /// Returns an error unless the format [can be carried](Self::carries).
+    fn check_carries(&self, op: &'static str, format: PacketFormat) -> Result<()> {
+        if self.carries(format) {
+            return Ok(());
+        }
+        let peer = self.peer();
+        let why = match self.inner.semaphore.topology().link {
+            Some(_) => format!("the device of rank {peer} is not joined to this one by NVLink"),
+            None => format!(
+                "this process does not see the device of rank {peer} (CUDA_VISIBLE_DEVICES), so nothing says that \
+                 NVLink joins them"
+            ),
+        };
+        let message = format!("{format} relies on lines of 128 bytes that stay whole, and {why}; use LL16");
+        Err(Error::new(ErrorKind::Unsupported, op, message).with_peer(peer))
+    }
+
+    /// Writes `bytes` from my `src_offset` as packets with `flag` to `dst_offset` of the peer's packet buffer, which is
+    /// this channel's `dst`. `flag` must differ from every flag those packets may still carry there, and is never 0.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for what does not fit or is not aligned, and for flag 0; `Unsupported` for a format that this
+    /// channel does not [carry](Self::carries); otherwise as for [`put`](Self::put).
+    pub fn put_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        dst_offset: usize,
+        src_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        let room = packet_room("put_packets", format, bytes, flag)?;
+        format.check("put_packets", dst_offset, src_offset, bytes)?;
+        check("put_packets", "dst", dst_offset, room, self.inner.dst.len())?;
+        check("put_packets", "src", src_offset, bytes, self.inner.src.len())?;
+        self.check_carries("put_packets", format)?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);
+        let [put, _] = &self.inner.functions.packets[format as usize];
+        self.launch(put, stream, &config, &[arg(&dst), arg(&src), arg(&bytes), arg(&flag)])
+    }
+
+    /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` of data at
+    /// `dst_offset` of my `src`.
+    ///
+    /// # Errors
+    /// As for [`put_packets`](Self::put_packets); `InvalidUsage` if the channel has no packet buffer.
+    pub fn unpack_packets(
+        &self,
+        stream: &Stream,
+        format: PacketFormat,
+        packet_offset: usize,
+        dst_offset: usize,
+        bytes: usize,
+        flag: u32,
+    ) -> Result<()> {
+        let room = packet_room("unpack_packets", format, bytes, flag)?;
+        let Some(packets) = &self.inner.packets else {
+            return Err(Error::usage(
+                "unpack_packets",
+                "the channel has no packet buffer; give one to MemoryChannel::new",
+            ));
+        };
+        format.check("unpack_packets", packet_offset, dst_offset, bytes)?;
+        check("unpack_packets", "packet buffer", packet_offset, room, packets.len())?;
+        check("unpack_packets", "src", dst_offset, bytes, self.inner.src.len())?;
+        self.check_carries("unpack_packets", format)?;
+        let config = self.inner.geometry.packets(format.work(bytes));
+        let (packets, dst, bytes) = (packet_offset as u64, dst_offset as u64, bytes as u64);
+        let [_, unpack] = &self.inner.functions.packets[format as usize];
+        self.launch(unpack, stream, &config, &[arg(&packets), arg(&dst), arg(&bytes), arg(&flag)])
+    }
+}

@@ -1,0 +1,60 @@
+//! Ranks that do not fit together when they join.
+
+use super::*;
+
+#[test]
+fn two_ranks_with_the_same_number() {
+    for (size, numbers) in [(2, vec![(1, 2), (1, 2)]), (3, vec![(0, 3), (2, 3), (2, 3)])] {
+        let started = Instant::now();
+        let results = join_as(&numbers, Duration::from_secs(30));
+        for result in results {
+            let number = numbers[1].0;
+            let words = [format!("two ranks say they are rank {number}"), "its own number".to_owned()];
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            refused(result, ErrorKind::InvalidUsage, &words);
+        }
+        assert!(started.elapsed() < Duration::from_secs(25), "{size} ranks waited for the deadline");
+    }
+}
+
+#[test]
+fn different_world_sizes() {
+    for result in join_as(&[(0, 2), (1, 3)], Duration::from_secs(30)) {
+        refused(result, ErrorKind::InvalidUsage, &["rank", "2", "3", "same world size"]);
+    }
+    refused(
+        join_as(&[(2, 2)], Duration::from_secs(1)).remove(0),
+        ErrorKind::InvalidUsage,
+        &["0 to size - 1"],
+    );
+}
+
+#[test]
+fn a_rank_that_never_comes() {
+    let result = join_as(&[(0, 2)], Duration::from_secs(2)).remove(0);
+    refused(result, ErrorKind::Timeout, &["rank 1 of 2 did not arrive", "whether they were started"]);
+}
+
+/// A bootstrap that reports wrong ranks, as a launcher that numbers its processes wrongly would.
+#[test]
+fn a_bootstrap_with_a_wrong_rank() {
+    #[derive(Debug)]
+    struct Lying(bootstrap::LocalBootstrap);
+    impl bootstrap::Bootstrap for Lying {
+        fn rank(&self) -> u32 {
+            7
+        }
+        fn size(&self) -> u32 {
+            self.0.size()
+        }
+        fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: aqueduct::Deadline) -> Result<()> {
+            self.0.send(peer, tag, bytes, deadline)
+        }
+        fn recv(&self, peer: u32, tag: u64, deadline: aqueduct::Deadline) -> Result<Vec<u8>> {
+            self.0.recv(peer, tag, deadline)
+        }
+    }
+    let liar = Lying(bootstrap::local(1).remove(0));
+    let joined = Communicator::new(&liar, &device(), CommunicatorConfig::default(), soon());
+    refused(joined, ErrorKind::InvalidUsage, &["rank 7 is not below the world size of 1"]);
+}
