@@ -42,7 +42,7 @@ impl BootstrapConfig {
         Ok(Self::of(Env::get()?))
     }
 
-    /// What `env` says.
+    /// The settings in `env`.
     pub(crate) fn of(env: &Env) -> Self {
         let (peer_timeout, faults) = (env.peer_timeout, env.faults.clone());
         Self { interfaces: env.selection(), peer_timeout, faults, layer: None }

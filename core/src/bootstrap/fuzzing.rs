@@ -35,7 +35,7 @@ pub fn unique_id_body(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(id.to_bytes()[..body.len()].to_vec())
 }
 
-/// What a rank says when it arrives.
+/// A rank's first message to the rendezvous.
 pub fn hello(bytes: &[u8]) -> Option<Vec<u8>> {
     let hello = Hello::decode(bytes).ok()?;
     assert!(hello.rank < hello.size);

@@ -9,7 +9,7 @@ use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Bytes that may lie here unread. Beyond it the sender is broken or hostile, and its link is closed.
 const MAX_UNREAD: usize = 256 << 20;
-/// What a message takes besides its bytes, about: empty ones are not free.
+/// Approximate memory of a message beside its bytes, so that empty messages count, too.
 const ENVELOPE: usize = 256;
 
 #[derive(Debug, Default)]
@@ -108,7 +108,8 @@ mod models {
 
     use super::*;
 
-    /// What was delivered before the peer was lost can still be taken, and whoever waits is woken by either.
+    /// A message delivered before the peer was lost can still be taken, and both the message and the loss wake a
+    /// waiter.
     #[test]
     fn loom_a_message_and_a_loss_both_wake_the_receiver() {
         loom::model(|| {

@@ -144,7 +144,7 @@ impl Rendezvous {
         Ok(Self { id: UniqueId::new(addresses, secret, nonce), reactor })
     }
 
-    /// What the ranks need to find it.
+    /// The id with which ranks find this rendezvous.
     pub fn unique_id(&self) -> &UniqueId {
         &self.id
     }

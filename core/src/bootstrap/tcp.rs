@@ -261,7 +261,7 @@ impl Bootstrap for TcpBootstrap {
     }
 }
 
-/// What the service thread and the callers share.
+/// State shared by the service thread and the callers.
 #[derive(Debug)]
 struct Peers {
     mailbox: Mailbox,

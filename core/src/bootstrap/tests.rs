@@ -37,7 +37,7 @@ fn ranks<T: Send>(size: u32, body: impl Fn(TcpBootstrap) -> T + Sync) -> Vec<T> 
     })
 }
 
-/// What each of these (rank, size) gets when they join one job.
+/// Joins one job as each of these (rank, size), and returns each one's result.
 fn join(members: &[(u32, u32)], deadline: Deadline) -> Vec<Result<()>> {
     let id = id();
     let id = &id;
@@ -274,7 +274,7 @@ fn a_rendezvous_nobody_serves_is_named() {
     assert!(error.to_string().contains(&free.to_string()), "{error}");
 }
 
-/// What one bootstrap is told does not concern another one of the same process, nor the environment.
+/// The configuration of a bootstrap affects neither another one of the same process nor the environment.
 #[test]
 fn two_bootstraps_of_one_process_may_differ() {
     let named = |names: &str| Selection { names: Some(names.to_owned()), ..Selection::default() };

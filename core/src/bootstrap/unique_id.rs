@@ -1,4 +1,4 @@
-//! What the ranks of a job must share to find and trust each other: 128 bytes.
+//! The id that the ranks of a job share to find and trust each other: 128 bytes.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,7 +17,8 @@ const CHECKSUM: usize = 4;
 
 /// The address of a job's rendezvous and the job's 256-bit secret.
 ///
-/// Whoever has it can join the job: pass it like a password, never on a command line (others can read it there).
+/// Anyone who has the id can join the job: pass it like a password, never on a command line (others can read it
+/// there).
 /// [`to_text`](Self::to_text) gives the 256 hexadecimal digits that [`FromStr`] takes; `Debug` hides the secret, and there
 /// is no `Display`.
 ///

@@ -17,7 +17,7 @@ use crate::sync::{Mutex, lock};
 /// same time; the others are room for closed connections whose end has not been read yet.
 pub(super) const MAX_PER_RANK: usize = 8;
 
-/// What a listener takes.
+/// Limits of one listener on the connections it accepts, and the count of its open ones.
 #[derive(Debug)]
 pub(super) struct Admission {
     /// Peers have numbers below this, if it is known.
@@ -112,7 +112,7 @@ impl Refusal {
         }
     }
 
-    /// What to tell the users of both sides about a connection of rank `from`.
+    /// The error that both sides report for a refused connection of rank `from`.
     pub(super) fn error(self, from: u32) -> Error {
         let (kind, text) = match self {
             Self::NoSuchRank(ranks) => (

@@ -1,4 +1,4 @@
-//! What one end of a connection says about itself, and where an end can be reached.
+//! The identity that each end of a connection states, and the addresses at which an end can be reached.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -13,12 +13,12 @@ pub(crate) mod purpose {
     pub(crate) const DATA: u16 = 4;
 }
 
-/// What one end of a connection says about itself. Bound into both proofs, so it cannot be altered.
+/// Identity that one end of a connection states. Both proofs cover it, so nobody can alter it.
 ///
 /// Both ends must name the same purpose and scope, and the listener must be the rank that was meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// What the connection is for; the numbers belong to the users of this module.
+    /// Purpose of the connection; the users of this module assign the numbers.
     pub purpose: u16,
     /// Which bootstrap or communicator it belongs to.
     pub scope: u64,

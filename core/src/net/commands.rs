@@ -20,7 +20,7 @@ pub(super) const WAKE: u64 = 0;
 /// Takes the connections of a listener; false once it wants no more.
 pub type Acceptor = Box<dyn FnMut(Stream) -> bool + Send>;
 
-/// What a service thread has been asked to do, and the epoll instance in which it waits.
+/// Queue of commands for a service thread, and the epoll instance on which that thread waits.
 pub(super) struct Commands {
     epoll: Epoll,
     event: EventFd,
@@ -34,7 +34,7 @@ struct Queue {
     ended: Option<Error>,
 }
 
-/// What other threads ask of the service thread. Numbers are those that its clients reserved.
+/// A request of another thread to the service thread. Clients reserve the ids it contains.
 pub(super) enum Command {
     Add(Link, Decoder),
     Listen(Box<Listener>),

@@ -45,7 +45,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Works,
-    /// What is sent vanishes.
+    /// Writes report success and send nothing.
     Swallows,
     Dropped,
 }

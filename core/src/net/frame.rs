@@ -15,7 +15,7 @@ const GROWTH: usize = 256 << 10;
 /// One message of a [`Stream`](super::Stream) or [`Link`](super::Link).
 #[derive(Debug)]
 pub struct Frame {
-    /// What the payload is; the meaning belongs to the protocol on the stream.
+    /// Type of the payload; the protocol on the stream assigns the numbers.
     pub kind: u16,
     /// The bytes.
     pub payload: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the owner of a [`Reactor`](super::Reactor) does with what arrives.
+//! The owner of a [`Reactor`](super::Reactor) handles incoming frames and links through [`Handler`].
 #![forbid(unsafe_code)]
 
 use super::frame::Frame;

@@ -106,7 +106,8 @@ impl Handshake {
         Self { secret, local, admission: None, permit: None, state, hello, reply, buffer, done: 0 }
     }
 
-    /// What the admission has given to a finished handshake of the listening side; to be kept as long as the connection.
+    /// Takes the permit that admission granted to a finished handshake of the listening side. Keep it as long as the
+    /// connection.
     pub(super) fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()
     }

@@ -18,7 +18,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 /// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
 const MAX_QUEUED: usize = 64 << 20;
 
-/// What a link asks of the thread that serves it.
+/// Requests of a link to the thread that serves it.
 pub(super) trait LinkService: Debug + Send + Sync {
     /// Watches a socket for `events` under the number `id`.
     fn register(&self, fd: BorrowedFd<'_>, events: u32, id: u64) -> io::Result<()>;
@@ -97,7 +97,7 @@ impl Link {
         self.inner.id
     }
 
-    /// What the peer said about itself when it proved the secret.
+    /// Claims of the peer, which it proved with the secret.
     pub fn peer(&self) -> Claims {
         self.inner.peer
     }

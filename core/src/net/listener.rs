@@ -24,7 +24,7 @@ const LISTENING: u64 = 0;
 /// How many refusals are worth a warning; after that they are noise, and a stranger must not fill the log.
 const WARNINGS: u64 = 10;
 
-/// What a listener has refused.
+/// Connections that a listener refused.
 #[derive(Clone, Debug, Default)]
 pub struct Rejections {
     /// Connections that did not prove the secret, or not in time, or of a rank that has too many or does not exist.
@@ -120,7 +120,7 @@ impl Listener {
         &self.address
     }
 
-    /// What was turned away so far.
+    /// Connections refused so far.
     pub fn rejections(&self) -> &Rejections {
         &self.rejections
     }

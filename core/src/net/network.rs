@@ -1,4 +1,4 @@
-//! What all connections of a job, or of a communicator, have in common: the secret, and limits.
+//! Settings shared by all connections of a job or a communicator: the secret, and limits.
 #![forbid(unsafe_code)]
 
 use std::fmt;

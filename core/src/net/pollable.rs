@@ -24,7 +24,7 @@ pub trait Pollable: Send + Sync {
     fn unserved(&self, why: &Error);
 }
 
-/// What a [`Pollable`] waits for.
+/// The condition on which the reactor calls [`Pollable::progress`] next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// These events of its descriptor.

@@ -74,7 +74,8 @@ pub(super) struct Socket {
     fd: OwnedFd,
     /// A unix socket, which can bring descriptors.
     local: bool,
-    /// What a listener has counted it by. After the descriptor, so that it is given back when that is closed.
+    /// Place in the listener's count of connections. Declared after the descriptor, so that the place is given back
+    /// once the descriptor is closed.
     _permit: Option<Permit>,
 }
 

@@ -1,4 +1,4 @@
-//! What a [`Reactor`](super::Reactor) serves beside its links, seen from other threads.
+//! Control of a [`Reactor`](super::Reactor)'s pollables from other threads.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -9,7 +9,7 @@ use super::commands::{Command, Commands};
 use super::link::LinkService as _;
 use super::pollable::{Interest, Pollable};
 
-/// What a reactor serves, seen from another thread. Dropping it does not end the service.
+/// Handle to a pollable that a reactor serves, for other threads. Dropping it does not end the service.
 #[derive(Clone)]
 pub struct Registration {
     commands: Arc<Commands>,

@@ -29,7 +29,7 @@ impl Stream {
         Self { raw: network.wrap(local, peer, raw), decoder: Decoder::new(network.max_frame), peer }
     }
 
-    /// What the peer said about itself when it proved the secret.
+    /// Claims of the peer, which it proved with the secret.
     pub fn peer(&self) -> Claims {
         self.peer
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What directories of ours are called; `mkdtemp` makes six characters of the X.
+/// Prefix of the names of this library's directories; `mkdtemp` appends six characters.
 const PREFIX: &str = "aqueduct-";
 
 /// A fresh directory of mode 0700 with a socket's path in it; removed with the value.
@@ -92,7 +92,7 @@ impl Drop for SocketDir {
 
 /// Removes the sockets of processes that were killed before they could.
 pub(crate) fn sweep() {
-    // What cannot be read or removed is not ours to remove.
+    // Ignores errors: an entry that this process cannot read or remove is not its to clean up.
     let Ok(entries) = std::fs::read_dir(parent()) else { return };
     // SAFETY: no arguments, cannot fail.
     let user = unsafe { libc::geteuid() };

@@ -141,7 +141,7 @@ impl Side {
             self.take(heard, attempt, out);
             match (std::mem::take(&mut self.fresh), &result) {
                 (fresh, Ok(())) => self.has += fresh,
-                // What was built is dropped.
+                // A failed attempt drops what it built, which gives the receipts back.
                 (fresh, Err(_)) => out.extend((0..fresh).map(|_| Frame::Release)),
             }
             self.results.push(result.is_ok());
@@ -213,7 +213,7 @@ proptest! {
         let met = a.results.len().min(b.results.len());
         prop_assert_eq!(&a.results[..met], &b.results[..met]);
         prop_assert!(a.results[met..].iter().chain(&b.results[met..]).all(|ok| !ok));
-        // What succeeded stays with both.
+        // Both ends keep exactly what succeeded.
         let made = a.results.iter().filter(|ok| **ok).count();
         prop_assert_eq!((a.lent, b.lent, a.has, b.has), (made, made, made, made));
     }

@@ -52,7 +52,7 @@ struct Name {
     failure: Option<Error>,
 }
 
-/// What one peer makes this rank keep.
+/// Entries that one peer makes this rank keep.
 #[derive(Debug, Default)]
 struct Counts {
     /// Keys for which the peer has asked and this rank has not begun.
@@ -78,7 +78,7 @@ enum State {
     Ended(Result<()>),
 }
 
-/// What this rank can do next for an attempt.
+/// The next step of this rank in an attempt.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Wait for the peer.
@@ -87,16 +87,16 @@ pub(crate) enum Next {
     Offer,
     /// Build this end from what the peer sent. Returned once.
     Build(Offer<HoldId>),
-    /// Both ends know that it has ended so.
+    /// Both ends know that the attempt has ended with this result.
     Ended(Result<()>),
 }
 
-/// What follows from a message.
+/// Consequences of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// To be said to the sender about the same attempt.
+    /// To send back about the same attempt.
     pub(crate) answer: Option<Message>,
-    /// Came too late: its descriptors are to be closed and its receipts given back.
+    /// An offer that came too late: close its descriptors and return its receipts.
     pub(crate) unused: Option<Offer<HoldId>>,
 }
 
@@ -112,7 +112,7 @@ impl Attempts {
             debug_assert!(name.current.is_none(), "one attempt at a time");
             name.begun += 1;
             name.current = Some(State::Begun { asked: false });
-            // What was asked for before that is over.
+            // An earlier ASK belongs to an attempt that is over.
             name.asked = name.asked.filter(|asked| *asked >= name.begun);
             name.begun
         })
@@ -128,7 +128,7 @@ impl Attempts {
         !(leads && name.asked == Some(name.begun))
     }
 
-    /// What can be done now for the attempt that is under way.
+    /// The next step of the current attempt.
     pub(crate) fn next(&mut self, key: Key) -> Next {
         let leads = key.leads(self.rank);
         let Some(name) = self.names.get_mut(&key) else { return Next::Wait };
@@ -384,7 +384,7 @@ mod tests {
         assert!(leader.hear(send(0), 2, Message::Ask).unwrap().answer.is_none());
         leader.hear(send(1), 1, Message::End(Error::timeout("recv_memory", "late"))).unwrap();
         assert!(leader.hear(send(most), 1, Message::Ask).unwrap().answer.is_none());
-        // What this rank begins is not ahead any more.
+        // A key that this rank has begun is not ahead any more.
         leader.begin(send(2));
         assert!(leader.hear(send(most + 1), 1, Message::Ask).unwrap().answer.is_none());
         assert_eq!(leader.peers[&0].ahead, MAX_AHEAD);

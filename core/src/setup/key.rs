@@ -1,11 +1,11 @@
-//! What two ranks agree on when they set something up together.
+//! Names the objects that two ranks set up together: kind, peer, namespace and tag.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
-/// What an item of `setup()` makes, seen from this rank.
+/// The sort of object that an item of `setup()` makes, seen from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Connection,
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// Whose tag it is: equal tags of different namespaces never meet.
+/// The origin of a tag: equal tags of different namespaces never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Namespace {
     /// The tag comes from a call of the user's.

@@ -98,7 +98,7 @@ impl Subscriber for SetupMail {
     }
 }
 
-/// What `setup()` speaks to peers with.
+/// References that `setup()` needs to exchange messages with peers.
 pub(crate) struct Post<'a> {
     pub(crate) group: &'a Group,
     pub(crate) mail: &'a SetupMail,
@@ -177,7 +177,7 @@ mod tests {
         Message::Offer(Offer { body: vec![1], fds, holds: vec![HoldId::Memory(3)] })
     }
 
-    /// What rank 1 says to rank 0 about the first attempt of its `SEND`.
+    /// Delivers `message` of rank 1 to rank 0, about the first attempt of its `SEND`.
     fn frame(mail: &SetupMail, message: Message) -> (Result<()>, Reaction) {
         let (payload, fds) = Setup::new(SEND, 1, message).encode();
         let mut reaction = Reaction::default();

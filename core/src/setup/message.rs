@@ -1,4 +1,4 @@
-//! What two ranks tell each other about a setup item.
+//! Messages between two ranks about a setup item.
 //!
 //! ```text
 //! follower                         leader
@@ -21,12 +21,12 @@ use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Bytes of an offer: several times what the largest description of a memory or an endpoint takes.
 const MAX_BODY: usize = 8 << 10;
-/// What is held for one offer: a mapping, a region and a semaphore's words.
+/// The most holds of one offer; it needs at most a mapping, a region and a semaphore's words.
 const MAX_HOLDS: usize = 8;
 
-/// What the peer needs in order to build its end. `H` stands for what is held for the peer until it gives it back: the
-/// sender's [`Hold`](crate::ledger::receipt::Hold)s, their names on the wire, the receiver's
-/// [`Receipt`](crate::ledger::receipt::Receipt)s.
+/// The data that the peer needs to build its end. `H` stands for an object that the sender keeps for the peer until
+/// the peer gives it back: the sender's [`Hold`](crate::ledger::receipt::Hold), its [`HoldId`] on the wire, or the
+/// receiver's [`Receipt`](crate::ledger::receipt::Receipt).
 #[derive(Debug)]
 pub(crate) struct Offer<H> {
     pub(crate) body: Vec<u8>,
@@ -52,9 +52,9 @@ impl<H> Offer<H> {
 pub(crate) enum Message {
     /// The sender has begun the attempt and can build its end.
     Ask,
-    /// What the follower needs.
+    /// The data that the follower needs to build its end.
     Offer(Offer<HoldId>),
-    /// The follower has built its end; what the leader needs.
+    /// The follower has built its end; carries the data that the leader needs.
     Accept(Offer<HoldId>),
     /// Both ends are built.
     Commit,
@@ -78,7 +78,7 @@ impl Setup {
         Self { kind: key.kind, space: key.space, tag: key.tag, attempt, message }
     }
 
-    /// What the receiver calls the item that rank `sender` speaks of.
+    /// The receiver's key for the item that rank `sender` means.
     pub(crate) fn key(&self, sender: u32) -> Key {
         Key { kind: self.kind.counterpart(), peer: sender, space: self.space, tag: self.tag }
     }

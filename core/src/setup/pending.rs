@@ -91,12 +91,12 @@ impl<T> Pending<T> {
     }
 }
 
-/// What something is built on: an object that exists, or one that the same `setup()` makes.
+/// Something that an item of `setup()` builds on: an object that exists, or one that the same `setup()` makes.
 #[derive(Debug)]
 pub enum Dependency<T> {
     /// It exists.
     Ready(T),
-    /// It is made by the `setup()` that makes what is built on it, or by an earlier one.
+    /// The same `setup()`, or an earlier one, makes it.
     Pending(Pending<T>),
 }
 

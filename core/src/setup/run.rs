@@ -32,10 +32,11 @@ pub(crate) trait Item: Send {
         Some(Ok(()))
     }
 
-    /// What the peer needs, which has asked for it. Called once, when this is ready, before [`build`](Self::build).
+    /// The data that the peer, which has asked for it, needs to build its end. Called once, when this item is ready,
+    /// before [`build`](Self::build).
     fn offer(&mut self) -> Result<Offer<Hold>>;
 
-    /// Makes this end from the peer's offer, before `deadline`. What it does not use of it, it drops.
+    /// Makes this end from the peer's offer, before `deadline`. Drops every part of the offer that it does not use.
     fn build(&mut self, offer: Offer<Receipt>, deadline: Deadline) -> Result<()>;
 
     /// Gives out what was built, or the reason why not.
@@ -61,7 +62,7 @@ struct Running {
     item: Box<dyn Item>,
 }
 
-/// What one look at an item gave.
+/// The result of one look at an item.
 enum Progress {
     None,
     Some,

@@ -1,4 +1,4 @@
-//! What a rank hears in a collective call, from the frames of its peers on.
+//! Feeds a collective call with frames of its peers, without a network.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Bootstrap for Tapped {
     }
 }
 
-/// What rank 1 of three hears in each call, and of one.
+/// Seeds for the fuzzer: the frames that rank 1 of three receives in each call, recorded once per call.
 pub(super) fn heard() -> Vec<(&'static str, Vec<u8>)> {
     let (rank, size) = (1, 3_u8);
     let hear = |call: u8| {

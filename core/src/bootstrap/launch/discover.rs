@@ -27,15 +27,16 @@ use super::vars::{Vars, invalid};
 use crate::error::Result;
 
 impl Launch {
-    /// What the environment of this process says; `None` if no launcher has started it.
+    /// The launch that this process's environment describes; `None` if no launcher started it.
     pub fn from_env() -> Result<Option<Self>> {
         // Names and values that are not UTF-8 are none of the variables read here.
         let text = |s: std::ffi::OsString| s.into_string().ok();
         Self::discover(&std::env::vars_os().filter_map(|(n, v)| Some((text(n)?, text(v)?))).collect())
     }
 
-    /// What `variables` (name and value) say; an empty value counts as not set. The module's table lists those that
-    /// are read. Errors name the variable that is missing or cannot be read, or the two that contradict each other.
+    /// The launch that `variables` (name and value) describe; an empty value counts as not set. The module's table
+    /// lists the variables that are read. Errors name the variable that is missing or cannot be read, or the two that
+    /// contradict each other.
     pub(crate) fn discover(variables: &BTreeMap<String, String>) -> Result<Option<Self>> {
         let vars = Vars(variables);
         if vars.text("AQUEDUCT_RANK").or(vars.text("AQUEDUCT_WORLD_SIZE")).is_some() {

@@ -164,7 +164,7 @@ fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes())[..12].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the file says.
+/// Content of a rendezvous file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     job: String,

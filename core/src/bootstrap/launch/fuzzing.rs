@@ -1,4 +1,4 @@
-//! What launchers say, see [`crate::fuzzing`].
+//! Parsers of launchers' input, see [`crate::fuzzing`].
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -43,7 +43,7 @@ pub fn launch(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(format!("{launch:?}").into_bytes())
 }
 
-/// What a PMI process manager answers to rank 0 and to another rank.
+/// Answers of a PMI process manager to rank 0 and to another rank.
 pub fn pmi(bytes: &[u8]) -> Option<Vec<u8>> {
     let ask = |mine: Option<&str>| {
         let mine = mine.map(SecretText::new);
@@ -53,7 +53,7 @@ pub fn pmi(bytes: &[u8]) -> Option<Vec<u8>> {
     ask(None).map(|id| id.expose().as_bytes().to_vec())
 }
 
-/// What torchrun's store answers to a rank that gets the value and deletes the key.
+/// Answers of torchrun's store to a rank that gets the value and deletes the key.
 pub fn store(bytes: &[u8]) -> Option<Vec<u8>> {
     let (ours, _theirs) = answering(bytes)?;
     let mut store = Store::on(OwnedFd::from(ours).into(), "here".to_owned(), "key", soon()).ok()?;

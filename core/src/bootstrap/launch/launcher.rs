@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// What started this process as a rank.
+/// The program that started this process as a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     /// `aqueduct run`, or the user's own script, by `AQUEDUCT_*`.
@@ -23,7 +23,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// What to call it in a message.
+    /// Its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Own => "aqueduct",
@@ -65,11 +65,11 @@ pub(super) enum Service {
     Store { host: String, port: u16, key: String },
 }
 
-/// What a launcher says about this process.
+/// A launcher's description of this process and its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Launch {
-    /// Which launcher says so.
+    /// The launcher that gave this description.
     pub launcher: Launcher,
     /// This process's number, below `size`.
     pub rank: u32,

@@ -29,7 +29,7 @@ pub(super) fn step(vars: &Vars<'_>) -> Result<Option<Launch>> {
     Ok(Some(launch))
 }
 
-/// What else the step says: how many tasks this host has, and whether all of it fits together.
+/// Completes `launch` with the number of tasks on this host, and checks that all variables of the step agree.
 pub(super) fn complete(mut launch: Launch, vars: &Vars<'_>) -> Result<Launch> {
     let size = launch.size.unwrap_or(0);
     let mut hosts = vars.number("SLURM_STEP_NUM_NODES")?;

@@ -19,7 +19,7 @@ const TORCH: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_R
 const SLURM: &str = "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=9 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_STEP_ID=0 \
                      SLURM_JOB_ID=77 SLURM_STEP_TASKS_PER_NODE=4(x2),1 SLURM_STEP_NUM_NODES=3 \
                      SLURM_STEP_NODELIST=n[001-002,7]";
-/// What `salloc` and `sbatch` leave for everything that is started in them.
+/// Variables that `salloc` and `sbatch` set for every process started inside them.
 const ALLOCATION: &str = "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_ID=77";
 
 fn variables(texts: &[&str]) -> BTreeMap<String, String> {

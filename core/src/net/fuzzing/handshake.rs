@@ -121,7 +121,7 @@ impl Side {
 struct Pipe {
     step: usize,
     damage: (usize, u8),
-    /// What is under way, and how many bytes have ever entered and left.
+    /// Bytes in flight, and how many bytes have ever entered and left.
     state: Mutex<(VecDeque<u8>, usize, usize)>,
 }
 

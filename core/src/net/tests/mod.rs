@@ -48,7 +48,7 @@ fn pair(network: &Network) -> (Stream, Stream) {
     (server, client.join().unwrap())
 }
 
-/// What a client and a listener with different settings make of each other.
+/// Connects a client to a listener with different settings; returns the listener's result and the client's.
 fn meet(
     listener: &mut Listener,
     address: SocketAddr,

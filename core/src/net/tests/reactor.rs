@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// What the handler saw.
+/// One call of the handler.
 #[derive(Debug)]
 enum Seen {
     Accepted(Link),
@@ -66,7 +66,7 @@ fn accepts_delivers_in_order_and_tells_of_the_end() {
     drop(client);
     assert!(matches!(next(&seen), Seen::Closed(id, ErrorKind::PeerLost) if id == link.id()));
     assert_eq!(link.post(7, b"").unwrap_err().kind(), ErrorKind::PeerLost);
-    // What was posted before the end had been sent.
+    // Everything posted before the end has been sent.
     link.flush(soon()).unwrap();
 }
 

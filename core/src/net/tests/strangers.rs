@@ -137,7 +137,7 @@ fn an_authenticated_peer_cannot_announce_a_gigabyte_or_send_garbage() {
     }
 }
 
-/// Whoever knows the secret can open connections, but not any number of them.
+/// A peer that knows the secret can open connections, but only a limited number.
 #[test]
 fn connections_of_one_rank_and_of_all_ranks_are_capped() {
     let (sender, accepted) = std::sync::mpsc::channel();
