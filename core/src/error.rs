@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What sort of failure an [`Error`] is. The numbers are part of the C ABI and never change meaning.
+/// Category of an [`Error`]. The numbers are part of the C ABI and never change meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     Plan = 11,
     /// A defect of this library. Please report it.
     Internal = 12,
-    /// What was called has been stopped or closed, here and on purpose: it takes nothing more.
+    /// The object was stopped or closed by its user and accepts no more calls.
     Stopped = 13,
     /// A resource with a limit is used up: memory, file descriptors, semaphores. The message names the limit.
     Exhausted = 14,
@@ -145,7 +145,7 @@ impl Error {
         self
     }
 
-    /// What sort of failure this is.
+    /// The category of this failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -170,13 +170,13 @@ impl Error {
         self.code
     }
 
-    /// What the driver, a library or the system said, if that is where the failure began.
+    /// The error of the driver, a library or the system that caused this one, if one did.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.as_deref().map(|cause| cause as _)
     }
 }
 
-/// What to do about an operating-system error whose own text does not say it.
+/// A remedy for an operating-system error whose own text does not name one.
 fn remedy(code: i32) -> Option<&'static str> {
     Some(match code {
         libc::EMFILE => {

@@ -56,7 +56,7 @@ pub(crate) fn variables(bytes: &[u8]) -> Option<BTreeMap<String, String>> {
     Some(lines.filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect())
 }
 
-/// What real encoders write, by the target that it belongs to.
+/// Outputs of the real encoders, each with the name of its fuzz target.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut all = wire_forms();
     all.extend(messages());

@@ -1,4 +1,4 @@
-//! What ranks of a communicator tell each other, see [`crate::fuzzing`].
+//! Messages between the ranks of a communicator, see [`crate::fuzzing`].
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::setup::key::{Key, Kind};
 use crate::setup::message::{Message, Offer, Setup};
 use crate::transport::endpoint::{EndpointWire, Transport};
 
-/// What a rank says about itself.
+/// A rank's description of itself.
 pub fn peer_info(bytes: &[u8]) -> Option<Vec<u8>> {
     PeerInfo::decode(bytes).ok().map(|info| info.encode())
 }

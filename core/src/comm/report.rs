@@ -1,11 +1,11 @@
-//! What an aborted kernel was waiting for, in words.
+//! Readable report of the wait in which a kernel was aborted.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
 use aqueduct_ptx::abi::{AbortRecord, NO_PEER, Operation};
 
-/// What the first kernel thread that left early was waiting for.
+/// The wait that the first kernel thread to leave early had given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortReport {
     /// The rank that waited: this one.

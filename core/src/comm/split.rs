@@ -74,7 +74,7 @@ fn split(
     Communicator::make(&mine, old.context(), old.config().clone(), false, deadline).map(Some)
 }
 
-/// What every rank says, in rank order, by way of rank 0, so that a rank that does not call is named to all.
+/// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call.
 fn gather(all: &Subset<'_>, op: &'static str, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
     const TAG: u64 = 0;
     if all.rank() > 0 {
@@ -118,7 +118,7 @@ fn encode_answer(said: &std::result::Result<Vec<Vec<u8>>, (u32, Error)>) -> Vec<
     w.finish()
 }
 
-/// What every rank said, or of which rank nothing came.
+/// The bytes of every rank, or the rank that sent none.
 fn decode_answer(bytes: &[u8]) -> WireResult<std::result::Result<Vec<Vec<u8>>, u32>> {
     const MOST: usize = 1 << 20;
     let mut r = Reader::new(bytes);

@@ -25,7 +25,7 @@ pub(crate) const OUTBOUND: usize = 136;
 /// How long zeroing a slot may take before the device counts as stuck.
 const ZEROING: Duration = Duration::from_secs(30);
 
-/// Who waits for a semaphore: where its words are.
+/// The side that waits for a semaphore; its memory holds the semaphore's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Device,

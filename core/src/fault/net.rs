@@ -19,7 +19,7 @@ pub enum LinkKind {
     Data,
 }
 
-/// What happens at the chosen place of a stream.
+/// The fault injected at the chosen place of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetAction {
     /// The connection is closed in both directions.
@@ -134,7 +134,7 @@ impl NetFaults {
     }
 }
 
-/// What to do with the next bytes of a write.
+/// The fate of the next bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Write at most this many bytes; no rule takes effect within them.

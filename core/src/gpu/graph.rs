@@ -160,12 +160,12 @@ struct Capture<'a> {
     on: Option<(u64, Pending)>,
 }
 
-/// What comes of a capture.
+/// The result of a capture.
 struct Captured {
     graph: Result<CUgraph>,
-    /// What the captured work uses.
+    /// Objects that the captured work uses.
     held: Vec<KeepAlive>,
-    /// What the captured work depends on.
+    /// Outcomes that the captured work depends on.
     outcomes: Pending,
 }
 

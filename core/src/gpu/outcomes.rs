@@ -1,9 +1,10 @@
-//! Whom to ask whether a stream's work gave up a wait.
+//! Detects that a stream's work gave up a wait.
 //!
-//! A kernel that waits for a peer leaves early when it is told to, and the driver then calls its work done. So whoever
-//! enqueues such a kernel names an [`Outcome`] that knows; streams keep them, events and graphs take them along, and
-//! every wait asks them once the work is done. An outcome says that something has failed, not when: work that ended
-//! before the failure is told apart only by a wait that returned before it. After that wait the outcome is forgotten.
+//! A kernel that waits for a peer leaves early when it is told to, and the driver then reports its work as done. So
+//! the code that enqueues such a kernel names an [`Outcome`], which knows about the failure. Streams keep outcomes,
+//! events and graphs take them along, and every wait asks them once the work is done. An outcome reports that
+//! something has failed, but not when: only a wait that returned before the failure proves that its work ended before
+//! it. After such a wait the outcome is forgotten.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -88,7 +89,7 @@ impl Outcomes {
         }
     }
 
-    /// What the work enqueued so far depends on. Ask before asking the driver whether that work is done.
+    /// The outcomes of the work enqueued so far. Call before asking the driver whether that work is done.
     pub(super) fn pending(&self) -> Pending {
         let any = self.any.load(Ordering::Acquire);
         Pending(if any { lock(&self.list).entries.clone() } else { Vec::new() })

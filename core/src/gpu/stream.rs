@@ -284,7 +284,7 @@ impl Kept {
 }
 
 impl StreamInner {
-    /// What becomes of work that is enqueued now, with `order` held and the context current.
+    /// How the driver treats work that is enqueued now. Call with `order` held and the context current.
     fn fate(&self) -> Result<CaptureStatus> {
         match capture::status(self.context.driver(), self.raw) {
             // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.

@@ -191,7 +191,7 @@ pub struct Mapping {
     /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
     /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.
     allowed: Mutex<Vec<Device>>,
-    /// What those devices may do.
+    /// The access that those devices have.
     access: CUmemAccess_flags,
     context: Context,
 }

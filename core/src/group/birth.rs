@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 
-/// What tells a process from all others that have or had its number; zeros where /proc does not say.
+/// Distinguishes a process from all others that have or had its process id; zeros if /proc cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Birth {
     /// The namespace in which its number counts.
@@ -56,7 +56,7 @@ fn has_running_thread(pid: u32) -> bool {
     true
 }
 
-/// What one look at all threads of a process finds.
+/// Result of one look at all threads of a process.
 enum Look {
     /// A thread runs, or the kernel does not say.
     Running,
@@ -94,7 +94,7 @@ fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// What `/proc/PID/stat` says (proc_pid_stat(5)).
+/// Fields of `/proc/PID/stat` (proc_pid_stat(5)).
 struct Stat {
     state: char,
     exiting: bool,

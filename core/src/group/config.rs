@@ -1,4 +1,4 @@
-//! What a group needs to be told.
+//! Settings of a group.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

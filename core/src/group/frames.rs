@@ -1,4 +1,4 @@
-//! What control links carry: the kinds of frames and their payloads.
+//! Frames on control links: their kinds and payloads.
 #![forbid(unsafe_code)]
 
 use crate::abort::AbortCause;
@@ -19,7 +19,7 @@ pub(crate) const HEARTBEAT: u16 = 5;
 /// A message between ranks that make another communicator, see [`mail`](crate::group::control).
 pub(crate) const MAIL: u16 = 16;
 
-/// What ranks tell each other to agree on the next group, see [`membership`](crate::group::membership).
+/// A message of the agreement on the next group, see [`membership`](crate::group::membership).
 pub(crate) const MEMBERSHIP: u16 = 17;
 
 /// Version of every payload of this module. Ranks compare it before they open links.

@@ -37,7 +37,7 @@ impl Group {
         u32::try_from(self.peers().len()).unwrap_or(u32::MAX)
     }
 
-    /// What every rank said about itself, in rank order.
+    /// The description of every rank, in rank order.
     pub(crate) fn peers(&self) -> &[PeerInfo] {
         self.links.peers()
     }
@@ -46,7 +46,7 @@ impl Group {
         &self.links.peers()[rank as usize]
     }
 
-    /// What this rank said about itself.
+    /// The description of this rank, as the others received it.
     pub(crate) fn me(&self) -> &PeerInfo {
         self.peer(self.rank())
     }

@@ -205,7 +205,7 @@ impl Links {
         self.identity.scope
     }
 
-    /// What every rank said about itself, in rank order.
+    /// The description of every rank, in rank order.
     pub(crate) fn peers(&self) -> &[PeerInfo] {
         &self.peers
     }

@@ -1,4 +1,4 @@
-//! What every rank tells all others when a communicator is made, and what they check.
+//! Description that every rank sends to all others when a communicator is made, and the checks of all descriptions.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -212,7 +212,7 @@ pub(crate) fn check_all(mine: &PeerInfo, gathered: &[Vec<u8>]) -> Result<Vec<Pee
     Ok(all)
 }
 
-/// What identifies this host: its name and the id of its current boot, so that two hosts with one name differ.
+/// Identity of this host: its name and the id of its current boot, so that two hosts with one name differ.
 pub(crate) fn host_identity() -> String {
     let read =
         |path| std::fs::read_to_string(path).map(|text: String| text.trim().to_owned()).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Something whose drop may block, so that no service thread may drop it.
 pub(crate) type Deferred = Arc<dyn Any + Send + Sync>;
 
-/// What follows from a frame, carried out by the group when its subscriber has returned.
+/// Work that a subscriber leaves to the group after a frame; the group does it once the subscriber has returned.
 #[derive(Default)]
 pub(crate) struct Reaction {
     /// Values whose drop may block.

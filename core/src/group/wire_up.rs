@@ -19,7 +19,7 @@ use crate::group::peer_state::Waiters;
 
 const OP: &str = "Communicator::new";
 
-/// What a rank says about itself that the group cannot know.
+/// A rank's description of its device, process and ABI version, which the group cannot know by itself.
 pub(crate) struct Description {
     /// `None` for a process that is a member without a device.
     pub(crate) device: Option<DeviceIdentity>,

@@ -1,4 +1,4 @@
-//! What peers can hold of this rank's, by name, and how many receipts each has.
+//! Objects of this rank that peers hold, by id, with the number of receipts that each peer has.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What peers hold of this rank's, and must give back: the only place where that is written down.
+//! The one record of this rank's objects that peers hold and must give back.
 
 pub(crate) mod holds;
 #[cfg(all(test, loom))]

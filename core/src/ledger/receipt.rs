@@ -1,8 +1,8 @@
-//! What must outlive its owner because a peer still uses it: both halves of every deregistration.
+//! Keeps objects alive while a peer still uses them: both halves of every deregistration.
 //!
-//! The exporter counts a receipt for each thing that it offers a peer ([`Hold`]); the importer keeps the receipt
-//! ([`Receipt`]) for as long as it uses the thing, and gives it back by being dropped. Every receipt that was sent comes back
-//! in this way, whatever became of the offer, or ends when the peer is gone; nothing else ends it.
+//! The exporter counts a receipt for each object that it offers a peer ([`Hold`]); the importer keeps the receipt
+//! ([`Receipt`]) for as long as it uses the object, and gives it back by dropping it. Every receipt that was sent
+//! comes back in this way, whatever became of the offer, or ends when the peer is gone; nothing else ends it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use crate::group::subscriber::{Deferred, Reaction, Subscriber};
 use crate::group::{Group, frames};
 use crate::sync::{Condvar, Mutex, lock, wait};
 
-/// What peers hold of this rank's, and must give back. The only place where that is written.
+/// The one record of this rank's objects that peers hold and must give back.
 pub(crate) struct Ledger {
     rank: u32,
     creator: Creator,

@@ -22,7 +22,7 @@ use crate::outcome::Outcome;
 use crate::service_thread;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// What a handler asks the proxy to do after a trigger.
+/// A handler's instruction to the proxy after a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHandlerResult {
     /// Go on with the next trigger.
@@ -166,7 +166,7 @@ impl Proxy {
         stream.depend_on(&self.outcome());
     }
 
-    /// Whom waits for streams ask whether pushes were refused.
+    /// Tells a wait for a stream whether pushes were refused.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
         self.shared.clone()
     }

@@ -13,7 +13,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
 
-/// What no segment may lack: without these a peer could take the memory away from under a mapping.
+/// Seals that every segment must have: without them a peer could shrink the file under a mapping.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A piece of memory that several processes map. Others may write to it at any moment.

@@ -268,18 +268,18 @@ impl Connection {
         self.inner.backend.wait_event(event)
     }
 
-    /// Puts `event` behind all operations so far: how a stream of the user's waits for them. If the connection fails, streams
-    /// that wait for the event go on, and the next call says why. Over CudaIpc the event follows the copies in a stream, which
-    /// no peer can hold up.
+    /// Records `event` after all operations so far, so that a stream can wait for them. If the connection fails,
+    /// streams that wait for the event continue, and the next call returns the reason. Over CudaIpc the event follows
+    /// the copies in a stream, which no peer can hold up.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The failure of the connection, or an error of the driver.
     pub fn record_event(&self, event: &Event) -> Result<()> {
         self.check("record_event")?;
         self.inner.backend.record_event(event)
     }
 
-    /// What it has done so far.
+    /// Counts of its operations so far.
     pub fn counters(&self) -> ConnectionCounters {
         let Counters { writes, reads, signals, flushes, bytes_written, bytes_read } = &self.inner.counters;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -329,7 +329,8 @@ impl Connection {
         self.inner.backend.arrivals()
     }
 
-    /// What somebody who waits for a signal of this connection does between two looks; `arrivals` were before the last.
+    /// Pauses a thread that polls for a signal of this connection. `arrivals` is the count that the thread read
+    /// before its last poll.
     pub(crate) fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
         self.inner.backend.await_arrival(arrivals, backoff, deadline);
     }

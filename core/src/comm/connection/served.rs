@@ -1,4 +1,4 @@
-//! What a proxy needs of a connection beyond its public operations: to give without waiting, and to be told later.
+//! Operations of a connection for a proxy: they never block, and their completion is polled for.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::gpu::DeviceSlice;
 use crate::sync::Ordering;
 
-/// That a connection belongs to one proxy service, until dropped.
+/// Exclusive use of a connection by one proxy service, until dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     connection: Connection,

@@ -14,7 +14,7 @@ const OP: &str = "shrink";
 /// How often a rank that waits looks.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What ranks agreed on.
+/// Result of an agreement on the next group.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// This rank is one of the members of the next generation.

@@ -45,7 +45,8 @@ impl Control {
         self.wake(&mut state);
         drop(state);
         self.send_membership();
-        // Whoever leaves because of a failure must not seem to leave in good order.
+        // If this rank leaves because of a failure, peers hear of the failure before they read BYE, which means good
+        // order.
         if let Some(cause) = self.abort.cause() {
             self.tell(&links, cause);
         }

@@ -10,7 +10,7 @@ use crate::group::subscriber::Reaction;
 use crate::net::{Frame, Handler, Link};
 use crate::sync::lock;
 
-/// What the service thread calls.
+/// The callbacks of the group's service thread.
 #[derive(Debug)]
 pub(crate) struct Service(pub(crate) Arc<Control>);
 

@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 /// How long the reason of a broken link may be on its way.
 const NEWS: Duration = Duration::from_millis(500);
 
-/// What a rank brings along when it becomes a member.
+/// Everything that a rank supplies to become a member of a group.
 pub(crate) struct Member {
     /// A failure of the group aborts this.
     pub(crate) abort: Abort,
@@ -30,7 +30,7 @@ pub(crate) struct Member {
     pub(crate) succeeds: bool,
 }
 
-/// The state that the service thread and the callers share. It knows nothing of its owner, the communicator.
+/// State shared by the service thread and the callers. It holds no reference to its owner, the communicator.
 pub(crate) struct Control {
     pub(super) rank: u32,
     /// The process whose links these are: a forked child must not speak on them.

@@ -21,7 +21,7 @@ pub(super) struct State {
     pub(super) doubt: Monitor,
     pub(super) mail: Mail,
     pub(super) membership: Membership,
-    /// What every rank said about itself, once that is known.
+    /// The description of every rank, once all are known.
     pub(super) peers: Arc<[PeerInfo]>,
     /// Why others have given this rank up, once one has.
     pub(super) given_up: Option<String>,

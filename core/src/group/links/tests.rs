@@ -199,7 +199,7 @@ fn a_peer_with_two_links_has_left_when_both_have_ended() {
     }
     let leaver = links.remove(b);
     wait_for("the links were not accepted", || leaver.control.links(a as u32).len() == 2);
-    // What is said on one link right before the end counts, whichever link is read first.
+    // A frame sent on one link right before the end is received, whichever link is read first.
     leaver.control.post(a as u32, KIND, b"last words", Vec::new()).unwrap();
     drop(leaver);
     let control = &links[a].control;
@@ -211,7 +211,7 @@ fn a_peer_with_two_links_has_left_when_both_have_ended() {
 #[test]
 fn a_link_that_ends_without_bye_is_a_lost_peer() {
     let links = group(3, 1);
-    // What a killed process looks like to the others: its sockets end.
+    // A killed process appears to the others as an end of its sockets.
     links[2].control.link(0).unwrap().close();
     wait_for("the loss was not noticed", || links[1].control.abort().is_aborted());
     for rank in [0, 1] {
@@ -328,7 +328,7 @@ fn a_process_that_ended_counts_as_dead_only_if_it_was_heard_out() {
         if heard_out {
             links[0].control.link(1).unwrap().close();
         } else {
-            // What breaks the protocol ends the link, whatever may come behind it.
+            // A frame that breaks the protocol ends the link, whatever follows it.
             links[0].control.post(1, KIND, b"nobody expects this", Vec::new()).unwrap();
         }
         wait_for("the loss was not noticed", || control.lost() == [0]);

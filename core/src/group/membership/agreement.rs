@@ -36,7 +36,7 @@ pub(crate) enum Verdict {
     Differs(u32),
 }
 
-/// What one rank knows and is bound to.
+/// One rank's view of the group, and the votes that bind it.
 #[derive(Debug)]
 pub(crate) struct Membership {
     roster: Roster,
@@ -168,7 +168,7 @@ impl Membership {
         }
     }
 
-    /// What this rank is bound to, for those to whom it is about to say BYE.
+    /// Tells the other ranks the vote that binds this rank, before it says BYE.
     pub(crate) fn last_words(&mut self) {
         if self.active && *self.ballots.vote() != Vote::none(0) {
             self.tell_vote(self.roster.others());

@@ -16,7 +16,7 @@ fn patience(ballot: Ballot) -> u32 {
     ATTEMPT * ballot.round.min(MAX_PATIENCE)
 }
 
-/// What a rank is bound to, and its attempt.
+/// A rank's vote, and its own attempt to decide.
 #[derive(Debug)]
 pub(super) struct Ballots {
     me: u32,

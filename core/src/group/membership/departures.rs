@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::message::{Ballot, Departed, Departure, Vote};
 use super::quorum::Ranks;
 
-/// What one rank knows of ranks that are gone, and the votes that others told it in case they go.
+/// One rank's knowledge of departed ranks, and the votes that the others told it in case they depart.
 #[derive(Debug)]
 pub(super) struct Departures {
     me: u32,
@@ -101,7 +101,7 @@ impl Departures {
         self.departed.values().filter(free).map(|departed| departed.rank).collect()
     }
 
-    /// What those that do not count in attempt `ballot` had accepted in `generation`.
+    /// The groups that ranks excluded from attempt `ballot` had accepted in `generation`.
     pub(super) fn last_accepted(
         &self,
         generation: u64,

@@ -1,4 +1,4 @@
-//! What ranks tell each other in order to agree, and its form on the wire.
+//! Messages with which ranks agree on the next group, and their wire form.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -32,7 +32,7 @@ impl Ballot {
 /// A group that a rank has accepted, and in which attempt.
 pub(super) type Accepted = Option<(Ballot, Ranks)>;
 
-/// What a rank has bound itself to while it was of a generation.
+/// Promise and acceptance that bind a rank in one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vote {
     pub(super) generation: u64,
@@ -78,16 +78,16 @@ pub(crate) struct Departed {
     pub(super) vote: Vote,
 }
 
-/// What a rank that shrinks sees of the others.
+/// The view that a shrinking rank has of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// The ranks that its user leaves out; `None` if nobody calls `shrink` there any more.
+    /// The ranks that the sender's user leaves out; `None` once nobody calls `shrink` there any more.
     pub(super) without: Option<Ranks>,
     /// The sender will not be a member of a later group.
     pub(super) out: bool,
-    /// The ranks whose reports it has.
+    /// The ranks whose reports the sender has.
     pub(super) heard: Ranks,
-    /// The ranks that it has no path to.
+    /// The ranks to which the sender has no path.
     pub(super) unreachable: Ranks,
     pub(super) departed: Vec<Departed>,
 }
@@ -108,7 +108,7 @@ pub(crate) enum Message {
     Accept(Ballot),
     /// The members of the generation in the envelope are agreed.
     Decided(Ranks),
-    /// What the sender is bound to; told before it acts on it.
+    /// The vote that binds the sender, sent before the sender acts on it.
     Vote(Vote),
 }
 

@@ -1,4 +1,4 @@
-//! What the members of a group report about each other, and the members of the next group that follow from it.
+//! Reports of the members about each other, from which the members of the next group follow.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@ const ALL_REPORT: usize = 16;
 /// In larger groups each reports to so many of the lowest ranks, one of which decides.
 const DECIDERS: usize = 4;
 
-/// What rank `me` knows of the members.
+/// The members of the group, as rank `me` knows them.
 #[derive(Debug)]
 pub(super) struct Roster {
     pub(super) me: u32,

@@ -62,7 +62,7 @@ impl Group {
         }
     }
 
-    /// What `rank` has to say sets out.
+    /// Sends the messages in `rank`'s outbox.
     fn send(&mut self, rank: u32) {
         for (to, envelope) in self.ranks[rank as usize].take_outbox() {
             self.underway.push_back((rank, to, envelope));
@@ -147,7 +147,8 @@ fn the_vote_of_a_killed_rank_binds_those_who_subtract_it() {
     }
 }
 
-/// What it has promised may be what another group of a later generation is decided with.
+/// A rank that has promised in a later generation must not complete the earlier one: its promise may decide another
+/// group.
 #[test]
 fn a_rank_that_has_promised_something_for_a_later_generation_does_not_complete_the_one_before() {
     for promised in [false, true] {

@@ -8,7 +8,7 @@ use super::producer::Ring;
 use super::ring::Consumer;
 use crate::sync::Ordering;
 
-/// What triggers speak of, one cell per trigger: loom fails the model if two accesses could race.
+/// The data that triggers announce, one cell per trigger: loom fails the model if two accesses could race.
 struct Data(Vec<UnsafeCell<u64>>);
 
 // SAFETY: a race on a cell is what loom looks for and reports; it schedules one thread at a time.
@@ -136,13 +136,13 @@ fn loom_fifo_a_relaxed_sync_does_not_give_the_data_back() {
     Shape { sync: Some(Ordering::Relaxed), ..Shape::new(1, 2, 2, 0) }.run();
 }
 
-/// What a model of closing leaves out; each makes it fail.
+/// The part that a model of closing leaves out. Without either of them the model fails.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
     /// Producers that are refused do not take their position back.
     TakingBack,
-    /// The consumer takes a ring for drained when there is nothing to see.
+    /// The consumer regards a ring as drained when it sees no trigger.
     AskingTheHead,
 }
 

@@ -79,7 +79,7 @@ fn compare(capacity: u64, start: u64, steps: &[Step]) {
                 }
             }
         }
-        // What was popped counts as consumed, what was not does not.
+        // Exactly the popped triggers count as consumed.
         assert_eq!(consumer.position(), tail);
         assert!(!ring.is_consumed(tail, Ordering::Acquire));
         assert!(ring.is_consumed(tail.wrapping_sub(1), Ordering::Acquire));

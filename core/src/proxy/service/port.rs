@@ -25,7 +25,7 @@ pub(crate) struct Port {
     pub(crate) fifo: Fifo,
     pub(crate) abort: AbortHandle,
     pub(crate) flushed: u64,
-    /// Whom waits for streams ask whether kernels that wait for this port gave up.
+    /// Tells a wait for a stream whether kernels that wait for this port gave up.
     pub(crate) outcome: Arc<dyn Outcome>,
     failure: Arc<Failure>,
     pub(super) _keep: [KeepAlive; 3],
@@ -48,8 +48,8 @@ impl Port {
     }
 }
 
-/// What the kernels of a port's channels depend on: waits are given up once the semaphore has failed or is removed,
-/// and pushes are refused once the proxy stops or fails.
+/// The outcome of kernels that use a port's channels: they give up waits once the semaphore has failed or is removed,
+/// and their pushes are refused once the proxy stops or fails.
 #[derive(Debug)]
 struct PortOutcome {
     semaphore: Arc<Failure>,

@@ -450,7 +450,7 @@ fn a_refused_fabric_handle_is_asked_for_once_per_device() {
             assert_eq!(buffer.allocation().unwrap().handle_types().unwrap(), HandleTypes::FD);
             assert_eq!(refusals.0.load(Ordering::Relaxed), refused);
         }
-        // Whoever insists is told by the driver.
+        // An explicit request for a fabric handle returns the driver's error.
         let fabric = BufferOptions { zeroed: false, handles: HandlePolicy::Fabric };
         assert!(GpuBuffer::with_options(&context, 100, fabric).is_err());
         refusals.0.store(refused, Ordering::Relaxed);

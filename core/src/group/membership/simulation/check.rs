@@ -1,4 +1,4 @@
-//! What must hold whenever a process of a simulated job has got a communicator.
+//! Invariants that hold whenever a process of a simulated job has got a communicator.
 
 use std::collections::BTreeMap;
 

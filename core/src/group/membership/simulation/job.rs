@@ -131,7 +131,7 @@ impl Job {
                 }
             }
             Event::Deliver { from, to, name, word } => {
-                // What was on its way when the path broke is lost, too.
+                // A broken path also loses the messages in flight.
                 if self.is_there(to) && self.path(from, to) {
                     self.deliver(from, to, &name, word);
                 }
@@ -258,7 +258,7 @@ impl Job {
         }
     }
 
-    /// What `shrink` does between two looks.
+    /// One turn of the loop in `shrink`.
     fn advance(&mut self, rank: u32, number: usize) {
         let now = self.now;
         let here = &mut self.processes[rank as usize].communicators[number];

@@ -7,7 +7,8 @@ use crate::group::membership::agreement::Membership;
 use crate::group::membership::message::Envelope;
 use crate::group::membership::quorum::Ranks;
 
-/// What names one communicator: the ranks of the job that are in each of those before it and in it.
+/// Identifies one communicator: the generation and the members (ranks of the job) of each of its predecessors and of
+/// itself.
 pub(super) type Name = Vec<(u64, Ranks)>;
 
 /// One communicator at one process.
@@ -33,7 +34,7 @@ pub(super) struct Process {
     pub(super) current: usize,
     /// Communicators that `shrink` returned.
     pub(super) returned: Vec<(Name, Time)>,
-    /// Whose paths it gave up, and where its user knows of a loss.
+    /// The ranks that it has given up, and whose loss its user knows of.
     pub(super) cut: Ranks,
     pub(super) call_at: Option<Time>,
 }
