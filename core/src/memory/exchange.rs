@@ -9,7 +9,7 @@ use crate::gpu::Context;
 use crate::group::Group;
 use crate::ledger::receipt::Ledger;
 
-/// What exporting and importing memory needs. Received memory holds it, and the group with it.
+/// Everything needed to export and import memory. Received memory keeps it alive, and the group with it.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) context: Context,

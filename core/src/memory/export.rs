@@ -1,4 +1,4 @@
-//! What a peer needs in order to map this rank's memory, or to access it by message or by NIC.
+//! Exports this rank's memory: describes it to a peer, which then maps it or accesses it by message or by NIC.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ const OP: &str = "send_memory";
 #[derive(Debug)]
 pub(crate) struct Export {
     wire: MemoryWire,
-    /// What the peer gives back, and what is kept until then.
+    /// Ids that the peer gives back, each with the object that stays alive until then.
     holds: Vec<(HoldId, KeepAlive)>,
-    /// Until the peer has it, whatever the user drops meanwhile.
+    /// Kept alive until the peer has it, whatever the user drops meanwhile.
     memory: Arc<Allocation>,
     peer: u32,
 }

@@ -1,4 +1,4 @@
-//! What one rank tells another about a memory, see [`crate::fuzzing`].
+//! The wire form of a registered memory, see [`crate::fuzzing`].
 #![forbid(unsafe_code)]
 
 use super::rights::Rights;

@@ -28,7 +28,7 @@ pub(super) struct Import {
     /// The communicator lives as long as memory received by it.
     pub(super) _group: Group,
     pub(super) size: usize,
-    /// What the exporter holds back because of this mapping.
+    /// Receipts for what the exporter keeps alive because of this mapping.
     pub(super) receipts: Mutex<Vec<Receipt>>,
     pub(super) mapped: Option<Mapped>,
 }

@@ -51,8 +51,9 @@ impl Regions {
         self.visit(number, peer, offset, len, |place, at| place.part(at, len as usize))?
     }
 
-    /// What `f` makes of the granted memory and the offset in it at which `len` bytes have been found to lie. With the table
-    /// locked, so that the memory stays: for work that is shorter than keeping it.
+    /// Checks the peer's rights and that `len` bytes at `offset` lie inside the granted memory, then runs `f` with
+    /// that memory and the offset. The table stays locked meanwhile, which keeps the memory alive, so `f` must be
+    /// short.
     pub(crate) fn visit<T>(
         &self,
         number: u64,

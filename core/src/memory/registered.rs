@@ -66,12 +66,12 @@ impl RegisteredMemory {
         self.len == 0
     }
 
-    /// What it can be used with.
+    /// Transports that it can be used with.
     pub fn transports(&self) -> Transports {
         self.transports
     }
 
-    /// What peers may do with it.
+    /// Operations that peers may perform on it.
     pub fn rights(&self) -> Rights {
         self.rights
     }
@@ -141,7 +141,7 @@ impl RegisteredMemory {
         self.place.host().map(HostSlice::memory)
     }
 
-    /// What a stream has to retain while a kernel uses [`ptr`](Self::ptr).
+    /// An object for a stream to retain while a kernel uses [`ptr`](Self::ptr).
     pub fn keep_alive(&self) -> KeepAlive {
         Arc::new(self.clone())
     }
@@ -187,7 +187,7 @@ impl RegisteredMemory {
         self
     }
 
-    /// What it is to NIC `number`, and where in that it begins.
+    /// The region of NIC `number` that contains it, and its offset in that region.
     #[inline]
     pub(crate) fn on_nic(&self, number: u8) -> Option<(&MemoryRegion, u64)> {
         match &self.origin {
@@ -204,7 +204,7 @@ impl RegisteredMemory {
         &self.place
     }
 
-    /// What the rank that it was received from said about it, and where in that it begins.
+    /// The peer's memory that it belongs to, and its offset in that; `None` for memory of this rank.
     pub(crate) fn remote(&self) -> Option<(&Arc<Remote>, u64)> {
         match &self.origin {
             Origin::Local { .. } => None,

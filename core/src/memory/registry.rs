@@ -1,4 +1,4 @@
-//! What makes memory of this process recognisable to other ranks of this process.
+//! Lets ranks of one process recognise each other's memory.
 //!
 //! A rank names an allocation by (process number, allocation number). Ranks of one process look the number up here and
 //! share the allocation itself; nobody ever uses an address that came from another rank.

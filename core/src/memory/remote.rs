@@ -14,7 +14,7 @@ pub(crate) struct Remote {
     pub(super) from: u32,
     pub(super) region: Option<u64>,
     pub(super) keys: Vec<RemoteKey>,
-    /// What the peer holds back while this is used.
+    /// Receipts for what the peer keeps alive while this is used.
     pub(super) _receipts: Vec<Receipt>,
 }
 

@@ -1,4 +1,4 @@
-//! What peers may do with a registered memory, and what a registration asks for.
+//! Access rights of peers to a registered memory, and the parameters of a registration.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -8,13 +8,15 @@ use super::transports::{Transport, Transports};
 use crate::rdma::Access;
 use crate::wire::{WireError, WireResult};
 
-/// What peers may do with a registered memory. One buffer can be registered several times, with different rights.
+/// Operations that peers may perform on a registered memory. One buffer can be registered several times, with
+/// different rights.
 ///
-/// Every connection checks them before it accepts an operation. Beyond that, where the owner or the hardware sees the
-/// access, it is refused there, whatever the peer runs: over Ethernet the owner checks each message, over verbs the owner's NIC
-/// checks the flags of the region, and over CudaIpc memory that is passed by file descriptors or fabric handles and may not be
-/// written is mapped read-only, so that a kernel that writes it fails. The driver has no such mapping for legacy handles,
-/// for ranks of one process, for host memory, and none that forbids reading: there the check of the connection is all.
+/// Every connection checks them before it accepts an operation. Where the owner or the hardware sees the access, it
+/// is also refused there, whatever software the peer runs: over Ethernet the owner checks each message, over verbs
+/// the owner's NIC checks the flags of the region, and over CudaIpc memory passed by file descriptors or fabric
+/// handles without the right to write is mapped read-only, so that a kernel that writes it fails. The driver has no
+/// read-only mapping for legacy handles, for ranks of one process and for host memory, and no mapping that forbids
+/// reading: there only the connection checks.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Rights(u8);
 
@@ -27,7 +29,7 @@ impl Rights {
     pub const REMOTE_WRITE: Self = Self(2);
     /// Peers may change words of it with a NIC's atomics, as [`IbSignal::Atomic`](crate::comm::IbSignal::Atomic) does.
     pub const REMOTE_ATOMIC: Self = Self(4);
-    /// Reading and writing: what a registration has that names no rights.
+    /// Reading and writing: the default of a registration.
     pub const READ_WRITE: Self = Self(1 | 2);
     const KNOWN: u8 = 1 | 2 | 4;
 
@@ -47,7 +49,7 @@ impl Rights {
         }
     }
 
-    /// What a NIC is told: data may take any order on the PCIe bus.
+    /// Access flags for registering the memory with a NIC. Data may take any order on the PCIe bus.
     pub(crate) fn access(self) -> Access {
         let pairs = [
             (Self::REMOTE_READ, Access::REMOTE_READ),
@@ -80,13 +82,14 @@ impl fmt::Debug for Rights {
     }
 }
 
-/// What a memory is registered for. A [`Transport`] or a set of them is one, with [`Rights::READ_WRITE`].
+/// Transports and rights of a registration. A [`Transport`] or a set of them converts into one with
+/// [`Rights::READ_WRITE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registration {
-    /// What connections it can be used with.
+    /// Transports of the connections that can use the memory.
     pub(crate) transports: Transports,
-    /// What peers may do with it.
+    /// Operations that peers may perform on the memory.
     pub(crate) rights: Rights,
 }
 

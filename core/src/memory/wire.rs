@@ -1,4 +1,5 @@
-//! What one rank tells another about a memory: how to get at it, and which part of it is meant. Never an address.
+//! Wire form of a memory: the way to map or access it, and the range of it that is meant. It never contains an
+//! address.
 #![forbid(unsafe_code)]
 
 use super::rights::Rights;
@@ -27,16 +28,16 @@ pub(super) struct MemoryWire {
     pub(super) way: Way,
     /// The number under which the peer may write it by message.
     pub(super) region: Option<u64>,
-    /// What a NIC needs to access it.
+    /// Keys with which NICs access it.
     pub(super) keys: Vec<RemoteKey>,
 }
 
 /// How the NIC at the other end of a connection names a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteKey {
-    /// The owner's NIC for which it holds.
+    /// The owner's NIC for which the key holds.
     pub(crate) nic: u8,
-    /// What is registered with it, and where in that the memory begins.
+    /// The region registered with that NIC, and the offset of the memory in it.
     pub(crate) region: RemoteRegion,
     pub(crate) offset: u64,
 }

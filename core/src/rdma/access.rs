@@ -5,14 +5,14 @@ use std::ops::BitOr;
 
 use rdma_core_sys::ibv_access_flags as flags;
 
-/// What the NIC may do with a memory region. Reading it for local requests is always allowed.
+/// Operations that the NIC may perform on a memory region. Reading it for local requests is always allowed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 
 impl Access {
     /// Only reading by this side's own requests.
     pub const LOCAL_READ: Self = Self(0);
-    /// Writing by this side's own requests: what reads, atomics and receives need.
+    /// Writing by this side's own requests; reads, atomics and receives need it.
     pub const LOCAL_WRITE: Self = Self(flags::IBV_ACCESS_LOCAL_WRITE.0);
     /// Writing by the peer. Needs `LOCAL_WRITE`.
     pub const REMOTE_WRITE: Self = Self(flags::IBV_ACCESS_REMOTE_WRITE.0);

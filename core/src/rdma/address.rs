@@ -1,4 +1,4 @@
-//! What one end of a connection must know of the other's queue pair.
+//! Address of a queue pair, which the other end needs to connect to it.
 #![forbid(unsafe_code)]
 
 use super::gid::{Gid, GidKind};

@@ -336,7 +336,8 @@ impl Slot {
 }
 
 impl Request<'_> {
-    /// What its [`Completion`](super::Completion) is recognised by. A failed request has one even if it is not signalled.
+    /// Sets the id that its [`Completion`](super::Completion) carries. A failed request completes even if it is not
+    /// signalled.
     #[inline]
     pub fn id(self, id: u64) -> Self {
         self.slot.wr.wr_id = id;

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A port that is ready for traffic, with the address that was chosen on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// What it says about itself.
+    /// Its attributes, as queried from the NIC.
     pub attributes: PortAttributes,
     /// Its address; none on InfiniBand with an empty GID table.
     pub gid: Option<GidEntry>,

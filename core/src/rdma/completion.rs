@@ -13,22 +13,22 @@ pub struct Completion {
     pub id: u64,
     /// The number of this side's queue pair.
     pub qp_number: u32,
-    /// What became of it.
+    /// Success, or the reason of the failure.
     pub result: Result<Done, Failure>,
 }
 
-/// A request that did what it should.
+/// A request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What it was.
+    /// Type of the request.
     pub operation: Operation,
     /// Bytes received or read; providers leave it undefined for others.
     pub bytes: u32,
-    /// What the peer sent with it (receives only).
+    /// The immediate value that the peer sent with it (receives only).
     pub immediate: Option<u32>,
 }
 
-/// What a request was. An integer: newer NICs may have more.
+/// Type of a completed request. An integer: newer NICs may have more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation(pub u32);
 
@@ -74,7 +74,7 @@ impl Status {
     /// The request named memory that is not registered here.
     pub const LOCAL_PROTECTION: Self = Self(ibv_wc_status::IBV_WC_LOC_PROT_ERR.0);
 
-    /// What happened, and what to do about it.
+    /// A description of the failure, and a remedy.
     pub fn meaning(self) -> (&'static str, &'static str) {
         use ibv_wc_status as s;
         match ibv_wc_status(self.0) {

@@ -97,7 +97,7 @@ impl Device {
     /// Opens it.
     ///
     /// # Errors
-    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) with what the system says, for instance about rights.
+    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) with the system's reason, for instance missing rights.
     pub fn open(&self) -> Result<Context> {
         Context::open(self)
     }
@@ -152,7 +152,7 @@ impl Context {
     /// The partition key at `index` of a port's table, 0 if the entry is not set.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of libibverbs.
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16> {
         const OP: &str = "ibv_query_pkey";
         self.verbs().check(OP)?;
@@ -170,7 +170,7 @@ impl Context {
     /// A new protection domain: regions and queue pairs of one work together.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of libibverbs.
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
         const OP: &str = "ibv_alloc_pd";
         self.verbs().check(OP)?;

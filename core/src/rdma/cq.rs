@@ -46,7 +46,7 @@ impl Context {
     /// A completion queue of at least `capacity` entries.
     ///
     /// # Errors
-    /// `InvalidUsage` for more than the NIC can do; what the system says.
+    /// `InvalidUsage` for more than the NIC can do; otherwise the error of libibverbs.
     pub fn completion_queue(&self, capacity: u32) -> Result<CompletionQueue> {
         self.create_cq(capacity, None)
     }
@@ -76,7 +76,7 @@ impl Context {
             }
         };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // What events about the queue bring back; nobody follows it.
+        // The number of the queue, which its events return as their context pointer; nobody dereferences it.
         let user = std::ptr::without_provenance_mut(number as usize);
         let raw_channel = channel.as_ref().map_or(null_mut(), CompletionChannel::as_ptr);
         // SAFETY: context and channel are live; the queue keeps both alive.
@@ -91,7 +91,7 @@ impl Context {
     /// A channel through which completion queues wake a thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of libibverbs.
     pub fn completion_channel(&self) -> Result<CompletionChannel> {
         const OP: &str = "ibv_create_comp_channel";
         self.verbs().check(OP)?;
@@ -142,7 +142,7 @@ impl CompletionQueue {
     /// Makes the next completion wake the channel, once. Poll again after this: what came before it does not wake.
     ///
     /// # Errors
-    /// `InvalidUsage` without a channel; what the system says.
+    /// `InvalidUsage` without a channel; otherwise the error of libibverbs.
     pub fn request_event(&self) -> Result<()> {
         const OP: &str = "ibv_req_notify_cq";
         if self.inner.channel.is_none() {
@@ -210,10 +210,10 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl CompletionChannel {
-    /// Takes the events that are there; how many. Then poll the queues and ask for events again. Never waits.
+    /// Takes all pending events and returns their number. Then poll the queues and ask for events again. Never waits.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of libibverbs.
     pub fn clear(&self) -> Result<usize> {
         let table = self.inner.context.verbs().table();
         let mut taken = 0;

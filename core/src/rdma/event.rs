@@ -11,15 +11,15 @@ use crate::error::{Error, ErrorKind, Result};
 /// Something that happened to a NIC or to what was made on it, outside of any request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Type of the event.
     pub kind: EventKind,
-    /// To what.
+    /// The object that it concerns.
     pub about: About,
-    /// The library's words for it.
+    /// The library's description of it.
     pub words: String,
 }
 
-/// What an event is about.
+/// The object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum About {
@@ -96,7 +96,7 @@ impl Context {
     /// The next event, if there is one. Never waits; the context's descriptor says when there is one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of libibverbs.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         const OP: &str = "ibv_get_async_event";
         self.verbs().check(OP)?;

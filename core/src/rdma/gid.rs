@@ -43,7 +43,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What an entry of a GID table is for. An integer: newer kernels may have more.
+/// Protocol that an entry of a GID table belongs to. An integer: newer kernels may have more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GidKind(pub u32);
 
@@ -74,7 +74,7 @@ pub struct GidEntry {
     pub index: u32,
     /// The address.
     pub gid: Gid,
-    /// What it is for.
+    /// The protocol it belongs to.
     pub kind: GidKind,
     /// The network interface it belongs to, 0 if unknown or none.
     pub interface: u32,

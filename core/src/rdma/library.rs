@@ -30,7 +30,7 @@ struct Inner {
     creator: Creator,
 }
 
-/// What a [`Verbs`] was made from.
+/// Origin of the functions of a [`Verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Provenance {
@@ -90,7 +90,7 @@ impl Verbs {
         }
     }
 
-    /// What it was made from.
+    /// The library or table that its functions come from.
     pub fn provenance(&self) -> &Provenance {
         &self.inner.provenance
     }

@@ -15,7 +15,7 @@ use super::region::{LocalRange, RemoteRegion, inside};
 use super::status::{failed, last_errno};
 use crate::error::{Error, Result};
 
-/// What keeps memory alive as long as the NIC may reach it.
+/// An object that keeps memory alive as long as the NIC may reach it.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// Memory that the NIC may reach. Cheap to clone; clones are one region.

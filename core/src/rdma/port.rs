@@ -11,7 +11,7 @@ use super::context::Context;
 use super::status::{errno_of, failed};
 use crate::error::{Error, Result};
 
-/// What a port is connected to.
+/// Type of network that a port is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -42,7 +42,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port says about itself.
+/// Attributes of a port, as the NIC reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortAttributes {
@@ -50,7 +50,7 @@ pub struct PortAttributes {
     pub number: u8,
     /// Its state.
     pub state: PortState,
-    /// What it is connected to.
+    /// Type of network it is connected to.
     pub link: LinkLayer,
     /// The MTU in effect, in bytes of payload: 256 to 4096.
     pub active_mtu: u32,
@@ -94,10 +94,10 @@ impl PortAttributes {
 }
 
 impl Context {
-    /// What port `number` says about itself now.
+    /// Queries the current attributes of port `number`.
     ///
     /// # Errors
-    /// `InvalidUsage` if there is no such port; what the system says.
+    /// `InvalidUsage` if there is no such port; otherwise the error of libibverbs.
     pub fn port(&self, number: u8) -> Result<PortAttributes> {
         const OP: &str = "ibv_query_port";
         let (name, ports) = (self.device().name(), self.attributes().ports);

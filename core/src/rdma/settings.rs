@@ -1,4 +1,4 @@
-//! What a user may set about RDMA connections.
+//! User settings of RDMA connections.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result};

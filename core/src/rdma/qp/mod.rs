@@ -127,7 +127,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What a queue pair has posted so far.
+/// Counts of a queue pair's requests and doorbells so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCounters {
     /// Requests accepted.
@@ -140,7 +140,7 @@ impl ProtectionDomain {
     /// A queue pair whose requests complete on `send` and whose receives complete on `receive`, which may be the same.
     ///
     /// # Errors
-    /// `InvalidUsage` for more than the NIC can do, or a queue of another NIC; what the system says.
+    /// `InvalidUsage` for more than the NIC can do, or a queue of another NIC; otherwise the error of libibverbs.
     pub fn queue_pair(
         &self,
         options: &QpOptions,
@@ -241,7 +241,7 @@ impl<S: State> QueuePair<S> {
         self.inner.capacity.max_inline_data
     }
 
-    /// What it has posted so far.
+    /// Counts of its requests and doorbells so far.
     pub fn counters(&self) -> QpCounters {
         QpCounters {
             requests: self.inner.requests.load(Ordering::Relaxed),
@@ -249,11 +249,11 @@ impl<S: State> QueuePair<S> {
         }
     }
 
-    /// Moves it to the error state: outstanding requests and receives complete as flushed, and so does all that is posted
-    /// later. The peer's requests fail.
+    /// Moves it to the error state: outstanding requests and receives complete as flushed, and so does everything
+    /// posted later. The peer's requests fail.
     ///
     /// # Errors
-    /// What the system says, for instance because the NIC is gone; then nothing more completes.
+    /// The error of libibverbs, for instance because the NIC is gone; then nothing more completes.
     pub fn abort(&self) -> Result<()> {
         const OP: &str = "ibv_modify_qp";
         self.inner.domain.verbs().check(OP)?;

@@ -19,7 +19,7 @@ pub struct PostError {
     pub accepted: usize,
     /// Whether the send queue was full: poll completions, then post again.
     pub full: bool,
-    /// What happened.
+    /// The reason why posting stopped.
     pub error: Error,
 }
 
@@ -91,7 +91,8 @@ impl<S: Receiving> QueuePair<S> {
     /// it only writes with an immediate and empty messages fit.
     ///
     /// # Errors
-    /// What the NIC says, for instance that its receive queue is full.
+    /// `InvalidUsage` if `into` is too long for one receive; otherwise the NIC's error, for instance that its receive
+    /// queue is full.
     pub fn post_receive(&self, id: u64, into: Option<LocalRange>) -> Result<()> {
         const OP: &str = "ibv_post_recv";
         self.inner.domain.verbs().check(OP)?;

@@ -23,7 +23,8 @@ impl QueuePair<Reset> {
     /// Binds it to `port` with `settings`, and allows the peer what is in `access` of remote write, read and atomics.
     ///
     /// # Errors
-    /// `InvalidUsage` for settings out of range; what the NIC says, on `EINVAL` with the setting that is probably wrong.
+    /// `InvalidUsage` for settings out of range; otherwise the NIC's error, on `EINVAL` with the setting that is
+    /// probably wrong.
     pub fn init(mut self, port: &Port, settings: &Settings, access: Access) -> Result<QueuePair<Init>> {
         settings.check()?;
         // Some NICs take any index and then send with another key.
@@ -50,7 +51,7 @@ impl QueuePair<Reset> {
 }
 
 impl QueuePair<Init> {
-    /// What the peer must know to connect to it.
+    /// The address that the peer needs to connect to this queue pair.
     pub fn address(&self) -> QpAddress {
         let Bound { port, settings, .. } = self.bound();
         QpAddress {
@@ -68,8 +69,8 @@ impl QueuePair<Init> {
     /// Connects it to `peer`: from now on it executes the peer's requests.
     ///
     /// # Errors
-    /// `InvalidUsage` if the two ends cannot reach each other (InfiniBand and Ethernet, RoCE v1 and v2); what the NIC says, on
-    /// `EINVAL` with the setting that is probably wrong.
+    /// `InvalidUsage` if the two ends cannot reach each other (InfiniBand and Ethernet, RoCE v1 and v2); otherwise
+    /// the NIC's error, on `EINVAL` with the setting that is probably wrong.
     pub fn connect(mut self, peer: &QpAddress) -> Result<QueuePair<ReadyToReceive>> {
         let Bound { port, settings, .. } = self.bound().clone();
         let by_gid = port.attributes.link == LinkLayer::Ethernet
@@ -130,11 +131,11 @@ impl QueuePair<Init> {
 }
 
 impl QueuePair<ReadyToReceive> {
-    /// Makes it ready to send. The peer should be connected by then: what it does not acknowledge is sent again, `retry_count`
-    /// times.
+    /// Makes it ready to send. The peer should be connected by then: packets that it does not acknowledge are sent
+    /// again, `retry_count` times.
     ///
     /// # Errors
-    /// What the NIC says, on `EINVAL` with the setting that is probably wrong.
+    /// The NIC's error, on `EINVAL` with the setting that is probably wrong.
     pub fn ready_to_send(self) -> Result<QueuePair<ReadyToSend>> {
         let Bound { settings, peer, .. } = self.bound().clone();
         let attributes = self.domain().context().attributes();

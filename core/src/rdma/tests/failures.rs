@@ -1,4 +1,4 @@
-//! What fails, fails once, with words.
+//! Every failure is reported once, with a description.
 
 use rdma_core_sys::ibv_wc_status;
 

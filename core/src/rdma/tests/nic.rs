@@ -270,7 +270,7 @@ fn lost_nic_is_noticed_at_both_ends() {
         a.completion().result.err()
     });
     assert_eq!(failure.map(|failure| failure.status), Some(Status::RETRIES_EXCEEDED));
-    // What is asked of the lost one ends, too: at once, or as a failed completion.
+    // Requests to the lost NIC end, too: at once, or as a failed completion.
     batch.immediate(1);
     if b.qp.post(&mut batch).is_ok() {
         assert!(b.completion().result.is_err());
