@@ -145,7 +145,7 @@ fn aligned(end: &End<'_>) {
         let what = format_args!("aligned put of {size} bytes from {from} to {to}");
         assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
         end.rank.barrier();
-        // What the peer's inbox got is this rank's own data.
+        // The peer's inbox now holds this rank's data, which the get returns.
         end.local.fill(CANARY, soon()).unwrap();
         end.data.get_aligned(&end.stream, to, from, size).unwrap();
         end.done();

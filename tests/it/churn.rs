@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// What is made together; each part goes in its own time.
+/// Objects that are made together and dropped one by one.
 struct Way {
     connection: Option<Connection>,
     source: Option<RegisteredMemory>,
@@ -130,7 +130,7 @@ fn make(rank: &Rank, endpoint: &EndpointConfig, tag: u64, count: usize, random: 
     ways
 }
 
-/// What a process and its device have given out.
+/// Resources in use by this process and its device.
 #[derive(Debug, PartialEq, Eq)]
 struct Usage {
     descriptors: usize,

@@ -27,7 +27,7 @@ enum Cause {
     Aborted,
 }
 
-/// What a rank waits for the lost rank by.
+/// Channels to one peer, for every way to wait for it.
 struct Ways {
     data: MemoryChannel,
     packets: MemoryChannel,
@@ -195,7 +195,7 @@ fn a_stream_of_somebody_else(machine: Machine, test: &str) {
     });
 }
 
-/// What ended before the failure, and was waited for, stays good.
+/// Work that ended, and was waited for, before the failure stays good.
 fn work_that_was_waited_for(machine: Machine, test: &str) {
     processes(machine, 2, test, |rank| {
         let ways = Ways::to(&rank, &[1 - rank.me()]);

@@ -1,4 +1,4 @@
-//! What every transport does for a connection.
+//! Interface that every transport implements for a connection.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Event};
 use crate::memory::{Place, RegisteredMemory, Remote};
 
-/// What a connection has done so far.
+/// Counts of a connection's operations so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounters {
     /// Calls of [`Connection::write`](crate::comm::Connection::write) that were accepted.
@@ -50,14 +50,15 @@ impl<'a> Span<'a> {
         self.memory.place().part(self.offset, self.len)
     }
 
-    /// What its owner said about it, and where in that it begins.
+    /// The peer's memory that it lies in, and its offset in that.
     pub(crate) fn remote(&self, op: &'static str) -> Result<(&'a Arc<Remote>, u64)> {
         let own = || Error::usage(op, "the remote memory is this rank's own");
         self.memory.remote().map(|(remote, base)| (remote, base + self.offset as u64)).ok_or_else(own)
     }
 }
 
-/// What a connection asks of its transport. Ranges, rights and registration have been checked; no operation has zero bytes.
+/// An operation that a connection passes to its transport. Ranges, rights and registration have been checked; no
+/// operation has zero bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Operation<'a> {
     Write {

@@ -41,7 +41,7 @@ impl IbSignal {
     }
 }
 
-/// What a rank wants of its end of a connection.
+/// Settings of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointConfig {
@@ -130,7 +130,7 @@ impl From<Transport> for EndpointConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointWire {
     pub transport: Transport,
-    /// What the transport needs.
+    /// The part that the transport encodes and decodes: addresses, for example.
     pub(crate) detail: Vec<u8>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct IdleTimer {
     last: Option<(u64, Instant)>,
 }
 
-/// What a look found.
+/// Result of one look at the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
     /// The timer is off.

@@ -46,7 +46,8 @@ struct Queue {
     reached: Arc<PinnedBuffer>,
 }
 
-/// What a dropped connection had not done yet. The stream is the reaper's; this only knows when it is done.
+/// Operations that a dropped connection had not completed. The reaper owns the stream; this only detects that it is
+/// done.
 #[derive(Debug)]
 struct Remainder {
     peer: u32,

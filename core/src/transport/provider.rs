@@ -1,4 +1,4 @@
-//! What each transport provides: memory registration, and ends of connections in two steps.
+//! Interface that each transport provides: memory registration, and making ends of connections in two steps.
 
 use super::backend::Backend;
 use super::endpoint::{EndpointConfig, EndpointWire, Transport};
@@ -29,7 +29,7 @@ pub(crate) trait Provider: Sync {
 
 /// One end of a connection before the other is known.
 pub(crate) trait Draft: Send {
-    /// What the other end needs.
+    /// The data that the other end needs to connect.
     fn describe(&self) -> Vec<u8>;
 
     /// Connects to the other end, which offered `theirs`.

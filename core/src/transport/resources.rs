@@ -1,4 +1,5 @@
-//! What all connections of a communicator share: the data thread and the NICs, each made when the first connection needs it.
+//! Objects that all connections of a communicator share: the data thread and the NICs, each made when the first
+//! connection needs it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::memory::Regions;
 use crate::rdma::Verbs;
 use crate::sync::{Mutex, lock};
 
-/// What connections are told about this host.
+/// Settings of this host for all connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The address to listen at, unless an endpoint names one.
@@ -30,10 +31,10 @@ pub(crate) struct Settings {
 pub(crate) struct Resources {
     pub(crate) context: Context,
     pub(crate) group: Group,
-    /// What peers may write by message.
+    /// Memory that peers may write by message.
     pub(crate) regions: Arc<Regions>,
     pub(crate) settings: Settings,
-    /// What connections have accepted and not delivered.
+    /// Connections that may have operations to deliver.
     pub(crate) outstanding: Arc<Outstanding>,
     /// The data thread; started by the first connection that needs it.
     data: Mutex<Option<Arc<DataService>>>,

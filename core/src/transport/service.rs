@@ -147,7 +147,7 @@ pub(crate) struct Outstanding {
 
 enum Entry {
     Connection(Weak<dyn Delivery>),
-    /// What a connection without a thread left behind.
+    /// Undelivered operations of a dropped connection that has no thread.
     Remainder(Arc<dyn Delivery>),
 }
 

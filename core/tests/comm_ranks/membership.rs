@@ -1,4 +1,4 @@
-//! Who goes on when paths between ranks break: at most one group, and whoever is not in it knows.
+//! When paths between ranks break, at most one group goes on, and every rank outside it gets an error.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -98,7 +98,8 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Who goes on together with this rank, by the ranks of the first communicator, which differ in their devices.
+/// Shrinks the group and returns the ranks that go on with this one, numbered as in the first communicator; ranks
+/// differ in their devices.
 fn go_on(rank: &Rank) -> Result<BTreeSet<u32>> {
     let made = rank.comm.shrink(&[], Deadline::after(Duration::from_secs(20)));
     // Nobody leaves while others may still be making the group.

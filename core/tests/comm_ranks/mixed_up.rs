@@ -47,7 +47,7 @@ fn memory_that_one_communicator_received_is_no_target_of_anothers_connection() {
         let (one, other) = (pair(&one, peer), pair(&other, peer));
         is_refused(one.connection.write(&other.theirs, 0, &one.mine, 0, LEN), "another communicator");
         is_refused(one.connection.update_and_sync(&other.theirs, 0, &mut 0, 1), "another communicator");
-        // What is this rank's own is its own everywhere.
+        // Memory of this rank can be used with each of its communicators.
         one.connection.write(&one.theirs, 0, &other.mine, 0, LEN).unwrap();
         one.connection.flush(soon()).unwrap();
         rank.barrier();

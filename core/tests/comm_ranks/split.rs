@@ -39,7 +39,7 @@ fn colors_make_groups_and_keys_their_order_while_the_old_one_goes_on() {
         works(&rank, &half, (me + 2) % 4);
         works(&rank, &rank.comm, (me + 3) % 4);
         rank.barrier();
-        // What fails in one group is no failure of another.
+        // A failure in one group does not affect another.
         if me == 0 {
             half.abort("the input is wrong");
         }

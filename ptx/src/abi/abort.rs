@@ -24,7 +24,7 @@ pub const ABORT_CLAIM_TAKEN: u32 = 1;
 /// [`AbortRecord::peer`] when the wait was not for one particular rank (a grid barrier).
 pub const NO_PEER: u32 = u32::MAX;
 
-/// What a kernel was doing when it left early. An integer newtype: a newer kernel may record a newer code.
+/// The operation in which a kernel left early. An integer newtype: a newer kernel may record a newer code.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operation(pub u32);

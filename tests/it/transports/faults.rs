@@ -132,7 +132,7 @@ fn a_failed_connection_ends_the_waits_of_kernels() {
 /// A peer that acknowledges what was never sent: nothing counts as done, and neither calls nor streams wait for ever.
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
-    // What stands for the count of the first message of rank 1, which says nothing but that all has landed.
+    // Corrupts the count in the first message of rank 1, an acknowledgement.
     for seed in [2, 3] {
         let rule = NetFault::new(NetAction::Corrupt(8)).from_rank(1).to_rank(0).on(LinkKind::Data);
         let faults = Arc::new(NetFaults::new([rule.after_bytes(24)], seed));

@@ -52,7 +52,7 @@ struct End {
     rank: Rank,
     peer: u32,
     endpoint: EndpointConfig,
-    /// What the peer writes to, kept when its registration is dropped.
+    /// The buffer that the peer writes to, kept when its registration is dropped.
     buffer: Arc<HostBuffer>,
     source: RegisteredMemory,
     inbox: RegisteredMemory,
@@ -312,7 +312,7 @@ fn signal_waits_for_room(rank: Rank, endpoint: &EndpointConfig) {
     let end = End::new(rank, &endpoint);
     let semaphore = end.semaphore(0).unwrap();
     let gate = end.hold_back();
-    // What is held back fills the queue of a connection that has one.
+    // The operations that `gate` holds back fill the queue of a connection that has one.
     std::thread::scope(|scope| {
         let signals = scope.spawn(|| (0..3).try_for_each(|_| semaphore.signal()));
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What crosses the socket of a connection: headers of one size, some with bytes behind them.
+//! Frames on the socket of a connection: headers of one size, some with bytes behind them.
 #![forbid(unsafe_code)]
 
 use crate::wire::{Reader, WireError, WireResult};

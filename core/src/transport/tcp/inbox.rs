@@ -1,8 +1,8 @@
 //! The receiving half: bytes from the socket become data in this rank's memory.
 //!
-//! What a frame does is checked against what this rank granted to the peer, before anything is written. Data for host
-//! memory is received in place; a little of it, of which all is here already, is copied without further ado. Data for device
-//! memory goes through pinned memory and a copy on one stream, so that it lands in order; what follows it lands after it.
+//! Checks every frame against the rights that this rank granted to the peer before it writes anything. Data for host
+//! memory is received in place, or copied if all of it is small and already in the buffer. Data for device memory
+//! goes through pinned memory and a copy on one stream, so that it lands in order; later frames land after it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ const MAX_LANDINGS: usize = 1024;
 /// acknowledgements among them, are sent between turns: a peer that writes fast must not keep them back.
 pub(super) const COPIES: usize = 64;
 
-/// What arrives, in order.
+/// Receives frames and applies them in order.
 pub(super) struct Inbox {
     peer: u32,
     /// Bytes received and not yet looked at.
@@ -77,7 +77,7 @@ enum Effect {
     Acknowledge,
 }
 
-/// What one turn found.
+/// Result of one turn.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// There may be more to do now, or a device has not finished.
@@ -86,15 +86,15 @@ pub(super) struct Turn {
     pub(super) ended: bool,
     /// Something was received.
     pub(super) progress: bool,
-    /// The peer wants to know that so many have landed.
+    /// The peer asks for an acknowledgement of this count.
     pub(super) acknowledge: Option<u64>,
-    /// So many of ours have landed.
+    /// The peer has acknowledged this count of frames.
     pub(super) acknowledged: Option<u64>,
     /// The peer has let go of the connection.
     pub(super) bye: bool,
-    /// What was written and need not be kept any more; to be dropped where waiting is allowed.
+    /// Memory that was written and need not be kept alive any more; drop it where blocking is allowed.
     pub(super) spent: Vec<Place>,
-    /// So many more frames for device memory may begin.
+    /// How many more frames for device memory may begin.
     copies: usize,
 }
 
@@ -132,7 +132,8 @@ impl Inbox {
                 Ok((_, room)) => {
                     turn.progress = true;
                     if room {
-                        // That was all; whoever waits for the descriptor hears of more. One system call less per message.
+                        // The socket is empty, and its descriptor wakes the waiter for more. Saves one system call
+                        // per message.
                         self.parse(regions, &mut turn)?;
                         return self.rest(turn);
                     }

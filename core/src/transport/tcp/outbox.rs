@@ -30,13 +30,13 @@ const COLLECTED: usize = 4 << 10;
 /// Counted frames after which an acknowledgement is asked for, so that what they hold is released in time.
 const ASK_EVERY: u64 = 1024;
 
-/// What is to be sent, in order.
+/// Operations to send, in order.
 pub(super) struct Outbox {
     peer: u32,
     operations: VecDeque<Operation>,
     pieces: VecDeque<Piece>,
     staging: Staging,
-    /// What is no longer used; to be dropped where a drop may block.
+    /// Memory that operations no longer use; drop it where blocking is allowed.
     spent: Spent,
     /// The peer's memories that unacknowledged frames write to.
     in_flight: InFlight<Arc<Remote>>,
@@ -107,14 +107,14 @@ enum Payload {
     Staged { at: usize, len: usize },
 }
 
-/// What sending waits for.
+/// The obstacle to further sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     /// Nothing is left to be sent.
     Nothing,
     /// The socket takes no more now.
     Socket,
-    /// A device has not finished a copy, or what the user ordered operations behind.
+    /// A device has not finished a copy, or the work that the user ordered operations behind.
     Device,
 }
 
@@ -292,7 +292,7 @@ impl Outbox {
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
     }
 
-    /// What operations no longer use.
+    /// Takes the memory that operations no longer use.
     pub(super) fn take_spent(&mut self) -> Spent {
         std::mem::take(&mut self.spent)
     }

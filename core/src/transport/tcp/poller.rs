@@ -1,9 +1,10 @@
-//! Who polls a socket: the service thread, or a user thread that waits for it again and again.
+//! Decides which thread polls a socket: the service thread, or a user thread that waits for it again and again.
 //!
-//! Telling the service thread before and after each wait who reads costs two system calls, and it often wakes in between
-//! for what the user thread is about to wait for. After a run of waits that follow each other closely, user threads keep polling
-//! the socket between their waits, too. The service thread looks every [`TERM`] and takes over again when nobody has waited
-//! since: then, and only after such a run, something that arrives may lie for as long.
+//! Telling the service thread before and after each wait which thread reads costs two system calls, and the service
+//! thread often wakes in between for data that the user thread is about to receive. So after a run of waits in close
+//! succession, user threads keep polling the socket between their waits, too. The service thread looks every [`TERM`]
+//! and takes over again when nobody has waited since: then, and only after such a run, data may lie unread for as
+//! long.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub(super) struct Poller {
     epoch: Instant,
 }
 
-/// Who polls after a wait.
+/// The thread that polls after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The service thread, once it is told so.

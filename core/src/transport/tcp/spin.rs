@@ -44,7 +44,7 @@ impl SpinBudget {
 
     pub(super) fn learn(&self, spin: &Spin) {
         let next = match (spin.slept, spin.until) {
-            // What came was there already: nothing is learnt.
+            // The first look found something: the wait teaches nothing.
             (false, None) => return,
             (false, Some(_)) => MOST,
             (true, _) if spin.most > 0 => spin.most / 2,

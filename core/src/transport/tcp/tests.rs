@@ -173,7 +173,8 @@ fn what_the_socket_has_taken_stays_outstanding_until_it_is_acknowledged() {
         }
         outbox.progress(&socket).unwrap();
         assert!(!outbox.has_room(3));
-        // Who waits for room asks the peer, who would say nothing before the thousandth operation.
+        // A sender without room asks for an acknowledgement; by itself the peer would send none before operation
+        // 1024.
         outbox.progress(&socket).unwrap();
         assert!(lock(&sent).ends_with(&Frame::Ask.encode()));
         outbox.acknowledge(1).unwrap();

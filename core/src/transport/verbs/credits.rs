@@ -21,12 +21,12 @@ pub(super) const SIGNAL: u32 = 0;
 /// In the number of every receive, and of no request.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
-/// Who may still take receives of whom.
+/// Credits for posted receives, in both directions.
 #[derive(Debug)]
 pub(super) struct ReceiveCredits {
-    /// The peer's, for signals of this end.
+    /// Receives of the peer that signals of this end may still take.
     left: u32,
-    /// This end's, taken by signals of the peer's and posted again, of which it has not been told.
+    /// Receives of this end that signals took and that are posted again, not yet reported to the peer.
     owed: u32,
 }
 
@@ -45,7 +45,7 @@ impl ReceiveCredits {
         self.left -= 1;
     }
 
-    /// What the peer should be told now.
+    /// The number of receives to report to the peer now; `None` while there are fewer than [`BUNDLE`].
     pub(super) fn owed(&self) -> Option<u32> {
         (self.owed >= BUNDLE).then_some(self.owed)
     }
@@ -94,7 +94,7 @@ impl SignalWaiters {
     /// Wakes everybody.
     pub(super) fn notify(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
-        // Whoever has found the old count is asleep once the lock is free.
+        // A thread that saw the old count is asleep by the time the lock is free.
         drop(lock(&self.lock));
         self.more.notify_all();
     }

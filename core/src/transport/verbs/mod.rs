@@ -212,7 +212,7 @@ struct Verbs {
 }
 
 impl Verbs {
-    /// What the peer's NIC knows the range as.
+    /// `span` as the peer's NIC addresses it.
     #[inline]
     fn theirs(&self, op: &'static str, span: Span<'_>) -> Result<RemoteRange> {
         let (remote, offset) = span.remote(op)?;

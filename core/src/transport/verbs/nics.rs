@@ -35,9 +35,9 @@ pub(crate) struct Nic {
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
-/// Who wants to know what happens to a NIC.
+/// Receives the events of a NIC.
 pub(crate) trait Watcher: Send + Sync {
-    /// Something has happened; called on the service thread.
+    /// The NIC reports `event`; called on the service thread.
     fn heard(&self, event: &AsyncEvent);
 }
 
@@ -207,8 +207,8 @@ impl fmt::Debug for Nics {
     }
 }
 
-/// That what a NIC writes is seen by kernels in order. Where it is not, only the host could flush it, and a kernel that
-/// waits for a signal would see the signal without the data.
+/// Checks that kernels see a NIC's writes in order. Otherwise only the host could flush them, and a waiting kernel
+/// could see the signal before the data.
 fn check_ordering(device: &gpu::Device) -> Result<()> {
     let ordering = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
     match device.attribute(ordering) {

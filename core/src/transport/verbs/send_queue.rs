@@ -14,7 +14,7 @@ const SIGNAL_EVERY: u32 = 16;
 /// The memories that a request uses.
 pub(super) type Keep = (Option<MemoryRegion>, Arc<Remote>);
 
-/// What is kept alive for requests, and a place of the peer's in it, for a request that only completes those before it.
+/// Memories that requests keep alive, and a range of the peer's, where [`cover`](SendQueue::cover) writes zero bytes.
 struct Used {
     memories: Keep,
     at: Option<RemoteRange>,
@@ -28,7 +28,7 @@ pub(super) struct SendQueue {
     in_flight: InFlight<Used>,
 }
 
-/// What a request does.
+/// A request to the NIC.
 #[derive(Clone, Copy)]
 pub(super) enum WorkRequest<'a> {
     Write(LocalRange, RemoteRange),

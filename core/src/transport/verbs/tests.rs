@@ -22,7 +22,7 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Whose verbs the ranks use, and the number of the NIC.
+/// The verbs that the ranks use; it decides the number of the NIC.
 #[derive(Clone, Copy)]
 enum Nic {
     StandIn,
@@ -105,7 +105,7 @@ impl Rank {
         Way { context: self.comm.context().clone(), source, target, connection, semaphore }
     }
 
-    /// What the rank 1 says to the others.
+    /// Gathers `said` of all ranks; returns rank 1's.
     fn hear(&self, said: &[u8]) -> Vec<u8> {
         self.bootstrap.all_gather(said, soon()).unwrap().swap_remove(1)
     }

@@ -128,7 +128,7 @@ struct Task {
     watched: Option<(Watch, Option<(EventCountRef, u32)>)>,
 }
 
-/// What a thread does next.
+/// The next action of a thread of the engine.
 enum Choice {
     Run(Unit),
     Poll(VecDeque<Unit>),
