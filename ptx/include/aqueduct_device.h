@@ -102,7 +102,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, state) == 0, "AqueductAbortClaim.st
 AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, reserved) == 4, "AqueductAbortClaim.reserved");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortClaim, record) == 8, "AqueductAbortClaim.record");
 
-/* What the first thread that left early was waiting for. Pinned host memory, one per rank and context.
+/* The wait of the first thread that left early. Pinned host memory, one per rank and context.
  *
  * The thread that won the AbortClaim fills the fields by plain stores and publishes them with a release
  * store of ABORT_RECORD_COMPLETE (SYNC abort.record). The host may clear a record only while no kernel

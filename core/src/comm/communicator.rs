@@ -200,7 +200,8 @@ impl Communicator {
         self.shared.abort.keep_alive()
     }
 
-    /// What the first kernel of this rank that left early was waiting for; `None` until one has left.
+    /// Names the operation and the peer that the first kernel of this rank to leave early was waiting for; `None` until
+    /// one has left.
     pub fn abort_record(&self) -> Option<AbortReport> {
         self.shared.abort.record().map(AbortReport::from)
     }

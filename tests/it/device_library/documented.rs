@@ -36,7 +36,7 @@ fn say(context: &Context, what: u64) -> Result<u64> {
     proxy.report_to(&stream);
     // An error if the proxy refused what the kernel pushed.
     stream.synchronize(Duration::from_secs(10))?;
-    // What was pushed before is handled; what is pushed after would be refused.
+    // Handles everything pushed before; a later push would be refused.
     proxy.stop(Duration::from_secs(10))?;
     Ok(heard.load(Ordering::Relaxed))
 }

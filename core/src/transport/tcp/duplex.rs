@@ -1,6 +1,6 @@
 //! Both halves of a connection over one TCP socket, and who drives them.
 //!
-//! Whoever has an operation sends it at once. The service thread sends what the socket did not take, and receives, except while a
+//! The caller of an operation sends it at once. The service thread sends what the socket did not take, and receives, except while a
 //! user thread waits for this very connection: that thread then receives by itself, which saves waking two threads for one
 //! message.
 

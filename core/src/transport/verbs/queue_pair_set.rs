@@ -60,14 +60,14 @@ pub(super) struct QueuePairSet {
     nic: Arc<Nic>,
 }
 
-/// What a set has of the device, and what the driver may wait for the device to free.
+/// Objects of the device. Freeing them may wait for the device, so the disposer drops them.
 struct OnDevice {
     completion: Completion,
     /// Orders events of the user's before operations.
     stream: Stream,
 }
 
-/// What a set is made of.
+/// Arguments of [`QueuePairSet::open`].
 pub(super) struct Parts<'a> {
     pub(super) resources: &'a Resources,
     pub(super) service: &'a DataService,
@@ -162,7 +162,7 @@ impl QueuePairSet {
         if state.make(request, done)? {
             return Ok(true);
         }
-        // What has completed makes room.
+        // Requests that have completed make room.
         self.look(state, true)?;
         state.make(request, done)
     }
@@ -231,7 +231,7 @@ impl QueuePairSet {
         self.arrivals.as_ref()
     }
 
-    /// What the NIC was asked and has said.
+    /// Adds the requests and completions of the NIC to `counters`.
     pub(super) fn count(&self, counters: &mut ConnectionCounters) {
         let state = lock(&self.state);
         for queue in &state.queues {
@@ -417,7 +417,7 @@ impl Pollable for QueuePairSet {
                 self.registration.watch(self.fd(), interest);
                 Next::Told(Some(until))
             }
-            // What completed before the request covered it has made no event.
+            // Requests that completed before one asked for a completion have made no event.
             Activity::Idle => Next::Again,
             Activity::Off => Next::Wait(interest),
         }

@@ -74,7 +74,7 @@ impl AbortListener for Duplex {
 impl Drop for Duplex {
     fn drop(&mut self) {
         let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
-        // What is in flight, if anything is, holds the group.
+        // Operations in flight, if there are any, hold the group.
         let spent = {
             let mut outbox = lock(&outbox);
             outbox.clear();
