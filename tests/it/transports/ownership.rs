@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aqueduct::comm::{
-    Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
+    Communicator, Connection, EndpointConfig, Host2HostSemaphore, HostBuffer, RegisteredMemory, Transport,
 };
 use aqueduct::gpu::{BufferOptions, Context, Event, GpuBuffer, HandlePolicy, PinnedBuffer, Stream};
 use aqueduct::internals::rdma::Verbs;
@@ -244,6 +244,16 @@ fn abort_while_held(rank: Rank, endpoint: &EndpointConfig) {
     end.rank.barrier();
 }
 
+/// Memory that rank 1 has received by a legacy handle.
+fn legacy_sent(comm: &Communicator) -> RegisteredMemory {
+    let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+    let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
+    let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+    comm.send_memory(&memory, 1, 0).unwrap();
+    comm.setup(soon()).unwrap();
+    memory
+}
+
 /// A peer that has memory of this rank open by a legacy handle: `close` names it and has changed nothing.
 #[test]
 fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
@@ -251,11 +261,7 @@ fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
     processes_with(Machine::Software, 2, test, config(), |rank| {
         let comm = &rank.comm;
         if rank.me() == 0 {
-            let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-            let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
-            let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
-            comm.send_memory(&memory, 1, 0).unwrap();
-            comm.setup(soon()).unwrap();
+            let _memory = legacy_sent(comm);
             let error = comm.close(soon_after(100)).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(1)), "{error}");
             comm.check().expect("this rank has not left");
@@ -278,11 +284,7 @@ fn memory_of_a_legacy_handle_is_given_back_once_it_is_closed() {
     processes_with(Machine::Software, 2, test, config(), |rank| {
         let comm = &rank.comm;
         if rank.me() == 0 {
-            let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-            let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
-            let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
-            comm.send_memory(&memory, 1, 0).unwrap();
-            comm.setup(soon()).unwrap();
+            let _memory = legacy_sent(comm);
             rank.barrier();
             let early = comm.close(soon_after(300));
             rank.barrier();

@@ -123,27 +123,31 @@ fn promises_and_acceptances_are_told_the_host_before_they_are_answered() {
 }
 
 /// Ranks 0 and 1 may decide for themselves, as half with the lowest rank. Ranks 2 and 3 may once rank 1 is subtracted: then
-/// they are two of three. Rank 1 is killed right after it helped to decide, and only rank 2 shares its host.
+/// they are two of three. Right after it helped to decide, rank 1 is killed, and only rank 2 shares its host; or it leaves in
+/// good order, tells its vote before its BYE, and no other rank shares its host.
 #[test]
-fn the_vote_of_a_killed_rank_binds_those_who_subtract_it() {
-    let mut group = Group::new(&[0, 1, 1, 2]);
-    group.part(0, 2);
-    group.part(0, 3);
-    group.call([0, 1]);
-    let decided =
-        |from, to, message: &Message| (from, to) == (0, 1) && matches!(message, Message::Decided(_));
-    assert!(group.run(decided), "ranks 0 and 1 do not decide: {:?}", group.ranks[0].verdict());
-    group.kill(1);
-    group.call([2, 3]);
-    assert!(!group.run(|_, _, _| false));
-    assert_eq!(group.members(0), &Ranks::from([0, 1]));
-    for rank in [2, 3] {
-        assert_eq!(
-            group.ranks[rank as usize].verdict(),
-            Verdict::Excluded,
-            "agreed: {:?}",
-            group.members(rank)
-        );
+fn the_vote_of_a_rank_that_is_gone_binds_those_who_subtract_it() {
+    type Go = fn(&mut Group, u32);
+    for (hosts, go) in [([0, 1, 1, 2], Group::kill as Go), ([0, 1, 2, 3], Group::leave)] {
+        let mut group = Group::new(&hosts);
+        group.part(0, 2);
+        group.part(0, 3);
+        group.call([0, 1]);
+        let decided =
+            |from, to, message: &Message| (from, to) == (0, 1) && matches!(message, Message::Decided(_));
+        assert!(group.run(decided), "ranks 0 and 1 do not decide: {:?}", group.ranks[0].verdict());
+        go(&mut group, 1);
+        group.call([2, 3]);
+        assert!(!group.run(|_, _, _| false));
+        assert_eq!(group.members(0), &Ranks::from([0, 1]));
+        for rank in [2, 3] {
+            assert_eq!(
+                group.ranks[rank as usize].verdict(),
+                Verdict::Excluded,
+                "agreed: {:?}",
+                group.members(rank)
+            );
+        }
     }
 }
 
@@ -163,29 +167,6 @@ fn a_rank_that_has_promised_something_for_a_later_generation_does_not_complete_t
         }
         assert_eq!(member.complete(1), !promised);
         assert_eq!(member.is_completed(), !promised);
-    }
-}
-
-/// The same, but rank 1 leaves in good order and tells its vote before its BYE. No other rank shares its host.
-#[test]
-fn the_vote_of_a_rank_that_left_binds_those_who_subtract_it() {
-    let mut group = Group::new(&[0, 1, 2, 3]);
-    group.part(0, 2);
-    group.part(0, 3);
-    group.call([0, 1]);
-    let decided =
-        |from, to, message: &Message| (from, to) == (0, 1) && matches!(message, Message::Decided(_));
-    assert!(group.run(decided), "ranks 0 and 1 do not decide: {:?}", group.ranks[0].verdict());
-    group.leave(1);
-    group.call([2, 3]);
-    assert!(!group.run(|_, _, _| false));
-    for rank in [2, 3] {
-        assert_eq!(
-            group.ranks[rank as usize].verdict(),
-            Verdict::Excluded,
-            "agreed: {:?}",
-            group.members(rank)
-        );
     }
 }
 

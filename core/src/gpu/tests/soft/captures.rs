@@ -36,6 +36,16 @@ impl Pair {
         self.origin.wait_event(&self.join)
     }
 
+    /// A graph that the joined stream's fill of `buffer` with 7 went into.
+    fn captured_fill(&self, buffer: &Arc<GpuBuffer>) -> GraphExec {
+        let capture = |_: &Stream| {
+            self.fork()?;
+            self.joined.fill(&buffer.slice(..)?, 7)?;
+            self.join()
+        };
+        GraphExec::capture(&self.origin, CaptureMode::ThreadLocal, capture).unwrap()
+    }
+
     /// Gives both streams every occasion to drop what they retain.
     fn settle(&self) {
         self.joined.synchronize(SOON).unwrap();
@@ -62,12 +72,7 @@ fn a_graph_holds_what_a_stream_retains_that_joined_its_capture() {
     let context = context(0);
     let pair = Pair::new(&context);
     let (buffer, weak, address) = buffer(&context);
-    let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |_| {
-        pair.fork()?;
-        pair.joined.fill(&buffer.slice(..)?, 7)?;
-        pair.join()
-    })
-    .unwrap();
+    let graph = pair.captured_fill(&buffer);
     drop(buffer);
     pair.settle();
     assert!(address.is_mapped(), "the graph is going to write there");
@@ -87,12 +92,7 @@ fn a_launch_under_way_keeps_what_a_dropped_graph_held() {
     let context = context(4);
     let pair = Pair::new(&context);
     let (buffer, weak, address) = buffer(&context);
-    let graph = GraphExec::capture(&pair.origin, CaptureMode::ThreadLocal, |_| {
-        pair.fork()?;
-        pair.joined.fill(&buffer.slice(..)?, 7)?;
-        pair.join()
-    })
-    .unwrap();
+    let graph = pair.captured_fill(&buffer);
     drop(buffer);
     let gate = Gate::close(&pair.origin);
     graph.launch(&pair.origin).unwrap();
