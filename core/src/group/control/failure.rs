@@ -29,6 +29,8 @@ impl Control {
             })
         };
         let Some(link) = link else {
+            // A peer that has left or is lost has none: that is the better reason.
+            self.check_reach("post", peer)?;
             return Err(Error::peer_lost("post", peer, "there is no control link to it"));
         };
         let posted = link.post_fds(kind, payload, fds);
