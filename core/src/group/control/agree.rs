@@ -47,7 +47,7 @@ impl Control {
         loop {
             let (seen, outbox, verdict) = {
                 let mut state = lock(&self.state);
-                if let Err(closed) = state.check_open(OP) {
+                if let Err(closed) = self.check_open(OP) {
                     state.membership.withdraw();
                     return Err(closed);
                 }
@@ -100,7 +100,7 @@ impl Control {
     /// being agreed, or this rank has left, and others may go on without it.
     pub(crate) fn complete_generation(&self, generation: u64) -> bool {
         let mut state = lock(&self.state);
-        let completed = state.check_open(OP).is_ok() && state.membership.complete(generation);
+        let completed = !self.has_left() && state.membership.complete(generation);
         drop(state);
         self.send_membership();
         completed

@@ -80,7 +80,7 @@ impl Control {
         let why = format!("{why} (noticed by rank {})", self.rank);
         let gap = {
             let state = lock(&self.state);
-            if state.leaving || state.peer_states[peer as usize].is_gone() {
+            if self.has_left() || state.peer_states[peer as usize].is_gone() {
                 return;
             }
             state.watch.given_up(Instant::now())
@@ -103,7 +103,7 @@ impl Control {
         let told = blames && self.abort.abort(cause.clone());
         let (links, passed_on) = {
             let mut state = lock(&self.state);
-            if state.leaving || state.peer_states[peer as usize].is_gone() {
+            if self.has_left() || state.peer_states[peer as usize].is_gone() {
                 return;
             }
             let passed_on = matches!(state.peer_states[peer as usize], PeerState::Suspected(_));
@@ -150,7 +150,7 @@ impl Control {
         let told = self.abort.abort(cause.clone());
         {
             let mut state = lock(&self.state);
-            if state.leaving || state.peer_states[peer as usize].is_failed() {
+            if self.has_left() || state.peer_states[peer as usize].is_failed() {
                 return;
             }
             state.peer_states[peer as usize] = PeerState::Suspected(cause.reason.clone());

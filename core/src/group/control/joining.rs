@@ -35,10 +35,9 @@ impl Control {
             return Vec::new();
         }
         let mut state = lock(&self.state);
-        if std::mem::replace(&mut state.leaving, true) {
+        if self.left.swap(true, Ordering::AcqRel) {
             return Vec::new();
         }
-        self.uneasy.store(true, Ordering::Release);
         let links = state.all_links();
         state.membership.last_words();
         // Calls of other threads that wait for peers end now.

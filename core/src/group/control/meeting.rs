@@ -62,6 +62,7 @@ impl Control {
     }
 
     fn check_needs_in(&self, state: &State, needs: &Needs) -> Result<()> {
+        self.check_open(needs.op)?;
         // The members of an agreed generation go on for all that has failed.
         if needs.generation.is_none() {
             self.abort.check(needs.op)?;

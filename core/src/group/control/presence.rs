@@ -16,7 +16,7 @@ impl Control {
         let (mut departed, mut quiet, mut silent) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut state = lock(&self.state);
-            if state.leaving {
+            if self.has_left() {
                 return;
             }
             let now = Instant::now();

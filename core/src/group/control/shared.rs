@@ -40,7 +40,9 @@ pub(crate) struct Control {
     pub(super) subscribers: Subscribers,
     /// Some waiters were dismissed, so that one may have left.
     pub(super) dismissed: AtomicBool,
-    /// Some peer is not simply there, or this rank has left. Set with the state locked, before anybody can see why.
+    /// This rank has said BYE: nothing more can be asked for, and a link that ends is no failure. Set with the state locked.
+    pub(super) left: AtomicBool,
+    /// Some peer is not simply there. Set with the state locked, before anybody can see why.
     pub(super) uneasy: AtomicBool,
     pub(super) released: Released,
     pub(super) state: Mutex<State>,
@@ -59,6 +61,7 @@ impl Control {
             waiters,
             subscribers,
             dismissed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             uneasy: AtomicBool::new(false),
             released: Released::default(),
             state: Mutex::new(state),
@@ -91,7 +94,6 @@ impl Control {
     #[cold]
     fn check_state(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);
-        state.check_open(op)?;
         state.check(op, peer).map_err(|error| self.first_cause(op, error))
     }
 
@@ -130,12 +132,21 @@ impl Control {
         self.released.drop_all();
         self.notice_abandoned();
         self.abort.check(op)?;
-        if self.uneasy.load(Ordering::Acquire) { self.check_open(op) } else { Ok(()) }
+        self.check_open(op)
     }
 
-    #[cold]
-    fn check_open(&self, op: &'static str) -> Result<()> {
-        lock(&self.state).check_open(op)
+    /// `Ok` until this rank has left.
+    #[inline]
+    pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
+        if self.has_left() {
+            return Err(Error::usage(op, "the communicator is closed"));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     /// Aborts if a kernel has left because the rank that it waited for had.

@@ -29,8 +29,6 @@ pub(super) struct State {
     pub(super) given_up_by: Ranks,
     /// Why this rank can be a member of no later group, once that is so.
     pub(super) outside: Option<String>,
-    /// This rank said BYE: a link that ends now is no failure.
-    pub(super) leaving: bool,
     /// Counts changes that a waiter may care about.
     pub(super) version: u64,
 }
@@ -48,7 +46,6 @@ impl State {
             given_up: None,
             given_up_by: Ranks::new(),
             outside: None,
-            leaving: false,
             version: 0,
         }
     }
@@ -71,14 +68,6 @@ impl State {
         self.peer_states[peer as usize].check(op, peer)
     }
 
-    /// `Ok` until this rank has left.
-    pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
-        if self.leaving {
-            return Err(Error::usage(op, "the communicator is closed"));
-        }
-        Ok(())
-    }
-
     /// `link` has carried something.
     pub(super) fn hear(&mut self, link: &Link) {
         let mut links = self.links[link.peer().from as usize].iter_mut();
@@ -89,7 +78,6 @@ impl State {
 
     /// `Ok` while a group can be made.
     pub(super) fn check_needs(&self, needs: &Needs) -> Result<()> {
-        self.check_open(needs.op)?;
         let gone = |rank: &&u32| self.peer_states[**rank as usize].is_gone();
         if let Some(rank) = needs.ranks.iter().find(gone) {
             return self.check(needs.op, *rank);
