@@ -9,6 +9,7 @@ mod duplex;
 mod frame;
 mod inbox;
 mod outbox;
+mod piece;
 mod poller;
 mod spin;
 mod staging;

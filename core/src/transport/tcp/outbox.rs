@@ -14,10 +14,11 @@ use super::super::idle::{Activity, IdleTimer};
 use super::super::in_flight::InFlight;
 use super::super::service::Disposer;
 use super::frame::{Frame, MAX_PAYLOAD};
+use super::piece::{Payload, Piece};
 use super::staging::Staging;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{DeviceSlice, Event};
-use crate::memory::{HostSlice, Place, Remote};
+use crate::gpu::Event;
+use crate::memory::{Place, Remote};
 use crate::net::RawStream;
 use crate::volatile::VolatileSlice;
 
@@ -25,8 +26,6 @@ use crate::volatile::VolatileSlice;
 const READY: usize = 32;
 /// Writes from host memory of up to this size are copied.
 pub(super) const SMALL: usize = 512;
-/// Bytes of frames that are collected in one piece.
-const COLLECTED: usize = 4 << 10;
 /// Counted frames after which an acknowledgement is asked for, so that what they hold is released in time.
 const ASK_EVERY: u64 = 1024;
 
@@ -79,6 +78,13 @@ impl Spent {
         self.places.append(&mut other.places);
         self.remotes.append(&mut other.remotes);
     }
+
+    /// Takes the memory of a payload whose bytes are with the kernel, or are not sent.
+    fn take(&mut self, payload: Payload) {
+        if let Payload::Host(host) = payload {
+            self.places.push(Place::Host(host, None));
+        }
+    }
 }
 
 enum Operation {
@@ -86,25 +92,6 @@ enum Operation {
     Update { region: u64, offset: u64, value: u64 },
     Ask,
     After(Event),
-}
-
-/// Whole frames, the last of which may have its bytes elsewhere.
-struct Piece {
-    head: Vec<u8>,
-    payload: Payload,
-    sent: usize,
-    /// The copy that fills the payload.
-    filled: Option<Event>,
-    /// Operations in it that were collected.
-    collected: usize,
-    /// Frames in it that are counted.
-    counted: u64,
-}
-
-enum Payload {
-    None,
-    Host(HostSlice),
-    Staged { at: usize, len: usize },
 }
 
 /// The obstacle to further sending.
@@ -191,9 +178,7 @@ impl Outbox {
             return Ok(false);
         }
         if let Some(piece) = self.pieces.back_mut() {
-            let at = piece.head.len();
-            piece.head.resize(at + len, 0);
-            source.read(0, &mut piece.head[at..])?;
+            piece.append_from(source)?;
         }
         self.hold(remote);
         Ok(true)
@@ -222,7 +207,7 @@ impl Outbox {
     /// # Errors
     /// `Remote` if it cannot have received so many.
     pub(super) fn acknowledge(&mut self, count: u64) -> Result<()> {
-        let begun = self.pieces.front().map_or(0, |piece| if piece.sent > 0 { piece.counted } else { 0 });
+        let begun = self.pieces.front().map_or(0, |piece| if piece.has_begun() { piece.counted } else { 0 });
         if count > self.sent + begun {
             let (peer, sent) = (self.peer, self.sent);
             let message = format!("rank {peer} acknowledged {count} messages of {sent} that were sent");
@@ -270,9 +255,9 @@ impl Outbox {
 
     /// Sends `frame`, with `text` behind it, as soon as the piece on its way has gone.
     pub(super) fn interject(&mut self, frame: Frame, text: &[u8]) {
-        let behind = usize::from(self.pieces.front().is_some_and(|piece| piece.sent > 0));
+        let behind = usize::from(self.pieces.front().is_some_and(Piece::has_begun));
         let mut piece = self.piece(frame);
-        piece.head.extend_from_slice(text);
+        piece.append(text);
         self.pieces.insert(behind, piece);
     }
 
@@ -284,9 +269,7 @@ impl Outbox {
             }
         }
         for piece in self.pieces.drain(..) {
-            if let Payload::Host(host) = piece.payload {
-                self.spent.places.push(Place::Host(host, None));
-            }
+            self.spent.take(piece.into_parts().1);
         }
         self.collected = 0;
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
@@ -332,12 +315,9 @@ impl Outbox {
             return false;
         }
         let header = frame.encode();
-        let fits = |piece: &Piece| {
-            matches!(piece.payload, Payload::None) && piece.head.len() + header.len() + len <= COLLECTED
-        };
         let full = self.pieces.len() >= READY;
         match self.pieces.back_mut() {
-            Some(last) if fits(last) => last.head.extend_from_slice(&header),
+            Some(last) if last.has_room(header.len() + len) => last.append(&header),
             _ if full => return false,
             _ => {
                 let piece = self.piece(frame);
@@ -355,16 +335,14 @@ impl Outbox {
 
     /// A piece that begins with `frame`.
     fn piece(&mut self, frame: Frame) -> Piece {
-        let mut head = std::mem::take(&mut self.spare);
-        head.extend_from_slice(&frame.encode());
-        Piece { head, payload: Payload::None, sent: 0, filled: None, collected: 0, counted: 0 }
+        Piece::new(std::mem::take(&mut self.spare), frame)
     }
 
     /// Makes frames of operations. What the next one waits for.
     fn prepare(&mut self) -> Result<Waits> {
         while self.pieces.len() < READY {
             let Some(operation) = self.operations.front_mut() else { return Ok(Waits::Nothing) };
-            let (frame, payload, filled) = match operation {
+            let (frame, payload) = match operation {
                 Operation::After(event) => {
                     if !event.is_done()? {
                         return Ok(Waits::Device);
@@ -373,37 +351,26 @@ impl Outbox {
                     continue;
                 }
                 Operation::Update { region, offset, value } => {
-                    (Frame::Update { region: *region, offset: *offset, value: *value }, Payload::None, None)
+                    (Frame::Update { region: *region, offset: *offset, value: *value }, Payload::None)
                 }
-                Operation::Ask => (Frame::Ask, Payload::None, None),
+                Operation::Ask => (Frame::Ask, Payload::None),
                 Operation::Write { region, offset, source, len, done } => {
                     let size = (*len - *done).min(MAX_PAYLOAD);
-                    let (payload, filled) = match source {
-                        Place::Host(host, _) => (Payload::Host(host.part(*done, size)), None),
-                        Place::Device(slice) => {
-                            let staging = &mut self.staging;
-                            let Some(at) = staging.take(size) else { return Ok(Waits::Device) };
-                            (Payload::Staged { at, len: size }, Some(stage(staging, at, slice, *done, size)?))
-                        }
-                        Place::Elsewhere => {
-                            return Err(Error::new(
-                                ErrorKind::Internal,
-                                "write",
-                                "a source that is not mapped",
-                            ));
-                        }
+                    let Some(payload) = Payload::of(source, *done, size, &mut self.staging)? else {
+                        return Ok(Waits::Device);
                     };
                     let offset = *offset + *done as u64;
                     *done += size;
-                    (Frame::Write { region: *region, offset, len: size as u32 }, payload, filled)
+                    (Frame::Write { region: *region, offset, len: size as u32 }, payload)
                 }
             };
             let unfinished = matches!(operation, Operation::Write { len, done, .. } if *done < *len);
             if !unfinished && let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
                 self.spent.places.push(source);
             }
-            let piece = self.piece(frame);
-            self.pieces.push_back(Piece { payload, filled, counted: 1, ..piece });
+            let mut piece = self.piece(frame);
+            piece.carry(payload);
+            self.pieces.push_back(piece);
         }
         Ok(Waits::Nothing)
     }
@@ -412,29 +379,12 @@ impl Outbox {
     fn gather(&mut self, parts: &mut [libc::iovec; 2 * READY]) -> Result<usize> {
         let mut count = 0;
         for piece in self.pieces.iter_mut().take(READY) {
-            if let Some(event) = &piece.filled {
-                if !event.is_done()? {
-                    break;
-                }
-                if let Some(event) = piece.filled.take() {
-                    self.staging.recycle(event);
-                }
+            if !piece.is_filled(&mut self.staging)? {
+                break;
             }
-            let (base, len) = match &piece.payload {
-                Payload::None => (ptr::null(), 0),
-                Payload::Host(host) => (host.memory().as_ptr().cast_const(), host.memory().len()),
-                Payload::Staged { at, len } => (self.staging.host(*at).cast_const(), *len),
-            };
-            let head = piece.head.len();
-            for (base, len, skip) in [
-                (piece.head.as_ptr(), head, piece.sent.min(head)),
-                (base, len, piece.sent.saturating_sub(head)),
-            ] {
-                if len > skip {
-                    parts[count] = libc::iovec {
-                        iov_base: base.wrapping_add(skip).cast_mut().cast(),
-                        iov_len: len - skip,
-                    };
+            for part in piece.rest(&self.staging) {
+                if part.iov_len > 0 {
+                    parts[count] = part;
                     count += 1;
                 }
             }
@@ -446,44 +396,21 @@ impl Outbox {
     fn consume(&mut self, mut sent: usize) {
         while sent > 0 {
             let Some(piece) = self.pieces.front_mut() else { return };
-            let step = (piece.len() - piece.sent).min(sent);
-            piece.sent += step;
-            sent -= step;
-            if piece.sent < piece.len() {
+            sent -= piece.advance(sent);
+            if !piece.is_sent() {
                 continue;
             }
-            let Some(Piece { mut head, payload, collected, counted, .. }) = self.pieces.pop_front() else {
-                return;
-            };
-            self.collected -= collected;
-            self.sent += counted;
-            head.clear();
-            self.spare = head;
-            match payload {
-                Payload::Staged { .. } => self.staging.free_oldest(),
-                Payload::Host(host) => self.spent.places.push(Place::Host(host, None)),
-                Payload::None => {}
+            let Some(piece) = self.pieces.pop_front() else { return };
+            self.collected -= piece.collected;
+            self.sent += piece.counted;
+            let (memory, payload) = piece.into_parts();
+            self.spare = memory;
+            if let Payload::Staged { .. } = payload {
+                self.staging.free_oldest();
             }
+            self.spent.take(payload);
         }
     }
 }
 
-impl Piece {
-    fn len(&self) -> usize {
-        self.head.len()
-            + match &self.payload {
-                Payload::None => 0,
-                Payload::Host(host) => host.memory().len(),
-                Payload::Staged { len, .. } => *len,
-            }
-    }
-}
-
 const NO_PART: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-
-/// Copies `size` bytes of `slice` from `done` into the ring; the event is behind that.
-fn stage(staging: &mut Staging, at: usize, slice: &DeviceSlice, done: usize, size: usize) -> Result<Event> {
-    let (to, from) = (staging.device(at, size)?, slice.slice(done..done + size)?);
-    staging.stream.copy(&to, &from)?;
-    staging.event()
-}
