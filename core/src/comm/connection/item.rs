@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Connection, Counters, Inner};
+use super::counters::Counters;
+use super::{Connection, Inner};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::receipt::{Hold, Receipt};

@@ -1,6 +1,7 @@
 //! Connections: host-driven, one-sided data movement between two ranks.
 
 mod backpressure;
+mod counters;
 mod item;
 mod served;
 
@@ -17,11 +18,12 @@ use crate::gpu::Event;
 use crate::group::Group;
 use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::transport::backend::{Backend, ConnectionCounters, Operation, Span};
 use crate::transport::completion::KernelAbort;
 use crate::transport::endpoint::Transport;
 use backpressure::Backpressure;
+use counters::Counters;
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
@@ -56,16 +58,6 @@ struct Inner {
     batches: AtomicU32,
     /// Whether a proxy service uses it.
     claimed: AtomicBool,
-}
-
-#[derive(Default)]
-struct Counters {
-    writes: AtomicU64,
-    reads: AtomicU64,
-    signals: AtomicU64,
-    flushes: AtomicU64,
-    bytes_written: AtomicU64,
-    bytes_read: AtomicU64,
 }
 
 /// Operations that go on their way together, when this is dropped: one system call, or one doorbell, for all of them.
@@ -127,8 +119,7 @@ impl Connection {
         } else {
             self.inner.backend.check()?;
         }
-        count(&self.inner.counters.writes, 1);
-        count(&self.inner.counters.bytes_written, size as u64);
+        self.inner.counters.written(size);
         Ok(())
     }
 
@@ -154,8 +145,7 @@ impl Connection {
         } else {
             self.inner.backend.check()?;
         }
-        count(&self.inner.counters.reads, 1);
-        count(&self.inner.counters.bytes_read, size as u64);
+        self.inner.counters.read(size);
         Ok(())
     }
 
@@ -206,7 +196,7 @@ impl Connection {
             return Ok(false);
         }
         *counter = value;
-        count(&self.inner.counters.signals, 1);
+        self.inner.counters.signalled();
         if let Err(error) = self.kick() {
             // The signal was accepted. The failure stays with the connection: the next call returns it.
             log::debug!("a signal to rank {} failed: {error}", self.peer());
@@ -236,7 +226,7 @@ impl Connection {
             self.inner.backend.pause(&mut wait, deadline);
         }
         self.inner.group.check(OP)?;
-        count(&self.inner.counters.flushes, 1);
+        self.inner.counters.flushed();
         Ok(())
     }
 
@@ -281,17 +271,7 @@ impl Connection {
 
     /// Counts of its operations so far.
     pub fn counters(&self) -> ConnectionCounters {
-        let Counters { writes, reads, signals, flushes, bytes_written, bytes_read } = &self.inner.counters;
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut all = ConnectionCounters {
-            writes: load(writes),
-            reads: load(reads),
-            signals: load(signals),
-            flushes: load(flushes),
-            bytes_written: load(bytes_written),
-            bytes_read: load(bytes_read),
-            ..Default::default()
-        };
+        let mut all = self.inner.counters.so_far();
         self.inner.backend.count(&mut all);
         all
     }
@@ -420,8 +400,4 @@ impl fmt::Debug for Connection {
             .field("transport", &self.transport())
             .finish_non_exhaustive()
     }
-}
-
-fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
 }
