@@ -5,6 +5,7 @@
 //! warning with the nearest name that does.
 #![forbid(unsafe_code)]
 
+mod unknown;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::fault::Plan;
 
-pub use variables::{VARIABLES, Variable};
-
-/// Prefix of all variables of this library.
-pub const PREFIX: &str = "AQUEDUCT_";
+pub use unknown::unknown;
+use variables::SOFT;
+pub use variables::{PREFIX, VARIABLES, Variable};
 
 /// Which driver [`AQUEDUCT_DRIVER`](VARIABLES) asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -284,26 +284,6 @@ pub(crate) fn warn(env: Option<&Env>) {
     }
 }
 
-/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads.
-pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
-    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name);
-    variables
-        .keys()
-        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(SOFT) && !known(name))
-        .map(|name| {
-            let near = VARIABLES.iter().map(|v| (distance(name, v.name), v.name)).min();
-            match near {
-                Some((d, near)) if d <= 4 => {
-                    format!("environment variable {name} is not known; did you mean {near}?")
-                }
-                _ => format!("environment variable {name} is not known; aqueduct info --env lists all"),
-            }
-        })
-        .collect()
-}
-
-const SOFT: &str = "AQUEDUCT_SOFT_";
-
 fn ours() -> BTreeMap<String, String> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
@@ -345,20 +325,6 @@ fn log_spec(text: &str) -> Result<LogSpec> {
         spec.parts.push(part.to_owned());
     }
     Ok(spec)
-}
-
-/// Levenshtein's edit distance, counted in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = corner + usize::from(x != y);
-            corner = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -423,18 +389,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_get_a_hint_and_secrets_stay_hidden() {
-        let found =
-            unknown(&of(&[("TIMOUT", "3"), ("SOFT_DEVICES", "2"), ("XYZZY_PLUGH_LONG", ""), ("LOG", "")]));
-        assert_eq!(found.len(), 2);
-        assert!(found[0].contains("did you mean AQUEDUCT_TIMEOUT?"), "{found:?}");
-        assert!(found[1].contains("aqueduct info --env"), "{found:?}");
+    fn secrets_stay_hidden() {
         let env = Env::parse(&of(&[("UNIQUE_ID", "c0ffee")])).unwrap();
         assert!(!format!("{env:?}").contains("c0ffee"));
-    }
-
-    #[test]
-    fn edit_distance() {
-        assert_eq!((distance("", "abc"), distance("kitten", "sitting"), distance("same", "same")), (3, 3, 0));
     }
 }

@@ -1,6 +1,12 @@
 //! The list of variables that users see.
 #![forbid(unsafe_code)]
 
+/// Prefix of all variables of this library.
+pub const PREFIX: &str = "AQUEDUCT_";
+
+/// Prefix of those that only the software device reads.
+pub(super) const SOFT: &str = "AQUEDUCT_SOFT_";
+
 /// One variable, as `aqueduct info --env` lists it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
