@@ -22,6 +22,7 @@
 mod affinity;
 mod config;
 mod fifo;
+mod handler;
 mod service;
 mod thread;
 mod words;
@@ -30,9 +31,10 @@ pub use aqueduct_ptx::abi::{ChannelTrigger, ProxyTrigger, TriggerKind};
 
 pub use config::{Idle, ProxyConfig};
 pub use fifo::{Fifo, FifoConsumer};
+pub use handler::{ProxyHandler, ProxyHandlerResult};
 pub use service::{
     MemoryId, PendingSemaphore, PortCounters, ProxyService, ProxyServiceConfig, SemaphoreId, ServiceCounters,
 };
-pub use thread::{Proxy, ProxyCounters, ProxyHandler, ProxyHandlerResult};
+pub use thread::{Proxy, ProxyCounters};
 
 pub(crate) use service::Port;

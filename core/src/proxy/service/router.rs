@@ -11,7 +11,7 @@ use super::queue::{ConnectionQueue, Request, Route, Tables};
 use super::state::Ports;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::proxy::thread::{ProxyHandler, ProxyHandlerResult};
+use crate::proxy::handler::{ProxyHandler, ProxyHandlerResult};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A change of a router's tables.
