@@ -1,15 +1,16 @@
 //! Channels to peers whose memory this GPU can load from and store to.
 
+mod functions;
 mod packets;
 mod words;
 
 use std::sync::Arc;
 
 use aqueduct_ptx::abi;
+use functions::{Functions, UNROLL};
 
 use super::checks::check;
 use super::geometry::Geometry;
-use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
@@ -56,26 +57,6 @@ struct Inner {
     /// Holds the counter at `handle.arrived`.
     _arrived: GpuBuffer,
 }
-
-#[derive(Debug)]
-struct Functions {
-    /// Per [`Copy`]: put and get.
-    copies: [[Function; 2]; 2],
-    signal: Function,
-    relaxed_signal: Function,
-    wait: Function,
-    relaxed_wait: Function,
-    poll: Function,
-    /// Per [`PacketFormat`]: put and unpack.
-    packets: [[Function; 2]; 3],
-    read_u32: Function,
-    write_u32: Function,
-    read_u64: Function,
-    write_u64: Function,
-}
-
-/// Vectors in flight per thread of the copy kernels.
-const UNROLL: usize = 4;
 
 /// Bytes of a vector, of which [`MemoryChannel::put_aligned`] and the other aligned operations need multiples.
 const VECTOR: usize = 16;
@@ -146,7 +127,7 @@ impl MemoryChannel {
                 src: src.clone(),
                 packets: packets.cloned(),
                 geometry: Geometry::of(context)?,
-                functions: Functions::load(src)?,
+                functions: Functions::load(context)?,
                 _arrived: arrived,
             }),
         })
@@ -357,37 +338,6 @@ impl MemoryChannel {
         // SAFETY: the arguments are those of the catalog row this function was loaded from; its ranges were checked
         // against the registered memory, which the channel holds; the result has been checked.
         unsafe { launch(&self.inner, function, stream, config, args, result) }
-    }
-}
-
-impl Functions {
-    fn load(src: &RegisteredMemory) -> Result<Self> {
-        let context = src.context();
-        let unroll = UNROLL.to_string();
-        let copies = |copy| take(load_kernels(context, "channel", &[("UNROLL", &unroll), ("COPY", copy)])?);
-        let copies = [copies("bytes")?, copies("words")?];
-        let [signal, relaxed_signal, wait, relaxed_wait, poll] =
-            take(load_kernels(context, "semaphore", &[])?)?;
-        let [read_u32, write_u32] = take(load_kernels(context, "element", &[("TYPE", "u32")])?)?;
-        let [read_u64, write_u64] = take(load_kernels(context, "element", &[("TYPE", "u64")])?)?;
-        let packets = [
-            take(load_kernels(context, "packet", &[("FORMAT", "ll8")])?)?,
-            take(load_kernels(context, "packet", &[("FORMAT", "ll16")])?)?,
-            take(load_kernels(context, "ll128", &[])?)?,
-        ];
-        Ok(Self {
-            copies,
-            signal,
-            relaxed_signal,
-            wait,
-            relaxed_wait,
-            poll,
-            packets,
-            read_u32,
-            write_u32,
-            read_u64,
-            write_u64,
-        })
     }
 }
 
