@@ -1,16 +1,17 @@
 //! Channels to peers over a connection of any transport, through a proxy.
 
+mod packets;
+
 use std::sync::Arc;
 
 use aqueduct_ptx::abi::{self, TriggerKind};
 
-use super::checks::{check, packet_room};
+use super::checks::check;
 use super::geometry::Geometry;
 use super::kernels::{load_kernels, take};
 use super::launch::{Channel, ONE_WARP, check_result, launch};
-use super::packet::PacketFormat;
-use crate::comm::{RegisteredMemory, Transport};
-use crate::error::{Error, ErrorKind, Result};
+use crate::comm::RegisteredMemory;
+use crate::error::{Error, Result};
 use crate::gpu::{
     BufferOptions, Context, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg,
     LaunchConfig, Stream, arg,
@@ -96,39 +97,6 @@ impl PortChannel {
     /// registered for the connection's transport; the reason if the service has stopped or failed.
     pub fn new(service: &ProxyService, semaphore: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Self> {
         Self::make(service.port(semaphore, dst, src)?, dst, src, None)
-    }
-
-    /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in
-    /// `inbox`, this rank's, become. `inbox` is what the peer's channel has as its `dst`.
-    ///
-    /// Packets rely on how the transport writes: `CudaIpc` and `Ethernet` end in a copy engine, which writes aligned
-    /// 8-byte words at once on all GPUs tested, though NVIDIA does not promise it. `docs/memory-model.md` has the
-    /// argument.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new); `InvalidUsage` if a memory has no address on this device; `Unsupported` over verbs,
-    /// where data is registered for relaxed ordering and a flag may arrive before its data.
-    pub fn with_packets(
-        service: &ProxyService,
-        semaphore: SemaphoreId,
-        dst: MemoryId,
-        src: MemoryId,
-        data: &RegisteredMemory,
-        inbox: &RegisteredMemory,
-    ) -> Result<Self> {
-        const OP: &str = "PortChannel::with_packets";
-        let port = service.port(semaphore, dst, src)?;
-        if let Transport::Ib(_) = port.semaphore.connection().transport() {
-            let message = "a NIC may write a packet's flag before its data, because data is registered for relaxed ordering; use \
-                           put_with_signal and wait, or packets over another transport";
-            return Err(Error::new(ErrorKind::Unsupported, OP, message).with_peer(port.semaphore.peer()));
-        }
-        for memory in [data, inbox, &port.src] {
-            own(OP, memory, &port)?;
-            memory.slice()?;
-        }
-        let packets = Packets { data: data.clone(), inbox: inbox.clone() };
-        Self::make(port, dst, src, Some(packets))
     }
 
     fn make(port: Port, dst: MemoryId, src: MemoryId, packets: Option<Packets>) -> Result<Self> {
@@ -268,81 +236,6 @@ impl PortChannel {
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
         check_result::<u32>("poll", self.inner.port.semaphore.context(), taken)?;
         self.launch(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
-    }
-
-    /// Writes `bytes` bytes of the data at `data_offset` as packets with `flag` to `src_offset` of my `src`, and puts
-    /// those to `dst_offset` of the peer's packet buffer. The receiver needs no signal: each packet carries its flag,
-    /// which must differ from every flag those packets may still carry there, and is never 0. Before you
-    /// overwrite the packets of an earlier put, make sure that they have left `src`: by a flush, or by an answer of the
-    /// peer.
-    ///
-    /// # Errors
-    /// `InvalidUsage` if the channel was made without packets, for LL128, for what does not fit or is not aligned;
-    /// otherwise as for [`signal`](Self::signal).
-    #[expect(clippy::too_many_arguments, reason = "three places and how much: as in the seed")]
-    pub fn put_packets(
-        &self,
-        stream: &Stream,
-        format: PacketFormat,
-        dst_offset: usize,
-        src_offset: usize,
-        data_offset: usize,
-        bytes: usize,
-        flag: u32,
-    ) -> Result<()> {
-        const OP: &str = "put_packets";
-        let (packets, functions) = self.packet_form(OP, format)?;
-        let room = packet_room(OP, format, bytes, flag)?;
-        format.check(OP, dst_offset, data_offset, bytes)?;
-        format.check(OP, src_offset, data_offset, bytes)?;
-        check(OP, "dst", dst_offset, room, self.inner.port.dst.len())?;
-        check(OP, "src", src_offset, room, self.inner.port.src.len())?;
-        check(OP, "data", data_offset, bytes, packets.data.len())?;
-        let config = self.inner.geometry.packets(format.work(bytes));
-        let [dst, src, data, bytes] = [dst_offset, src_offset, data_offset, bytes].map(|value| value as u64);
-        let args = [arg(&dst), arg(&src), arg(&data), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
-        self.launch(&functions[0], stream, &config, &args, None)
-    }
-
-    /// Waits for the packets with `flag` at `packet_offset` of my packet buffer and stores their `bytes` bytes of data
-    /// at `data_offset` of the data.
-    ///
-    /// # Errors
-    /// As for [`put_packets`](Self::put_packets).
-    pub fn unpack_packets(
-        &self,
-        stream: &Stream,
-        format: PacketFormat,
-        packet_offset: usize,
-        data_offset: usize,
-        bytes: usize,
-        flag: u32,
-    ) -> Result<()> {
-        const OP: &str = "unpack_packets";
-        let (packets, functions) = self.packet_form(OP, format)?;
-        let room = packet_room(OP, format, bytes, flag)?;
-        format.check(OP, packet_offset, data_offset, bytes)?;
-        check(OP, "the packet buffer", packet_offset, room, packets.inbox.len())?;
-        check(OP, "data", data_offset, bytes, packets.data.len())?;
-        let config = self.inner.geometry.packets(format.work(bytes));
-        let [from, to, bytes] = [packet_offset, data_offset, bytes].map(|value| value as u64);
-        let args = [arg(&from), arg(&to), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
-        self.launch(&functions[1], stream, &config, &args, None)
-    }
-
-    fn packet_form(&self, op: &'static str, format: PacketFormat) -> Result<(&Packets, &[Function; 2])> {
-        let packets = self.inner.packets.as_ref().ok_or_else(|| {
-            Error::usage(op, "the channel has no packet buffer; make it with PortChannel::with_packets")
-        })?;
-        let index = match format {
-            PacketFormat::Ll8 => 0,
-            PacketFormat::Ll16 => 1,
-            PacketFormat::Ll128 => {
-                let message = "LL128 needs lines that arrive whole, which no copy engine and no network promises: use LL16";
-                return Err(Error::usage(op, message));
-            }
-        };
-        Ok((packets, &self.inner.functions.packets[index]))
     }
 
     fn move_bytes(
