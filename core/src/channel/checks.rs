@@ -15,12 +15,31 @@ pub(super) fn check(op: &'static str, what: &str, offset: usize, bytes: usize, l
     }
 }
 
-/// Returns how many bytes of packets carry `bytes` bytes of data, or an error for flag 0 or an overflow.
-pub(super) fn packet_room(op: &'static str, format: PacketFormat, bytes: usize, flag: u32) -> Result<usize> {
+/// Where a call finds or puts bytes: at `offset` of memory that errors call `what`, of `len` bytes.
+pub(super) struct Location {
+    pub(super) what: &'static str,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// Returns an error unless `bytes` bytes at `data` can be carried by packets with `flag` at each of `packets`.
+pub(super) fn check_packets(
+    op: &'static str,
+    format: PacketFormat,
+    bytes: usize,
+    flag: u32,
+    data: &Location,
+    packets: &[Location],
+) -> Result<()> {
     if flag == 0 {
         return Err(Error::usage(op, "0 is never a flag: fresh packet buffers hold zeros"));
     }
-    format
-        .packet_bytes(bytes)
-        .ok_or_else(|| Error::usage(op, format!("packets for {bytes} bytes exceed the address space")))
+    let Some(room) = format.packet_bytes(bytes) else {
+        return Err(Error::usage(op, format!("packets for {bytes} bytes exceed the address space")));
+    };
+    for Location { what, offset, len } in packets {
+        format.check(op, *offset, data.offset, bytes)?;
+        check(op, what, *offset, room, *len)?;
+    }
+    check(op, data.what, data.offset, bytes, data.len)
 }

@@ -7,7 +7,6 @@ mod words;
 use std::sync::Arc;
 
 use aqueduct_ptx::abi;
-use functions::{Functions, UNROLL};
 
 use super::checks::check;
 use super::geometry::Geometry;
@@ -19,6 +18,7 @@ use crate::gpu::{
     Stream, arg,
 };
 use crate::outcome::Outcome;
+use functions::{Functions, UNROLL};
 
 /// One end of a channel to a peer whose memory this GPU can load from and store to (SmChannel in MSCCL++).
 ///

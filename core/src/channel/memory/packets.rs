@@ -1,10 +1,10 @@
 //! The packet form of a memory channel: data that carries its own flags.
 
 use super::MemoryChannel;
-use crate::channel::checks::{check, packet_room};
+use crate::channel::checks::{Location, check_packets};
 use crate::channel::packet::PacketFormat;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Stream, arg};
+use crate::gpu::{LaunchConfig, Stream, arg};
 
 impl MemoryChannel {
     /// Whether packets of this format can be put to the peer and unpacked here. LL8 and LL16 always can; LL128 needs
@@ -46,12 +46,8 @@ impl MemoryChannel {
         bytes: usize,
         flag: u32,
     ) -> Result<()> {
-        let room = packet_room("put_packets", format, bytes, flag)?;
-        format.check("put_packets", dst_offset, src_offset, bytes)?;
-        check("put_packets", "dst", dst_offset, room, self.inner.dst.len())?;
-        check("put_packets", "src", src_offset, bytes, self.inner.src.len())?;
-        self.check_carries("put_packets", format)?;
-        let config = self.inner.geometry.packets(format.work(bytes));
+        let dst = Location { what: "dst", offset: dst_offset, len: self.inner.dst.len() };
+        let config = self.packets("put_packets", format, bytes, flag, src_offset, dst)?;
         let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);
         let [put, _] = &self.inner.functions.packets[format as usize];
         self.launch(put, stream, &config, &[arg(&dst), arg(&src), arg(&bytes), arg(&flag)])
@@ -71,20 +67,32 @@ impl MemoryChannel {
         bytes: usize,
         flag: u32,
     ) -> Result<()> {
-        let room = packet_room("unpack_packets", format, bytes, flag)?;
         let Some(packets) = &self.inner.packets else {
             return Err(Error::usage(
                 "unpack_packets",
                 "the channel has no packet buffer; give one to MemoryChannel::new",
             ));
         };
-        format.check("unpack_packets", packet_offset, dst_offset, bytes)?;
-        check("unpack_packets", "packet buffer", packet_offset, room, packets.len())?;
-        check("unpack_packets", "src", dst_offset, bytes, self.inner.src.len())?;
-        self.check_carries("unpack_packets", format)?;
-        let config = self.inner.geometry.packets(format.work(bytes));
+        let packets = Location { what: "packet buffer", offset: packet_offset, len: packets.len() };
+        let config = self.packets("unpack_packets", format, bytes, flag, dst_offset, packets)?;
         let (packets, dst, bytes) = (packet_offset as u64, dst_offset as u64, bytes as u64);
         let [_, unpack] = &self.inner.functions.packets[format as usize];
         self.launch(unpack, stream, &config, &[arg(&packets), arg(&dst), arg(&bytes), arg(&flag)])
+    }
+
+    /// Checks a copy between `data` of my `src` and `packets`, and returns its launch.
+    fn packets(
+        &self,
+        op: &'static str,
+        format: PacketFormat,
+        bytes: usize,
+        flag: u32,
+        data: usize,
+        packets: Location,
+    ) -> Result<LaunchConfig> {
+        let data = Location { what: "src", offset: data, len: self.inner.src.len() };
+        check_packets(op, format, bytes, flag, &data, &[packets])?;
+        self.check_carries(op, format)?;
+        Ok(self.inner.geometry.packets(format.work(bytes)))
     }
 }

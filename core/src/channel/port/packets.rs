@@ -1,7 +1,7 @@
 //! The packet form of a port channel: data that carries its own flags.
 
 use super::{NO_STATUS, Packets, PortChannel, own};
-use crate::channel::checks::{check, packet_room};
+use crate::channel::checks::{Location, check_packets};
 use crate::channel::packet::PacketFormat;
 use crate::comm::{RegisteredMemory, Transport};
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ use crate::gpu::{Function, Stream, arg};
 use crate::proxy::{MemoryId, ProxyService, SemaphoreId};
 
 impl PortChannel {
-    /// The same, with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in
+    /// [`new`](Self::new), with the packet form: `data`, this rank's, is what becomes packets in `src` and what packets in
     /// `inbox`, this rank's, become. `inbox` is what the peer's channel has as its `dst`.
     ///
     /// Packets rely on how the transport writes: `CudaIpc` and `Ethernet` end in a copy engine, which writes aligned
@@ -64,12 +64,11 @@ impl PortChannel {
     ) -> Result<()> {
         const OP: &str = "put_packets";
         let (packets, functions) = self.packet_form(OP, format)?;
-        let room = packet_room(OP, format, bytes, flag)?;
-        format.check(OP, dst_offset, data_offset, bytes)?;
-        format.check(OP, src_offset, data_offset, bytes)?;
-        check(OP, "dst", dst_offset, room, self.inner.port.dst.len())?;
-        check(OP, "src", src_offset, room, self.inner.port.src.len())?;
-        check(OP, "data", data_offset, bytes, packets.data.len())?;
+        let port = &self.inner.port;
+        let data = Location { what: "data", offset: data_offset, len: packets.data.len() };
+        let dst = Location { what: "dst", offset: dst_offset, len: port.dst.len() };
+        let src = Location { what: "src", offset: src_offset, len: port.src.len() };
+        check_packets(OP, format, bytes, flag, &data, &[dst, src])?;
         let config = self.inner.geometry.packets(format.work(bytes));
         let [dst, src, data, bytes] = [dst_offset, src_offset, data_offset, bytes].map(|value| value as u64);
         let args = [arg(&dst), arg(&src), arg(&data), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
@@ -92,10 +91,9 @@ impl PortChannel {
     ) -> Result<()> {
         const OP: &str = "unpack_packets";
         let (packets, functions) = self.packet_form(OP, format)?;
-        let room = packet_room(OP, format, bytes, flag)?;
-        format.check(OP, packet_offset, data_offset, bytes)?;
-        check(OP, "the packet buffer", packet_offset, room, packets.inbox.len())?;
-        check(OP, "data", data_offset, bytes, packets.data.len())?;
+        let data = Location { what: "data", offset: data_offset, len: packets.data.len() };
+        let inbox = Location { what: "the packet buffer", offset: packet_offset, len: packets.inbox.len() };
+        check_packets(OP, format, bytes, flag, &data, &[inbox])?;
         let config = self.inner.geometry.packets(format.work(bytes));
         let [from, to, bytes] = [packet_offset, data_offset, bytes].map(|value| value as u64);
         let args = [arg(&from), arg(&to), arg(&bytes), arg(&flag), arg(&NO_STATUS)];
