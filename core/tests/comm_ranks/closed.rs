@@ -2,15 +2,26 @@
 
 use std::time::Duration;
 
-use aqueduct::comm::{CommunicatorConfig, Transport};
-use aqueduct::{Deadline, Error, ErrorKind, Result};
+use aqueduct::bootstrap;
+use aqueduct::comm::{Communicator, Transport};
+use aqueduct::{Error, ErrorKind, Result};
 
-use crate::support::{soon, threads};
+use crate::support::{Rank, config, context, driver, soon, threads};
 
 fn is_refused<T>(result: Result<T>, text: &str) {
     let error: Error = result.err().expect("it is refused");
     assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
     assert!(error.message().contains(text), "{error}");
+}
+
+/// Makes five communicators one after the other. All ranks have each before any uses it, and keep it until all have.
+fn for_five(rank: &Rank, use_it: impl Fn(&Communicator)) {
+    for _ in 0..5 {
+        let comm = rank.comm.duplicate(soon()).unwrap();
+        rank.barrier();
+        use_it(&comm);
+        rank.barrier();
+    }
 }
 
 /// Two ranks that have left are no group, and neither is each by itself.
@@ -71,9 +82,7 @@ fn close_ends_what_other_threads_of_the_rank_wait_for() {
 #[test]
 fn of_two_threads_that_shrink_at_once_one_is_told_of_the_other() {
     threads(2, |rank| {
-        for _ in 0..5 {
-            let comm = rank.comm.duplicate(soon()).unwrap();
-            rank.barrier();
+        for_five(&rank, |comm| {
             let both = std::thread::scope(|scope| {
                 [(); 2]
                     .map(|()| scope.spawn(|| comm.shrink(&[], soon())))
@@ -82,8 +91,7 @@ fn of_two_threads_that_shrink_at_once_one_is_told_of_the_other() {
             let (made, refused): (Vec<_>, Vec<_>) = both.into_iter().partition(Result::is_ok);
             assert_eq!(made.into_iter().map(|made| made.unwrap().size()).collect::<Vec<_>>(), [2]);
             refused.into_iter().for_each(|refused| is_refused(refused, "shrunk before"));
-            rank.barrier();
-        }
+        });
     });
 }
 
@@ -91,33 +99,20 @@ fn of_two_threads_that_shrink_at_once_one_is_told_of_the_other() {
 #[test]
 fn all_who_call_with_different_lists_are_told_so() {
     threads(4, |rank| {
-        for _ in 0..5 {
-            let comm = rank.comm.duplicate(soon()).unwrap();
-            rank.barrier();
+        for_five(&rank, |comm| {
             if rank.me() < 2 {
                 let without: &[u32] = if rank.me() == 0 { &[3] } else { &[2, 3] };
                 is_refused(comm.shrink(without, soon()), "leaves out other ranks");
             }
-            rank.barrier();
-        }
+        });
     });
 }
 
 #[test]
 fn a_peer_timeout_without_end_is_one() {
-    let config = |timeout| CommunicatorConfig::default().with_peer_timeout(Some(timeout));
-    let driver = crate::support::driver();
-    let context = crate::support::context(&driver, 0);
-    let make = |config: CommunicatorConfig| {
-        let bootstrap = aqueduct::bootstrap::local(1).remove(0);
-        let config = config.with_interface(std::net::Ipv4Addr::LOCALHOST.into());
-        aqueduct::comm::Communicator::new(
-            &bootstrap,
-            &context,
-            config,
-            Deadline::after(Duration::from_secs(20)),
-        )
-    };
+    let config = |timeout| config().with_peer_timeout(Some(timeout));
+    let context = context(&driver(), 0);
+    let make = |config| Communicator::new(&bootstrap::local(1).remove(0), &context, config, soon());
     make(config(Duration::MAX)).unwrap().check().unwrap();
     is_refused(make(config(Duration::ZERO)), "AQUEDUCT_PEER_TIMEOUT=0");
     is_refused(make(config(Duration::MAX).with_host_id("h".repeat(2000))), "at most 1024 bytes");
