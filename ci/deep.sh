@@ -49,8 +49,7 @@ sanitized() {
         tests "$seconds" --quiet --target x86_64-unknown-linux-gnu --no-fail-fast "$@"
 }
 # Memory errors and leaks, in the library and the software driver. Some tests run without the leak check: objects of a lost
-# context, memory that a NIC or captured work may still reach, and a process whose main thread has ended are leaked on purpose;
-# others end before a call has run the cleanup that waits for one, which holds its context until then.
+# context, memory that a NIC or captured work may still reach, and a process whose main thread has ended are leaked on purpose.
 address() {
     local skip=() leaking=(
         a_lost_context_is_said_and_drops_quietly
@@ -59,8 +58,6 @@ address() {
         what_follows_an_item_that_a_graph_could_not_be_given_is_held_by_it
         when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed
         a_process_runs_while_any_of_its_threads_does
-        a_request_does_not_pass_those_that_wait_for_room
-        transport::tcp::tests::
     )
     for test in "${leaking[@]}"; do skip+=(--skip "$test"); done
     sanitized address 900 -p aqueduct --lib -- "${skip[@]}" &&

@@ -173,6 +173,17 @@ impl Context {
         self.slot::<Arc<Reaper>>().waiting.load(Ordering::Relaxed)
     }
 
+    /// Cleans up until nothing waits: a test that ended earlier would leak it.
+    #[cfg(test)]
+    pub(crate) fn settle(&self) {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while self.unreaped() != 0 {
+            assert!(std::time::Instant::now() < end, "{} items still wait for work", self.unreaped());
+            self.reap();
+            std::thread::yield_now();
+        }
+    }
+
     /// Runs `action` now if the context and those of `users` are quiet, otherwise later. For `Drop`: never waits, never
     /// fails.
     pub(super) fn dispose(&self, users: Users, action: Action) {

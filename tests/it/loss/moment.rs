@@ -69,6 +69,12 @@ struct Line {
     text: Option<String>,
 }
 
+/// Whether `end` says that `rank` was lost, with any reason of several words.
+fn names(end: &str, rank: u32) -> bool {
+    let lost = format!("PeerLost {rank} ");
+    end.starts_with(&lost) && end.len() > lost.len() + 20
+}
+
 impl Moment {
     pub(super) fn choose(number: u64, ranks: u32, random: &mut Random) -> Self {
         // Phases and signals alternate, so that a few moments cover all of them. The rest is random.
@@ -149,6 +155,10 @@ impl Moment {
         job.listen_until(struck + patience, ended);
         outcome.finished_before = job.ranks[victim].end.as_ref().is_some_and(|(_, at)| *at <= struck);
         let phase = job.ranks[victim].phase;
+        // A rank that lost the victim before it had a communicator cannot go on with the others.
+        let no_communicator =
+            |rank: usize| job.ranks[rank].end.as_ref().is_some_and(|(end, _)| names(end, self.victim));
+        let some_had_none = others().any(no_communicator);
         for rank in others() {
             match &job.ranks[rank].end {
                 None if job.ranks[rank].is_gone() => {
@@ -161,7 +171,7 @@ impl Moment {
                     if noticed > IN_TIME {
                         outcome.failures.push(format!("rank {rank} noticed only after {noticed:?}"));
                     }
-                    if !self.is_right(rank, end, phase) {
+                    if !self.is_right(rank, end, phase, some_had_none) {
                         outcome.failures.push(format!("rank {rank} ended with: {end}"));
                     }
                     self.check_memory(rank, job, outcome);
@@ -181,18 +191,14 @@ impl Moment {
         }
     }
 
-    /// Whether `rank` may end as `end` says. `phase` is the phase that the victim was in.
-    fn is_right(&self, rank: usize, end: &str, phase: Option<usize>) -> bool {
+    /// Whether `rank` may end as `end` says. `phase` is the phase that the victim was in, `some_had_none` whether some other
+    /// rank had no communicator yet when the victim was lost.
+    fn is_right(&self, rank: usize, end: &str, phase: Option<usize>, some_had_none: bool) -> bool {
         let late = phase >= Some(LAST);
-        let names = |rank: u32| {
-            let lost = format!("PeerLost {rank} ");
-            // Any reason of several words.
-            end.starts_with(&lost) && end.len() > lost.len() + 20
-        };
         let joining = phase == Some(0);
-        // A rank without a communicator cannot go on, nor can one whose peers had none and ended.
-        let left_over = joining && self.go_on && names(rank as u32);
-        (names(self.victim) && (late || joining || !self.go_on))
+        // A rank with a communicator is too few to go on alone if its peers had none and ended.
+        let left_over = joining && self.go_on && some_had_none && names(end, rank as u32);
+        (names(end, self.victim) && (late || joining || !self.go_on))
             || left_over
             || (end == "ok" && (late || self.go_on))
     }

@@ -213,25 +213,32 @@ fn batches_are_cheap() {
             let sum = |of: fn(&standin::Counts) -> u64| both.iter().map(of).sum::<u64>();
             (sum(|c| c.requests), sum(|c| c.doorbells), sum(|c| c.completions))
         };
-        let before = seen();
-        pair.rank.barrier();
-        {
-            let _batch = pair.connection.batch();
-            for _ in 0..WRITES {
-                pair.connection.write(&pair.target, 0, &pair.source, 0, 8).unwrap();
+        let round = || {
+            let before = seen();
+            pair.rank.barrier();
+            {
+                let _batch = pair.connection.batch();
+                for _ in 0..WRITES {
+                    pair.connection.write(&pair.target, 0, &pair.source, 0, 8).unwrap();
+                }
             }
-        }
-        pair.connection.flush(soon()).unwrap();
-        pair.rank.barrier();
-        let after = seen();
-        let (requests, doorbells, completions) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
-        // A flush after a signalled request needs no request of its own. A thread that is held up for 5 ms in between has one made
-        // that asks for completions.
-        let extra = requests.checked_sub(2 * WRITES).expect("every write is a request");
-        assert!(extra <= WRITES / 500, "{extra} requests more than writes");
-        assert!(doorbells <= requests / 16 + extra, "{requests} requests, {doorbells} doorbells");
-        assert!(completions <= requests / 16 + extra, "{requests} requests, {completions} completions");
-        pair.rank.barrier();
+            pair.connection.flush(soon()).unwrap();
+            pair.rank.barrier();
+            let after = seen();
+            pair.rank.barrier();
+            (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+        };
+        // A flush after a signalled request needs no request of its own. Only a thread that is held up for 5 ms in between has
+        // one made that asks for completions, so the best of some rounds is exact.
+        let rounds: Vec<_> = (0..10).map(|_| round()).collect();
+        let exact = (2 * WRITES, 2 * WRITES / 16, 2 * WRITES / 16);
+        let best = |&(requests, doorbells, completions): &(u64, u64, u64)| {
+            requests == exact.0 && doorbells <= exact.1 && completions <= exact.2
+        };
+        assert!(
+            rounds.iter().any(best),
+            "requests, doorbells, completions: {rounds:?}, and at most {exact:?}"
+        );
     });
 }
 

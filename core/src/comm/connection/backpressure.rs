@@ -32,7 +32,7 @@ impl<'a> Backpressure<'a> {
         if self.deadline.expired() {
             let Self { peer, timeout, .. } = self;
             let message =
-                format!("rank {peer} has not taken the operations before this one within {timeout:?}");
+                format!("rank {peer} has not acknowledged the operations before this one within {timeout:?}");
             return Err(Error::timeout(self.op, message).with_peer(*peer));
         }
         self.backend.pause(&mut self.backoff, self.deadline);

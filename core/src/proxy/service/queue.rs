@@ -326,6 +326,8 @@ mod tests {
                         assert_eq!(inbox.memory().word64(0).unwrap().load(Ordering::Acquire), 4);
                     }
                     bootstrap.barrier(soon()).unwrap();
+                    drop((connection, comm));
+                    context.settle();
                 });
             }
         });

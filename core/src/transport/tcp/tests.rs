@@ -80,6 +80,8 @@ fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
                     comm.setup(soon()).unwrap();
                 }
                 bootstrap.barrier(soon()).unwrap();
+                drop(comm);
+                context.settle();
             });
         }
     });

@@ -6,7 +6,7 @@ use cuda_driver_sys::CUresult;
 
 use super::super::{SOON, driver};
 use crate::fault::{self, DriverFault, DriverFaults};
-use crate::gpu::{Context, Device, GpuBuffer, KeepAlive, Stream};
+use crate::gpu::{CaptureMode, Context, Device, GpuBuffer, GraphExec, KeepAlive, Stream};
 
 #[test]
 fn when_nobody_can_say_whether_work_would_be_captured_it_is_not_enqueued_and_nothing_leaks() {
@@ -39,4 +39,28 @@ fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
         stream.synchronize(SOON).unwrap();
         assert_eq!(Arc::strong_count(&probe), if told { 2 } else { 1 });
     }
+}
+
+#[test]
+fn a_capture_that_cannot_be_identified_fails_and_is_ended() {
+    let ask = fault::Calls::Function("cuStreamGetCaptureInfo_v2".into());
+    let faults = Arc::new(DriverFaults::new([DriverFault::nth(ask, 1, CUresult::CUDA_ERROR_UNKNOWN)]));
+    let context = Context::new(&Device::new(&driver().with_hooks(faults.clone()), 0).unwrap()).unwrap();
+    let (stream, buffer) = (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, 64).unwrap()));
+    let slice = buffer.slice(..).unwrap();
+    let capture = || GraphExec::capture(&stream, CaptureMode::default(), |stream| stream.fill(&slice, 7));
+    let error = capture().unwrap_err();
+    assert!(error.to_string().contains("cuStreamGetCaptureInfo_v2"), "{error}");
+    // What is enqueued now runs, and the next capture is one.
+    stream.fill(&slice, 3).unwrap();
+    stream.synchronize(SOON).unwrap();
+    let mut bytes = [0_u8; 64];
+    buffer.download(0, &mut bytes, SOON).unwrap();
+    assert_eq!(bytes, [3; 64]);
+    capture().unwrap().launch(&stream).unwrap();
+    stream.synchronize(SOON).unwrap();
+    buffer.download(0, &mut bytes, SOON).unwrap();
+    assert_eq!(bytes, [7; 64]);
+    let calls = faults.calls();
+    assert_eq!(calls["cuStreamBeginCapture_v2"], calls["cuStreamEndCapture"]);
 }
