@@ -76,7 +76,8 @@ impl GraphExec {
         let driver = context.driver();
         let _entered = context.enter()?;
         let begin = || {
-            let id = capture::begin(driver, stream.raw(), mode.raw())?;
+            stream.may_be_captured();
+            let id = capture::begin(driver, stream.handle(), mode.raw())?;
             Ok((id, stream.outcomes().exchange(Pending::default())))
         };
         let capture = Capture { stream, on: Some(context.noted(stream.exclusively(begin))?) };
@@ -103,7 +104,7 @@ impl GraphExec {
         let _turn = lock(&self.inner.turn);
         // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
         let launched = stream.enqueue([self.keep()], || unsafe {
-            call!(stream.context().driver(), cuGraphLaunch(self.inner.raw, stream.raw()))
+            call!(stream.context().driver(), cuGraphLaunch(self.inner.raw, stream.handle()))
         });
         stream.outcomes().inherit(&self.inner.outcomes);
         launched
@@ -118,7 +119,7 @@ impl GraphExec {
         let _turn = lock(&self.inner.turn);
         // SAFETY: both handles are alive, and the stream retains the graph until it has been moved.
         stream.enqueue([self.keep()], || unsafe {
-            call!(stream.context().driver(), cuGraphUpload(self.inner.raw, stream.raw()))
+            call!(stream.context().driver(), cuGraphUpload(self.inner.raw, stream.handle()))
         })
     }
 
@@ -177,7 +178,7 @@ impl Capture<'_> {
     fn finish(&mut self) -> Option<Captured> {
         let (stream, context) = (self.stream, self.stream.context());
         let (id, before) = self.on.take()?;
-        let (graph, held) = stream.exclusively(|| capture::end(context.driver(), stream.raw(), id));
+        let (graph, held) = stream.exclusively(|| capture::end(context.driver(), stream.handle(), id));
         Some(Captured { graph: context.noted(graph), held, outcomes: stream.outcomes().exchange(before) })
     }
 }

@@ -141,7 +141,7 @@ impl Function {
         }
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes: shared, cooperative } =
             *config;
-        let (driver, f, queue, params) = (context.driver(), self.raw(), stream.raw(), params.as_mut_ptr());
+        let (driver, f, queue, params) = (context.driver(), self.raw(), stream.handle(), params.as_mut_ptr());
         let enqueue = || {
             if cooperative {
                 // SAFETY: function and stream are alive and of the current context; the caller vouches for the

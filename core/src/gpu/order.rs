@@ -12,7 +12,7 @@ impl Event {
     /// A driver error, for example that the stream belongs to another context.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
-        stream.enqueue([], || unsafe { self.record_raw(stream.raw()) })?;
+        stream.enqueue([], || unsafe { self.record_raw(stream.handle()) })?;
         self.outcomes().replace(stream.outcomes());
         Ok(())
     }
@@ -28,9 +28,10 @@ impl Stream {
     /// # Errors
     /// A driver error.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
-        // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
-        self.enqueue([], || unsafe {
-            call!(self.context().driver(), cuStreamWaitEvent(self.raw(), event.raw(), 0))
+        self.enqueue([], || {
+            self.may_be_captured();
+            // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
+            unsafe { call!(self.context().driver(), cuStreamWaitEvent(self.handle(), event.raw(), 0)) }
         })?;
         self.outcomes().inherit(event.outcomes());
         Ok(())

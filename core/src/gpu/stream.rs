@@ -19,7 +19,7 @@ use super::status::is_sticky;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// A queue of device work. Cheap to clone; clones are the same queue.
 ///
@@ -33,6 +33,9 @@ pub struct Stream {
 struct StreamInner {
     raw: CUstream,
     owned: bool,
+    /// Something has happened since which work of this stream may be captured. Until then nobody asks the driver, which takes
+    /// a tenth of a microsecond with each operation.
+    capturable: AtomicBool,
     /// Held from enqueuing work until everything it uses is kept. Recording an event, joining a capture and ending one
     /// take it too, so they never fall in between.
     order: Mutex<()>,
@@ -86,8 +89,8 @@ impl Stream {
 
     fn make(context: &Context, raw: CUstream, owned: bool) -> Self {
         let (order, kept, outcomes) = (Mutex::default(), Mutex::default(), Outcomes::default());
-        let context = context.clone();
-        let inner = Arc::new(StreamInner { raw, owned, order, kept, outcomes, context });
+        let (context, capturable) = (context.clone(), AtomicBool::new(!owned));
+        let inner = Arc::new(StreamInner { raw, owned, capturable, order, kept, outcomes, context });
         let sweep: Weak<dyn Sweep> = Arc::<StreamInner>::downgrade(&inner);
         inner.context.watch(raw, sweep);
         Self { inner }
@@ -95,7 +98,19 @@ impl Stream {
 
     /// The driver's handle.
     pub fn raw(&self) -> CUstream {
+        self.may_be_captured();
         self.inner.raw
+    }
+
+    /// The driver's handle, for calls that begin no capture and join none.
+    pub(super) fn handle(&self) -> CUstream {
+        self.inner.raw
+    }
+
+    /// From now on the driver is asked whether work of this stream is captured. Call it before anything that may begin a
+    /// capture or join one.
+    pub(super) fn may_be_captured(&self) {
+        self.inner.capturable.store(true, Ordering::Relaxed);
     }
 
     /// The context it belongs to.
@@ -180,7 +195,7 @@ impl Stream {
         let context = self.context();
         let _entered = context.enter()?;
         let pending = self.inner.outcomes.pending();
-        let idle = context.noted(is_idle(context.driver(), self.raw()))?;
+        let idle = context.noted(is_idle(context.driver(), self.handle()))?;
         if idle {
             self.inner.outcomes.settle(pending, "is_idle")?;
         }
@@ -216,7 +231,7 @@ impl Stream {
         let context = self.context();
         let _entered = context.enter()?;
         let pending = self.inner.outcomes.pending();
-        let idle = || context.noted(is_idle(context.driver(), self.raw()));
+        let idle = || context.noted(is_idle(context.driver(), self.handle()));
         poll_until("synchronize", "a stream", deadline.into(), idle)?;
         self.inner.sweep();
         context.reap_waiting();
@@ -228,9 +243,12 @@ impl Stream {
     /// # Errors
     /// A driver error.
     pub fn is_capturing(&self) -> Result<bool> {
+        if !self.inner.is_capturable() {
+            return Ok(false);
+        }
         let context = self.context();
         let _entered = context.enter()?;
-        context.noted(is_capturing(context.driver(), self.raw()))
+        context.noted(is_capturing(context.driver(), self.handle()))
     }
 }
 
@@ -284,8 +302,17 @@ impl Kept {
 }
 
 impl StreamInner {
+    /// Relaxed, because whoever captures the stream by its handle got the handle first, and everything here that captures
+    /// it or joins a capture holds `order`.
+    fn is_capturable(&self) -> bool {
+        self.capturable.load(Ordering::Relaxed)
+    }
+
     /// How the driver treats work that is enqueued now. Call with `order` held and the context current.
     fn fate(&self) -> Result<CaptureStatus> {
+        if !self.is_capturable() {
+            return Ok(CaptureStatus::None);
+        }
         match capture::status(self.context.driver(), self.raw) {
             // Earlier work has lost the context: no graph will run. Whoever waits for that work is told.
             Err(error) if is_sticky(error.code()) => Ok(CaptureStatus::Unusable),

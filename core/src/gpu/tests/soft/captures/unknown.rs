@@ -6,7 +6,7 @@ use cuda_driver_sys::CUresult;
 
 use super::super::{SOON, driver};
 use crate::fault::{self, DriverFault, DriverFaults};
-use crate::gpu::{CaptureMode, Context, Device, GpuBuffer, GraphExec, KeepAlive, Stream};
+use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, KeepAlive, Stream};
 
 #[test]
 fn when_nobody_can_say_whether_work_would_be_captured_it_is_not_enqueued_and_nothing_leaks() {
@@ -16,6 +16,7 @@ fn when_nobody_can_say_whether_work_would_be_captured_it_is_not_enqueued_and_not
     let context = Context::new(&Device::new(&driver().with_hooks(faults.clone()), 0).unwrap()).unwrap();
     let (stream, buffer) = (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, 64).unwrap()));
     let slice = buffer.slice(..).unwrap();
+    let _whoever_has_the_handle_may_capture = stream.raw();
     let before = faults.calls().get("cuMemsetD8Async").copied();
     stream.fill(&slice, 7).unwrap_err();
     assert_eq!(faults.calls().get("cuMemsetD8Async").copied(), before);
@@ -32,6 +33,7 @@ fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
         let driver = driver().with_hooks(Arc::new(DriverFaults::new([DriverFault::nth(ask, 1, code)])));
         let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
         let stream = Stream::new(&context).unwrap();
+        let _whoever_has_the_handle_may_capture = stream.raw();
         let probe: KeepAlive = Arc::new(());
         // After a failure of earlier work the stream itself reports it, to those who wait for that work.
         assert_eq!(stream.retain(probe.clone()).is_err(), told);
@@ -63,4 +65,40 @@ fn a_capture_that_cannot_be_identified_fails_and_is_ended() {
     assert_eq!(bytes, [7; 64]);
     let calls = faults.calls();
     assert_eq!(calls["cuStreamBeginCapture_v2"], calls["cuStreamEndCapture"]);
+}
+
+#[test]
+fn the_driver_is_asked_about_captures_only_once_there_may_be_one() {
+    type Change = fn(&Stream, &Stream);
+    let changes: [(&str, Change); 3] = [
+        ("its handle is given out", |stream, _| drop(stream.raw())),
+        ("it is captured", |stream, _| {
+            drop(GraphExec::capture(stream, CaptureMode::default(), |_| Ok(())).unwrap());
+        }),
+        ("it waits for an event", |stream, other| {
+            let event = Event::new(other.context()).unwrap();
+            event.record(other).unwrap();
+            stream.wait_event(&event).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let counts = Arc::new(DriverFaults::new([]));
+        let context = Context::new(&Device::new(&driver().with_hooks(counts.clone()), 0).unwrap()).unwrap();
+        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+        let slice = buffer.slice(..).unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::new(&context).unwrap());
+        let asked = || counts.calls().get("cuStreamGetCaptureInfo_v2").copied().unwrap_or(0);
+        stream.fill(&slice, 1).unwrap();
+        assert!(!stream.is_capturing().unwrap());
+        assert_eq!(asked(), 0);
+        change(&stream, &other);
+        let before = asked();
+        stream.fill(&slice, 2).unwrap();
+        assert_eq!(asked(), before + 1, "{what}");
+        // SAFETY: the stream outlives the wrapper.
+        let wrapped = unsafe { Stream::from_raw(&context, other.raw()) };
+        wrapped.fill(&slice, 3).unwrap();
+        assert_eq!(asked(), before + 2, "a wrapped stream may be captured by its owner");
+        [&stream, &other].map(|stream| stream.synchronize(SOON).unwrap());
+    }
 }
