@@ -71,7 +71,7 @@ fn a_capture_that_cannot_be_identified_fails_and_is_ended() {
 fn the_driver_is_asked_about_captures_only_once_there_may_be_one() {
     type Change = fn(&Stream, &Stream);
     let changes: [(&str, Change); 3] = [
-        ("its handle is given out", |stream, _| drop(stream.raw())),
+        ("its handle is given out", |stream, _| _ = stream.raw()),
         ("it is captured", |stream, _| {
             drop(GraphExec::capture(stream, CaptureMode::default(), |_| Ok(())).unwrap());
         }),
@@ -99,6 +99,8 @@ fn the_driver_is_asked_about_captures_only_once_there_may_be_one() {
         let wrapped = unsafe { Stream::from_raw(&context, other.raw()) };
         wrapped.fill(&slice, 3).unwrap();
         assert_eq!(asked(), before + 2, "a wrapped stream may be captured by its owner");
-        [&stream, &other].map(|stream| stream.synchronize(SOON).unwrap());
+        for stream in [&stream, &other] {
+            stream.synchronize(SOON).unwrap();
+        }
     }
 }
