@@ -15,6 +15,11 @@ if [ -z "${BIN:-}" ]; then
     cp "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$BIN/"
     it=$(cargo test --release -p aqueduct-tests --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
     cp "$it" "$BIN/it" || exit 1
+    cargo build --release -p aqueduct-examples || exit 1
+    for example in examples/*.rs; do
+        example=$(basename "$example" .rs)
+        cp "${CARGO_TARGET_DIR:-target}/release/${example//_/-}" "$BIN/" || exit 1
+    done
     cargo build --release -p aqueduct-tools --features without-abort-check --target-dir target/without || exit 1
     cp target/without/release/aqueduct "$BIN/aqueduct-without-abort-check"
 fi
@@ -58,6 +63,9 @@ fi
 if [ "$gpus" -gt 1 ]; then
     run="$BIN/aqueduct run --no-prefix -n"
     pairs=$((gpus / 2 * 2))
+    for example in ping-pong host-semaphores memory-channel port-channel; do
+        if [ -x "$BIN/$example" ]; then step "example-$example" 60 $run 2 -- "$BIN/$example"; else not_run+=("$example (not in $BIN)"); fi
+    done
     step all-reduce-graph 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -G 20 -n 200 -J "$out/all-reduce-graph.json"
     step all-reduce-half 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -d half -G 20 -J "$out/all-reduce-half.json"
     if python3 -c 'import torch.distributed' 2>/dev/null; then

@@ -15,6 +15,7 @@ may_use() {
         aqueduct-tools) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         aqueduct-tests | aqueduct-benches)
             echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-tools *" ;;
+        aqueduct-examples) echo "aqueduct aqueduct-cuda-soft" ;;
         aqueduct-fuzz) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         *) echo "unknown" ;;
     esac

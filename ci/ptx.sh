@@ -80,7 +80,7 @@ library() {
     for sm in 80 90; do
         "$NVCC" -std=c++11 -Werror all-warnings -cubin "-arch=sm_$sm" -Iptx/include ptx/tests/header.cu -o "$work/header.cubin"
         "$PTXAS" -c "-arch=sm_$sm" "$work/functions.sm_$sm.ptx" -o "$work/functions.cubin"
-        for example in ptx/examples/*.ptx; do
+        for example in {ptx/,}examples/*.ptx; do
             "$PTXAS" -c -warn-spills "-arch=sm_$sm" "$example" -o "$work/example.cubin"
             "$tools/nvlink" "-arch=sm_$sm" "$work/example.cubin" "$work/functions.cubin" -o "$work/linked.cubin"
         done
@@ -88,7 +88,7 @@ library() {
     ci/corpus.sh --check library
 }
 if [ -n "${NVCC:-}" ] && [ -x "$(dirname "$NVCC")/nvlink" ]; then
-    key=$({ "$NVCC" --version; cat ptx/include/* ptx/tests/header.* ptx/{examples,tests/library}/{*.*,nvcc/*} "$work"/functions.*.ptx; } | sha256sum | cut -d ' ' -f 1)
+    key=$({ "$NVCC" --version; cat ptx/include/* ptx/tests/header.* ptx/{examples,tests/library}/{*.*,nvcc/*} examples/*.ptx "$work"/functions.*.ptx; } | sha256sum | cut -d ' ' -f 1)
     if [ ! -e "$cache/ok/$key" ]; then
         library
         touch "$cache/ok/$key"

@@ -1,0 +1,120 @@
+//! Runs each example as two ranks, as `aqueduct run` would, and checks what each rank says.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use aqueduct::bootstrap::{BootstrapConfig, Rendezvous, Selection};
+
+/// Time limit of one example, much longer than any takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// `program` without variables of ours, on the software device unless `hardware`.
+fn command(program: &str, hardware: bool) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("AQUEDUCT_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("AQUEDUCT_DRIVER", if hardware { "cuda" } else { "soft" })
+        .env("AQUEDUCT_SOCKET_IFNAME", "=lo")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Waits for a rank, which is killed at `deadline`. Returns whether it succeeded and all that it printed, which is little
+/// enough to fit into the pipes.
+fn finish(mut rank: Child, deadline: Instant) -> (bool, String) {
+    while rank.try_wait().expect("a child can be waited for").is_none() {
+        if Instant::now() > deadline {
+            rank.kill().expect("a child can be killed");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = rank.wait_with_output().expect("a rank's output can be read");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Runs `program` as two ranks. Each must succeed and print one line: its rank, its driver, and what `says` returns.
+fn run(program: &str, hardware: bool, says: impl Fn(u32) -> String) {
+    let loopback = Selection { names: Some("=lo".into()), ..Selection::default() };
+    let config = BootstrapConfig::default().with_interfaces(loopback);
+    let rendezvous = Rendezvous::with_config(Some(2), &config).expect("the ranks can meet on loopback");
+    let start = |rank: u32| {
+        command(program, hardware)
+            .env("AQUEDUCT_RANK", rank.to_string())
+            .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
+            .env("AQUEDUCT_WORLD_SIZE", "2")
+            .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
+            .spawn()
+            .expect("the example starts")
+    };
+    let (ranks, deadline) = ([0, 1].map(start), Instant::now() + LIMIT);
+    let outcomes = ranks.map(|rank| finish(rank, deadline));
+    for (rank, (success, output)) in (0..).zip(&outcomes) {
+        let driver = if hardware { "" } else { "software: " };
+        let right = *success
+            && output.lines().count() == 1
+            && output.starts_with(&format!("rank {rank} on {driver}"))
+            && output.ends_with(&format!(": {}\n", says(rank)));
+        assert!(right, "rank {rank} should say: {}; {outcomes:#?}", says(rank));
+    }
+}
+
+fn ping_pong(hardware: bool) {
+    run(env!("CARGO_BIN_EXE_ping-pong"), hardware, |rank| {
+        format!("the ball is {}, as it should be", 2000 - rank)
+    });
+}
+
+fn host_semaphores(hardware: bool) {
+    run(env!("CARGO_BIN_EXE_host-semaphores"), hardware, |_| "both halves came, over Ethernet".into());
+}
+
+fn memory_channel(hardware: bool) {
+    run(env!("CARGO_BIN_EXE_memory-channel"), hardware, |_| "all 100000 numbers came".into());
+}
+
+fn port_channel(hardware: bool) {
+    run(env!("CARGO_BIN_EXE_port-channel"), hardware, |_| "all 100000 numbers came, over CudaIpc".into());
+}
+
+macro_rules! each {
+    ($($example:ident)+) => {
+        mod soft {
+            $(#[test]
+            fn $example() {
+                super::$example(false);
+            })+
+        }
+        mod hardware {
+            $(#[test]
+            #[ignore = "needs two NVIDIA GPUs joined by NVLink, or one"]
+            fn $example() {
+                super::$example(true);
+            })+
+        }
+    };
+}
+
+each! { ping_pong host_semaphores memory_channel port_channel }
+
+#[test]
+fn an_example_that_is_started_alone_says_how_to_start_it() {
+    let programs = [
+        env!("CARGO_BIN_EXE_ping-pong"),
+        env!("CARGO_BIN_EXE_host-semaphores"),
+        env!("CARGO_BIN_EXE_memory-channel"),
+        env!("CARGO_BIN_EXE_port-channel"),
+    ];
+    for program in programs {
+        let name = program.rsplit('/').next().expect("a path has a last part");
+        let child = command(program, false).spawn().expect("the example starts");
+        let (success, output) = finish(child, Instant::now() + LIMIT);
+        assert!(!success && output.contains(&format!("aqueduct run -n 2 -- {name}")), "{output}");
+    }
+}
