@@ -30,6 +30,16 @@ corpus() {
     NVCC=${NVCC:-$CUDA_BIN/nvcc} timeout 600 ci/corpus.sh --check
 }
 
+# Compiles everything with the oldest Rust that Cargo.toml promises. clippy finds younger functions, but not younger rules of
+# the language.
+oldest() {
+    local version
+    version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0
+    cargo "+$version" --version >/dev/null 2>&1 || timeout 300 rustup toolchain install --profile minimal --no-self-update "$version" ||
+        { echo "Rust $version is missing: rustup toolchain install --profile minimal $version"; return 77; }
+    CARGO_TARGET_DIR=target/oldest timeout 600 cargo "+$version" check --workspace --all-targets --quiet
+}
+
 # tests SECONDS ARGUMENT...: builds the tests, then runs `cargo test` with a time limit that does not include the build.
 tests() {
     local seconds=$1 argument build=()
@@ -153,6 +163,7 @@ fuzz() {
     return $failed
 }
 
+lane oldest oldest
 lane bindings bindings
 lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass

@@ -133,6 +133,15 @@ impl Writer {
         self.bytes(text.as_bytes())
     }
 
+    /// As [`str`](Self::str), of the longest beginning of `text` that has at most `limit` bytes.
+    pub fn str_cut(&mut self, text: &str, limit: usize) -> &mut Self {
+        let mut end = text.len().min(limit);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.str(&text[..end])
+    }
+
     /// A `u32` number of items that follow.
     ///
     /// # Panics
@@ -368,6 +377,15 @@ mod tests {
             if let Ok(found) = FrameHeader::decode(&noise, u32::MAX, u16::MAX) {
                 prop_assert_eq!(found.encode(), noise);
             }
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (limit, left) in [(0, ""), (1, "a"), (2, "a"), (3, "a\u{e9}"), (4, "a\u{e9}b"), (9, "a\u{e9}b")] {
+            let mut w = Writer::new();
+            w.str_cut("a\u{e9}b", limit);
+            assert_eq!(Reader::new(w.as_bytes()).str(limit), Ok(left), "at most {limit} bytes");
         }
     }
 

@@ -119,8 +119,11 @@ fn puts(end: &End<'_>) {
         end.data.wait(&end.stream).unwrap();
         end.done();
         let sent = bytes(end.peer, iteration, LEN);
-        let what = format_args!("put of {size} bytes from {from} to {to}");
-        assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        assert_same(
+            &end.contents(&end.inbox),
+            &framed(to, &sent[from..from + size]),
+            format_args!("put of {size} bytes from {from} to {to}"),
+        );
         end.rank.barrier();
     }
 }
@@ -142,8 +145,11 @@ fn aligned(end: &End<'_>) {
         end.data.wait(&end.stream).unwrap();
         end.done();
         let sent = bytes(end.peer, iteration, LEN);
-        let what = format_args!("aligned put of {size} bytes from {from} to {to}");
-        assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        assert_same(
+            &end.contents(&end.inbox),
+            &framed(to, &sent[from..from + size]),
+            format_args!("aligned put of {size} bytes from {from} to {to}"),
+        );
         end.rank.barrier();
         // The peer's inbox now holds this rank's data, which the get returns.
         end.local.fill(CANARY, soon()).unwrap();
@@ -167,8 +173,11 @@ fn gets(end: &End<'_>) {
         end.data.get(&end.stream, remote, local, size).unwrap();
         end.done();
         let theirs = bytes(end.peer, iteration, LEN);
-        let what = format_args!("get of {size} bytes from {remote} to {local}");
-        assert_same(&end.contents(&end.local), &framed(local, &theirs[remote..remote + size]), what);
+        assert_same(
+            &end.contents(&end.local),
+            &framed(local, &theirs[remote..remote + size]),
+            format_args!("get of {size} bytes from {remote} to {local}"),
+        );
         end.rank.barrier();
         assert_same(
             &end.contents(&end.inbox),
@@ -200,9 +209,11 @@ fn packets(end: &End<'_>) {
             end.packets.unpack_packets(&end.stream, format, at, to, size, flag).unwrap();
             end.done();
             canvas[to..to + size].copy_from_slice(&bytes(end.peer, flag, HALF)[from..from + size]);
-            let what =
-                format_args!("{format} of {size} bytes from {from} by way of {at} to {to}, flag {flag}");
-            assert_same(&end.contents(&end.local), &canvas, what);
+            assert_same(
+                &end.contents(&end.local),
+                &canvas,
+                format_args!("{format} of {size} bytes from {from} by way of {at} to {to}, flag {flag}"),
+            );
             end.rank.barrier();
         }
     }

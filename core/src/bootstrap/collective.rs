@@ -143,10 +143,9 @@ fn in_rounds<B: Bootstrap + ?Sized>(
 }
 
 fn failure(error: &Error) -> Vec<u8> {
-    let text = error.message();
     let mut w = Writer::new();
     w.u8(FAILED).u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
-    w.str(&text[..text.floor_char_boundary(MAX_TEXT)]);
+    w.str_cut(error.message(), MAX_TEXT);
     w.finish()
 }
 

@@ -314,10 +314,8 @@ impl Meeting {
 }
 
 fn refuse(link: &Link, error: &Error) -> Result<()> {
-    let mut text = error.message().to_owned();
-    text.truncate(text.floor_char_boundary(MAX_TEXT));
     let mut w = Writer::new();
-    w.u16(VERSION).u32(error.kind() as u32).str(&text);
+    w.u16(VERSION).u32(error.kind() as u32).str_cut(error.message(), MAX_TEXT);
     link.post(REFUSED, w.as_bytes())?;
     Ok(())
 }

@@ -201,7 +201,7 @@ impl Context {
     fn abandon(&self, staging: Staging, op: &str, owner: KeepAlive) {
         log::warn!("{op} did not finish; its memory and {BLOCK} bytes for staging are kept until it has");
         let (stream, block) = staging.into_raw();
-        let block = Abandoned { context: self.clone(), block: block.expose_provenance().get() };
+        let block = Abandoned { context: self.clone(), block: block.as_ptr().expose_provenance() };
         let kept: Vec<KeepAlive> = vec![Arc::new(block), owner];
         self.retire(Retired { context: self.clone(), stream, owned: true, event: None, kept });
     }

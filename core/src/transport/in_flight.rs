@@ -40,7 +40,8 @@ impl<T> InFlight<T> {
 
     /// A value that only operations below `done` used; `None` once all others are still in use.
     pub(super) fn release(&mut self, done: u64) -> Option<T> {
-        self.things.pop_front_if(|(id, _)| *id < done).map(|(_, thing)| thing)
+        self.things.front().filter(|(id, _)| *id < done)?;
+        self.things.pop_front().map(|(_, thing)| thing)
     }
 }
 

@@ -38,8 +38,11 @@ pub(super) fn puts(end: &End<'_>) {
         end.channel.wait(&end.stream).unwrap();
         end.done();
         let sent = bytes(end.peer, iteration, LEN);
-        let what = format_args!("put of {size} bytes from {from} to {to}");
-        assert_same(&end.contents(&end.inbox), &framed(to, &sent[from..from + size]), what);
+        assert_same(
+            &end.contents(&end.inbox),
+            &framed(to, &sent[from..from + size]),
+            format_args!("put of {size} bytes from {from} to {to}"),
+        );
         end.rank.barrier();
     }
 }

@@ -55,14 +55,20 @@ fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
     pair.stream.copy(&theirs.slice()?.slice(inner.clone())?, &source.slice(inner.clone())?)?;
     check.done(&pair.stream)?;
     check.step(pair)?;
-    let what = format_args!("data written by rank {}", pair.peer);
-    check.same(&check.contents(buffer)?, &framed(SIZE, EDGE, &sent(pair.peer)), what);
+    check.same(
+        &check.contents(buffer)?,
+        &framed(SIZE, EDGE, &sent(pair.peer)),
+        format_args!("data written by rank {}", pair.peer),
+    );
 
     let back = check.buffer(SIZE)?;
     pair.stream.copy(&back.slice(..)?, &theirs.slice()?.slice(..)?)?;
     check.done(&pair.stream)?;
-    let what = format_args!("read back from rank {}", pair.peer);
-    check.same(&check.contents(&back)?, &framed(SIZE, EDGE, &sent(check.me())), what);
+    check.same(
+        &check.contents(&back)?,
+        &framed(SIZE, EDGE, &sent(check.me())),
+        format_args!("read back from rank {}", pair.peer),
+    );
     check.step(pair)
 }
 

@@ -214,7 +214,9 @@ impl Outbox {
             return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(peer));
         }
         self.acknowledged = self.acknowledged.max(count);
-        while self.unacknowledged.pop_front_if(|last| *last <= count).is_some() {}
+        while self.unacknowledged.front().is_some_and(|last| *last <= count) {
+            self.unacknowledged.pop_front();
+        }
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(count)));
         Ok(())
     }
