@@ -1,5 +1,29 @@
 //! aqueduct: driver-level GPU communication.
 //!
+//! Begin with `docs/first-crate.md` of the repository: in ten minutes it leads to a crate of your own that runs on GPUs or on the
+//! software device. Those who know MSCCL++ or NCCL continue with `docs/porting.md`. Every program begins like this:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use aqueduct::comm::{Communicator, CommunicatorConfig};
+//! use aqueduct::gpu::{Context, Device, Driver};
+//! use aqueduct::{Deadline, bootstrap};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let deadline = Deadline::after(Duration::from_secs(60));
+//!     // GPUs, or the software device of package `aqueduct-cuda-soft` where there are none.
+//!     let driver = Driver::select(Some(cuda_soft::driver_table))?;
+//!     // Started by `aqueduct run -n 2 -- PROGRAM` or another launcher.
+//!     let bootstrap = bootstrap::from_env()?.ok_or("no launcher")?;
+//!     let device = Device::new(&driver, bootstrap.rank() % Device::count(&driver)?)?;
+//!     let context = Context::new(&device)?;
+//!     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+//!     println!("rank {} of {} on {}", comm.rank(), comm.size(), driver.provenance());
+//!     Ok(comm.close(deadline)?)
+//! }
+//! ```
+//!
 //! Ranks meet through a [`bootstrap`] and become a group with a [`comm::Communicator`]. They register memory, connect, build
 //! semaphores, and call `setup()` together; then hosts move data over [`comm::Connection`]s, kernels over the channels of
 //! [`channel`], and whole groups by [`collective`]s. [`gpu`] is the CUDA driver as safe values; [`proxy`] lets kernels ask

@@ -6,6 +6,7 @@ mod support;
 
 mod concurrent_jobs;
 mod faults;
+mod first_crate;
 mod info;
 mod launchers;
 mod perf;

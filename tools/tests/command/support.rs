@@ -96,6 +96,11 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     start(command).finish()
 }
 
+/// Runs a command that takes longer, to its end.
+pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Outcome {
+    start(command).finish_within(limit)
+}
+
 /// A running command.
 pub(crate) struct Running {
     child: Child,
@@ -112,11 +117,17 @@ impl Running {
 
     /// Waits until the command exits. Fails after [`LIMIT`].
     #[track_caller]
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(self) -> Outcome {
+        self.finish_within(LIMIT)
+    }
+
+    /// Waits until the command exits. Fails after `limit`.
+    #[track_caller]
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Outcome {
         let (status, late) = loop {
             match self.child.try_wait().expect("a child can be waited for") {
                 Some(status) => break (status, false),
-                None if self.since.elapsed() > LIMIT => {
+                None if self.since.elapsed() > limit => {
                     self.child.kill().expect("a child can be killed");
                     break (self.child.wait().expect("a child can be reaped"), true);
                 }
@@ -126,7 +137,7 @@ impl Running {
         let time = self.since.elapsed();
         let [stdout, stderr] = self.pipes.map(|pipe| pipe.join().expect("a reader does not panic"));
         let outcome = Outcome { code: status.code(), stdout, stderr, time };
-        assert!(!late, "it did not end within {LIMIT:?}: {outcome:#?}");
+        assert!(!late, "it did not end within {limit:?}: {outcome:#?}");
         outcome
     }
 }
