@@ -18,6 +18,7 @@ mod given_up;
 mod group;
 mod launchers;
 mod loss;
+mod porting;
 mod ports;
 mod readme;
 #[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
