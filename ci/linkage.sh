@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The aqueduct binary must not depend on libcuda or libibverbs at link time: it opens them at run time.
+# The aqueduct binary must not depend on libcuda or libibverbs at link time: it opens them at run time. And it must call no
+# function that glibc 2.27 lacks, or it could not be built on an old distribution (docs/deployment.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p .cache
@@ -15,4 +16,10 @@ echo "$needed" | while read -r library; do
         *) echo "linkage: $binary needs $library at link time"; exit 1 ;;
     esac
 done
+# Younger functions. glibc gave some of its old functions a new version in 2.29 to 2.34; a build on an old distribution takes
+# the old one.
+old='__libc_start_main|dl(open|sym|vsym|error|close)|pthread_[a-z_]*|[fl]?stat(at)?64|(log|exp|pow)2?f?'
+younger=$(readelf --dyn-syms --wide "$binary" | awk '$5 == "GLOBAL" && $7 == "UND" { print $8 }' |
+    grep -E '@+GLIBC_2\.(2[89]|[3-9][0-9])' | grep -vE "^($old)@" || true)
+[ -z "$younger" ] || { echo "linkage: $binary needs a glibc younger than 2.27 for: $younger"; exit 1; }
 echo "linkage: ok ($(echo $needed))"

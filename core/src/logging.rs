@@ -61,8 +61,9 @@ impl Log for Logger {
             return;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // As a system call, because glibc has the function since 2.30 only.
         // SAFETY: no arguments, cannot fail.
-        let thread = unsafe { libc::gettid() };
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let line = format!(
             "{}.{:06} [{}:{}:{thread}] {} {} {}\n",
             now.as_secs(),
