@@ -1,5 +1,6 @@
 //! `aqueduct info`: drivers, devices, NICs and settings of this machine. Works without a driver, too.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -7,6 +8,8 @@ use anyhow::Result;
 use aqueduct::gpu::{Device, Driver};
 use aqueduct::internals::env::Env;
 use aqueduct::internals::rdma::{self, Verbs};
+
+use crate::stdout::Stdout;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -17,56 +20,58 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if args.env {
-        environment();
+        environment(&mut Stdout)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("aqueduct {}", env!("CARGO_PKG_VERSION"));
-    let hardware =
-        Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref());
-    match &hardware {
-        Ok(driver) => describe("NVIDIA driver", driver),
-        Err(error) => println!("NVIDIA driver: none: {error}"),
-    }
-    match nics(hardware.as_ref().ok()) {
-        Ok(lines) => lines.iter().for_each(|line| println!("{line}")),
-        Err(error) => println!("RDMA NICs: none: {error}"),
-    }
-    match Driver::software(cuda_soft::driver_table()) {
-        Ok(driver) => describe("software device", &driver),
-        Err(error) => println!("software device: unusable: {error}"),
-    }
-    match Driver::select(Some(cuda_soft::driver_table)) {
-        Ok(driver) => println!("jobs use: {} ({})", driver.provenance(), driver.reason()),
-        Err(error) => println!("jobs use: nothing: {error}"),
-    }
-    match Env::get() {
-        Ok(_) => println!("environment: `aqueduct info --env` lists every variable"),
-        Err(error) => println!("environment: {error}"),
-    }
+    report(&mut Stdout)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn describe(what: &str, driver: &Driver) {
+fn report(out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(out, "aqueduct {}", env!("CARGO_PKG_VERSION"))?;
+    let hardware =
+        Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref());
+    match &hardware {
+        Ok(driver) => describe(out, "NVIDIA driver", driver)?,
+        Err(error) => writeln!(out, "NVIDIA driver: none: {error}")?,
+    }
+    match nics(hardware.as_ref().ok()) {
+        Ok(lines) => lines.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+        Err(error) => writeln!(out, "RDMA NICs: none: {error}")?,
+    }
+    match Driver::software(cuda_soft::driver_table()) {
+        Ok(driver) => describe(out, "software device", &driver)?,
+        Err(error) => writeln!(out, "software device: unusable: {error}")?,
+    }
+    match Driver::select(Some(cuda_soft::driver_table)) {
+        Ok(driver) => writeln!(out, "jobs use: {} ({})", driver.provenance(), driver.reason())?,
+        Err(error) => writeln!(out, "jobs use: nothing: {error}")?,
+    }
+    match Env::get() {
+        Ok(_) => writeln!(out, "environment: `aqueduct info --env` lists every variable"),
+        Err(error) => writeln!(out, "environment: {error}"),
+    }
+}
+
+pub(crate) fn describe(out: &mut impl Write, what: &str, driver: &Driver) -> std::io::Result<()> {
     let (major, minor) = driver.version();
-    println!("{what}: loaded from {}, CUDA {major}.{minor}", driver.provenance());
+    writeln!(out, "{what}: loaded from {}, CUDA {major}.{minor}", driver.provenance())?;
     let missing = driver.missing();
     if !missing.is_empty() {
-        println!("  lacks optional functions: {}", missing.join(", "));
+        writeln!(out, "  lacks optional functions: {}", missing.join(", "))?;
     }
     let devices = match Device::all(driver) {
         Ok(devices) => devices,
-        Err(error) => return println!("  devices: {error}"),
+        Err(error) => return writeln!(out, "  devices: {error}"),
     };
-    println!("  devices: {}", devices.len());
+    writeln!(out, "  devices: {}", devices.len())?;
     for device in &devices {
         match line(device) {
-            Ok(line) => println!("  {line}"),
-            Err(error) => println!("  device {}: {error}", device.ordinal()),
+            Ok(line) => writeln!(out, "  {line}")?,
+            Err(error) => writeln!(out, "  device {}: {error}", device.ordinal())?,
         }
     }
-    if devices.len() > 1 {
-        links(&devices);
-    }
+    if devices.len() > 1 { links(out, &devices) } else { Ok(()) }
 }
 
 fn line(device: &Device) -> aqueduct::Result<String> {
@@ -111,38 +116,42 @@ fn nics(driver: Option<&Driver>) -> aqueduct::Result<Vec<String>> {
 
 /// Prints how each device reaches each other: `NV` by loads, stores and native atomics (NVLink), `P2P` by loads and
 /// stores, `-` not at all.
-fn links(devices: &[Device]) {
-    print!("  links: {:>6}", "");
-    devices.iter().for_each(|d| print!("{:>5}", d.ordinal()));
-    println!();
+fn links(out: &mut impl Write, devices: &[Device]) -> std::io::Result<()> {
+    let head: String = devices.iter().map(|device| format!("{:>5}", device.ordinal())).collect();
+    writeln!(out, "  links: {:>6}{head}", "")?;
     for from in devices {
-        print!("         {:>5} ", from.ordinal());
-        for to in devices {
-            let word = if from == to {
-                "self"
-            } else {
-                match from.peer_link(to) {
-                    Ok(link) if link.access && link.native_atomics => "NV",
-                    Ok(link) if link.access => "P2P",
-                    Ok(_) => "-",
-                    Err(_) => "?",
-                }
-            };
-            print!("{word:>5}");
-        }
-        println!();
+        let row: String = devices.iter().map(|to| format!("{:>5}", link(from, to))).collect();
+        writeln!(out, "         {:>5} {row}", from.ordinal())?;
+    }
+    Ok(())
+}
+
+fn link(from: &Device, to: &Device) -> &'static str {
+    if from == to {
+        return "self";
+    }
+    match from.peer_link(to) {
+        Ok(link) if link.access && link.native_atomics => "NV",
+        Ok(link) if link.access => "P2P",
+        Ok(_) => "-",
+        Err(_) => "?",
     }
 }
 
-fn environment() {
+fn environment(out: &mut impl Write) -> std::io::Result<()> {
     for row in Env::table() {
         let value = row.value.as_deref().map_or_else(|| "(unset)".to_owned(), |v| format!("= {v}"));
         let variable = row.variable;
-        println!("{} {value}\n    default: {}\n    {}", variable.name, variable.default, variable.meaning);
+        writeln!(
+            out,
+            "{} {value}\n    default: {}\n    {}",
+            variable.name, variable.default, variable.meaning
+        )?;
     }
     for warning in aqueduct::internals::env::unknown(&text_variables()) {
-        println!("warning: {warning}");
+        writeln!(out, "warning: {warning}")?;
     }
+    Ok(())
 }
 
 /// The environment variables whose name and value are UTF-8.

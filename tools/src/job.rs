@@ -1,14 +1,14 @@
 //! Joining a job: driver, device, bootstrap and communicator of one rank.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aqueduct::Deadline;
 use aqueduct::bootstrap::{self, Bootstrap, Launch};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct::internals::env::Env;
+use aqueduct::{Deadline, ErrorKind};
 
 /// A rank that is ready to communicate.
 #[derive(Debug)]
@@ -17,6 +17,34 @@ pub(crate) struct Rank {
     pub(crate) context: Context,
     pub(crate) comm: Communicator,
     pub(crate) timeout: Duration,
+}
+
+/// The exit code of a rank that failed only because another was lost or aborted the job: `EX_TEMPFAIL` of sysexits.h. It
+/// tells a launcher to look for the cause elsewhere.
+pub(crate) const OTHER_RANK_FAILED: u8 = 75;
+
+/// A second handle on the communicator of this process's [`Rank`]. It keeps a rank whose operation has failed from saying
+/// goodbye, in good order, while its error is on its way to `main`: peers would fail for want of it, and might end first.
+static JOINED: Mutex<Option<Communicator>> = Mutex::new(None);
+
+fn joined() -> std::sync::MutexGuard<'static, Option<Communicator>> {
+    JOINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leaves the job at the end of the process. After a failure, aborts it first, with the reason for all ranks. Returns
+/// whether another rank caused that failure.
+pub(crate) fn leave(failure: Option<(&anyhow::Error, &str)>) -> bool {
+    let (Some(comm), Some((error, text))) = (joined().take(), failure) else { return false };
+    comm.abort(text);
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(|error| blames_another(error, comm.rank()))
+}
+
+/// Whether `error` says that another rank than `me` has failed.
+fn blames_another(error: &aqueduct::Error, me: u32) -> bool {
+    let Some(peer) = error.peer().filter(|&peer| peer != me) else { return false };
+    // A step of `setup()` that failed at the peer has the kind of the peer's own error.
+    matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted)
+        || error.message().starts_with(&format!("rank {peer} failed: "))
 }
 
 /// The driver that `AQUEDUCT_DRIVER` selects: NVIDIA's, or the software device.
@@ -35,6 +63,7 @@ impl Rank {
         let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+        *joined() = Some(comm.clone());
         Ok(Self { bootstrap, context, comm, timeout })
     }
 

@@ -7,10 +7,17 @@ mod main_job;
 mod perf;
 mod run;
 mod selftest;
+mod stderr;
+mod stdout;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use stderr::say;
+use stdout::Stdout;
 
 #[derive(Debug, Parser)]
 #[command(name = "aqueduct", version, about, long_about = LONG, max_term_width = 100)]
@@ -36,23 +43,58 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Err(error) = aqueduct::logging::init() {
-        eprintln!("aqueduct: {error}");
-    }
-    let outcome = match Cli::parse().command {
-        Some(Command::Info(args)) => info::execute(&args),
-        Some(Command::Run(args)) => run::execute(&args),
-        Some(Command::Perf(args)) => args.execute(),
-        Some(Command::Selftest(args)) => selftest::execute(&args),
-        None => main_job::execute(),
+    let outcome = execute().and_then(|code| {
+        stdout::finish()?;
+        Ok(code)
+    });
+    let closed_pipe = |error: &anyhow::Error| {
+        error.chain().filter_map(|cause| cause.downcast_ref()).any(stdout::is_closed_pipe)
     };
     match outcome {
-        Ok(code) => code,
+        Ok(code) => {
+            job::leave(None);
+            code
+        }
         Err(error) => {
-            eprintln!("aqueduct: {}", sentence(&error));
-            ExitCode::FAILURE
+            let (quiet, text) = (closed_pipe(&error), sentence(&error));
+            if !quiet {
+                say(format_args!("aqueduct: {text}"));
+            }
+            let others = job::leave(Some((&error, &text)));
+            match (quiet, others) {
+                (true, _) => ExitCode::from(stdout::PIPE_CLOSED),
+                (false, true) => ExitCode::from(job::OTHER_RANK_FAILED),
+                (false, false) => ExitCode::FAILURE,
+            }
         }
     }
+}
+
+fn execute() -> Result<ExitCode> {
+    if let Err(error) = aqueduct::logging::init() {
+        say(format_args!("aqueduct: {error}"));
+    }
+    match Cli::try_parse() {
+        Err(error) => usage(&error),
+        Ok(Cli { command }) => match command {
+            Some(Command::Info(args)) => info::execute(&args),
+            Some(Command::Run(args)) => run::execute(&args),
+            Some(Command::Perf(args)) => args.execute(),
+            Some(Command::Selftest(args)) => selftest::execute(&args),
+            None => main_job::execute(),
+        },
+    }
+}
+
+/// Prints the help or version that was asked for, or what is wrong with the arguments.
+fn usage(error: &clap::Error) -> Result<ExitCode> {
+    if error.use_stderr() || std::io::stdout().is_terminal() {
+        // With colours where they fit. An error leaves nothing to be done: there is no other place for the message.
+        let _ = error.print();
+    } else {
+        write!(Stdout, "{}", error.render())?;
+    }
+    Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
 }
 
 /// The error and its causes. A cause that the error's own text already ends with is not repeated.

@@ -60,7 +60,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     };
     let mut command = vec!["aqueduct".to_owned(), "selftest".to_owned()];
     command.extend(args.quick.then(|| "--quick".to_owned()));
-    Launch { ranks, command, prefix: false, timeout: Some(LIMIT) }.run()
+    Launch { ranks, command, prefix: false, timeout: Some(LIMIT), input: false }.run()
 }
 
 fn take_part(quick: bool) -> Result<ExitCode> {

@@ -10,6 +10,7 @@ use aqueduct::comm::PeerInfo;
 use super::lockstep::Verdict;
 use crate::info;
 use crate::job::Rank;
+use crate::stdout::Stdout;
 
 /// The result of a check over all ranks.
 #[derive(Clone, Debug)]
@@ -27,12 +28,11 @@ impl Row {
 
 /// Prints the lines above the first row.
 pub(super) fn print_head(rank: &Rank) -> Result<()> {
-    let mut out = std::io::stdout().lock();
     if rank.context.driver().is_software() {
-        writeln!(out, "# software device: times say nothing about GPUs")?;
+        writeln!(Stdout, "# software device: times say nothing about GPUs")?;
     }
-    writeln!(out, "# aqueduct {} selftest, {} ranks", env!("CARGO_PKG_VERSION"), rank.bootstrap.size())?;
-    Ok(out.flush()?)
+    writeln!(Stdout, "# aqueduct {} selftest, {} ranks", env!("CARGO_PKG_VERSION"), rank.bootstrap.size())?;
+    Ok(())
 }
 
 /// Prints one row: name, verdict, time, and what was checked or why not.
@@ -42,36 +42,34 @@ pub(super) fn print_row(row: &Row) -> Result<()> {
         Verdict::NotRun(text) => ("not run", text),
         Verdict::Failed(text) => ("FAILED", text),
     };
-    let mut out = std::io::stdout().lock();
     let text = text.replace('\n', "; ");
-    writeln!(out, "{:<30} {word:<7} {:>8.3} s  {text}", row.name, row.time.as_secs_f64())?;
-    Ok(out.flush()?)
+    writeln!(Stdout, "{:<30} {word:<7} {:>8.3} s  {text}", row.name, row.time.as_secs_f64())?;
+    Ok(())
 }
 
 /// Prints the machine, the failed rows and the counts. The exit code is 1 if a row failed.
 pub(super) fn print(rank: &Rank, rows: &[Row]) -> Result<ExitCode> {
-    let driver = rank.context.driver();
-    println!("#");
-    println!("# summary");
-    println!("# aqueduct {}, {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-    println!("# host {}, kernel {}", aqueduct::logging::host_name(), kernel());
+    let (driver, out) = (rank.context.driver(), &mut Stdout);
+    writeln!(out, "#")?;
+    writeln!(out, "# summary")?;
+    writeln!(out, "# aqueduct {}, {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)?;
+    writeln!(out, "# host {}, kernel {}", aqueduct::logging::host_name(), kernel())?;
     if let Ok(module) = std::fs::read_to_string("/proc/driver/nvidia/version") {
-        println!("# {}", module.lines().next().unwrap_or_default());
+        writeln!(out, "# {}", module.lines().next().unwrap_or_default())?;
     }
-    println!("# driver chosen: {}", driver.reason());
-    info::describe(if driver.is_software() { "software device" } else { "NVIDIA driver" }, driver);
+    writeln!(out, "# driver chosen: {}", driver.reason())?;
+    info::describe(out, if driver.is_software() { "software device" } else { "NVIDIA driver" }, driver)?;
     for (number, peer) in rank.comm.peers().iter().enumerate() {
-        println!("# rank {number:>3} {}", place(peer));
+        writeln!(out, "# rank {number:>3} {}", place(peer))?;
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.has_failed()).collect();
     for row in &failed {
         if let Verdict::Failed(text) = &row.verdict {
-            println!("# FAILED {}", row.name);
-            text.lines().for_each(|line| println!("#   {line}"));
+            writeln!(out, "# FAILED {}", row.name)?;
+            text.lines().try_for_each(|line| writeln!(out, "#   {line}"))?;
         }
     }
-    println!("{}", last_line(rows));
-    std::io::stdout().flush()?;
+    writeln!(out, "{}", last_line(rows))?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

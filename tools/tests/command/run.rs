@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LIMIT, aqueduct, nap, run, sleepers, start, wait_for_sleepers};
+use crate::support::{LIMIT, aqueduct, nap, run, script, sleepers, start, wait_for_sleepers, wait_until};
 
 /// Time to end ranks by SIGTERM and then SIGKILL on a busy machine. Much shorter than a nap.
 const PROMPT: Duration = Duration::from_secs(60);
@@ -44,8 +44,49 @@ fn a_failing_rank_gives_its_code_and_ends_the_others() {
     let script = format!("if [ $AQUEDUCT_RANK = 1 ]; then exit 7; fi; exec sleep {nap}");
     let outcome = run(&mut aqueduct(&["run", "-n", "4", "--", "sh", "-c", &script]));
     let outcome = outcome.exited(7).says(&["rank 1 exited with code 7; ending the others"]);
+    assert_eq!(outcome.last(), "aqueduct run: rank 1 failed first: it exited with code 7");
     assert!(outcome.time < PROMPT, "{:?}", outcome.time);
     assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn the_rank_that_failed_first_is_named_last() {
+    // The others fail when they are told to end, and say so.
+    let folder = tempfile::tempdir().unwrap();
+    let script = "cd $0; trap 'echo I failed, too >&2; exit 9' TERM; touch $AQUEDUCT_RANK
+        while [ $AQUEDUCT_RANK != 1 ] || [ ! -e 0 ] || [ ! -e 2 ]; do sleep 0.1; done; exit 7";
+    let folder = folder.path().to_str().unwrap();
+    let outcome = run(&mut aqueduct(&["run", "-n", "3", "--", "sh", "-c", script, folder])).exited(7);
+    let words = "aqueduct run: rank 1 failed first: it exited with code 7; ranks 0, 2 failed after it";
+    assert_eq!(outcome.last(), words, "{outcome:#?}");
+    assert_eq!(outcome.stderr.matches("I failed, too").count(), 2, "{outcome:#?}");
+}
+
+/// Peers learn of a failure at once, and some exit before the rank that failed.
+#[test]
+fn a_rank_that_failed_because_of_another_is_not_named() {
+    let own = env!("CARGO_BIN_EXE_aqueduct");
+    let job = "exec \"$0\" perf all-reduce -b 8 -e 8 -n 1000000";
+    let killed = format!("if [ $AQUEDUCT_RANK = 2 ]; then (sleep 1; kill -9 $$) & fi; {job}");
+    let failing = format!(
+        "if [ $AQUEDUCT_RANK = 2 ]; then export AQUEDUCT_FAULTS=driver:lost:300=ECC_UNCORRECTABLE; fi; {job}"
+    );
+    for (script, code, words, cause) in [
+        (killed, 128 + 9, "it was killed by signal 9", "rank 2 was lost: "),
+        (failing, 1, "it exited with code 1", "rank 2"),
+    ] {
+        let outcome = run(&mut aqueduct(&["run", "-n", "4", "--", "sh", "-c", &script, own])).exited(code);
+        let first = format!("aqueduct run: rank 2 failed first: {words}");
+        assert!(outcome.last().starts_with(&first), "{outcome:#?}");
+        let others = outcome.stderr.lines().filter(|line| line.contains("] aqueduct: "));
+        for line in others.filter(|line| !line.starts_with("[2]")) {
+            assert!(line.contains(cause), "{line} in {outcome:#?}");
+        }
+    }
+    // Nothing but the network has failed: no rank says that it was the first.
+    let mut command = aqueduct(&["run", "-n", "2", "--", "sh", "-c", job, own]);
+    let outcome = run(command.env("AQUEDUCT_FAULTS", "net:from=1:on=control:frames=4:drop"));
+    outcome.exited(75).says(&["rank 0 was lost: ", "rank 1 was lost: ", "it exited with code 75"]);
 }
 
 #[test]
@@ -89,6 +130,56 @@ fn a_signal_to_the_launcher_ends_all_ranks() {
         assert!(outcome.time < LIMIT);
         assert_eq!(sleepers(&nap), 0);
     }
+}
+
+#[test]
+fn ranks_get_the_signal_that_arrived() {
+    for (signal, name) in [(libc::SIGTERM, "TERM"), (libc::SIGINT, "INT"), (libc::SIGHUP, "HUP")] {
+        let nap = nap();
+        let script = format!("trap 'echo got {name}; exit 1' {name}; sleep {nap} & wait");
+        let job = start(&mut aqueduct(&["run", "-n", "2", "--no-prefix", "--", "sh", "-c", &script]));
+        wait_for_sleepers(&nap, 2);
+        job.signal(signal);
+        let outcome = job.finish().exited(128 + signal);
+        assert_eq!(outcome.stdout.matches(&format!("got {name}\n")).count(), 2, "{outcome:#?}");
+        assert_eq!(sleepers(&nap), 0);
+    }
+}
+
+#[test]
+fn a_second_signal_kills() {
+    let nap = nap();
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    let script = format!("trap 'touch {}' INT; while :; do sleep {nap}; done", told.display());
+    let job = start(&mut aqueduct(&["run", "-n", "1", "--", "sh", "-c", &script]));
+    wait_for_sleepers(&nap, 1);
+    job.signal(libc::SIGINT);
+    wait_until("the rank has got the first signal", || told.exists());
+    job.signal(libc::SIGINT);
+    job.finish()
+        .exited(130)
+        .says(&["caught signal 2; ending all ranks", "caught signal 2; killing all ranks"]);
+    wait_for_sleepers(&nap, 0);
+}
+
+/// As under nohup(1).
+#[test]
+fn a_signal_that_the_launcher_was_told_to_ignore_stays_ignored() {
+    let nap = nap();
+    let job = start(&mut script(&format!("trap '' HUP; exec aqueduct run -n 1 -- sleep {nap}")));
+    wait_for_sleepers(&nap, 1);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", job.pid())).unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+        u64::from_str_radix(line.trim(), 16).expect("a mask of signals")
+    };
+    let bit = |signal: i32| 1 << (signal - 1);
+    assert_ne!(mask("SigIgn:") & bit(libc::SIGHUP), 0, "{status}");
+    assert_ne!(mask("SigCgt:") & bit(libc::SIGINT), 0, "{status}");
+    job.signal(libc::SIGTERM);
+    job.finish().exited(143).says(&["caught signal 15"]);
+    assert_eq!(sleepers(&nap), 0);
 }
 
 #[test]

@@ -37,6 +37,11 @@ impl Outcome {
         self
     }
 
+    /// The last line of standard error.
+    pub(crate) fn last(&self) -> &str {
+        self.stderr.lines().last().unwrap_or_default()
+    }
+
     /// Asserts that standard output has all of `words`.
     #[track_caller]
     pub(crate) fn prints(self, words: &[&str]) -> Self {
@@ -79,14 +84,16 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Starts the command with both outputs captured.
+/// Starts the command with both outputs captured and nothing to read.
 pub(crate) fn start(command: &mut Command) -> Running {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    start_with(command.stdin(Stdio::null()), Stdio::piped())
+}
+
+/// Starts the command with its standard input as it is set, and `output` as its standard output.
+pub(crate) fn start_with(command: &mut Command, output: impl Into<Stdio>) -> Running {
+    let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("it starts");
+    // A pipe given as `output` has to be closed here, too.
+    command.stdout(Stdio::null());
     let pipes = [drain(child.stdout.take()), drain(child.stderr.take())];
     Running { child, pipes, since: Instant::now() }
 }
@@ -109,8 +116,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.child.id()).expect("a process id is positive");
+        let pid = i32::try_from(self.pid()).expect("a process id is positive");
         // SAFETY: touches no memory; the child is ours and has not been reaped, so the number is its own.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
@@ -175,9 +186,15 @@ pub(crate) fn sleepers(nap: &str) -> usize {
 /// Waits until `count` processes run `sleep nap`.
 #[track_caller]
 pub(crate) fn wait_for_sleepers(nap: &str, count: usize) {
+    wait_until(&format!("{count} processes run sleep {nap}"), || sleepers(nap) == count);
+}
+
+/// Waits until `what` is true.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, is_true: impl Fn() -> bool) {
     let since = Instant::now();
-    while sleepers(nap) != count {
-        assert!(since.elapsed() < LIMIT / 2, "{} processes sleep, not {count}", sleepers(nap));
+    while !is_true() {
+        assert!(since.elapsed() < LIMIT / 2, "not true after {:?}: {what}", since.elapsed());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
