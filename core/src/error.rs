@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::descriptors;
+
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -97,18 +99,28 @@ impl Error {
         Self::new(ErrorKind::InvalidUsage, op, message)
     }
 
-    /// Shorthand for [`ErrorKind::System`] from an operating-system error.
+    /// Shorthand for [`ErrorKind::System`] from an operating-system error; [`ErrorKind::Exhausted`] if there are no file
+    /// descriptors left.
     pub fn system(op: &'static str, message: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
         let code = source.raw_os_error().unwrap_or(0);
         let message = match remedy(code) {
             Some(remedy) => Cow::Owned(format!("{} ({remedy})", message.into())),
             None => message.into(),
         };
-        Self::new(ErrorKind::System, op, message).with_code(code).with_source(source)
+        let kind = match code {
+            libc::EMFILE | libc::ENFILE => ErrorKind::Exhausted,
+            _ => ErrorKind::System,
+        };
+        Self::new(kind, op, message).with_code(code).with_source(source)
     }
 
-    /// Shorthand for [`ErrorKind::Timeout`].
+    /// Shorthand for [`ErrorKind::Timeout`]. If this process has no file descriptors left, the message says so: what was
+    /// waited for may have needed one.
     pub fn timeout(op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        let message = match descriptors::exhausted() {
+            Some(why) => Cow::Owned(format!("{} ({why})", message.into())),
+            None => message.into(),
+        };
         Self::new(ErrorKind::Timeout, op, message)
     }
 
@@ -177,14 +189,12 @@ impl Error {
 }
 
 /// A remedy for an operating-system error whose own text does not name one.
-fn remedy(code: i32) -> Option<&'static str> {
+fn remedy(code: i32) -> Option<String> {
     Some(match code {
-        libc::EMFILE => {
-            "too few file descriptors: raise the limit with ulimit -n, or LimitNOFILE= of the service"
-        }
-        libc::ENFILE => "the host has no file descriptors left: raise the sysctl fs.file-max",
-        libc::ENOSPC => "free space there",
-        libc::EROFS => "it is read-only",
+        libc::EMFILE => format!("too few file descriptors: {}", descriptors::RAISE),
+        libc::ENFILE => format!("the host has no file descriptors left: {}", descriptors::RAISE_HOST),
+        libc::ENOSPC => "free space there".to_owned(),
+        libc::EROFS => "it is read-only".to_owned(),
         _ => return None,
     })
 }
@@ -215,6 +225,15 @@ mod tests {
         assert_eq!(e.code(), 13);
         assert_eq!(e.clone().to_string(), e.to_string());
         assert!(e.cause().is_some() && std::error::Error::source(&e).is_none());
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_exhaustion_and_names_the_limit() {
+        for (code, words) in [(libc::EMFILE, "ulimit -n"), (libc::ENFILE, "fs.file-max")] {
+            let e = Error::system("open", "cannot open a", std::io::Error::from_raw_os_error(code));
+            assert_eq!((e.kind(), e.code()), (ErrorKind::Exhausted, code));
+            assert!(e.message().contains(words), "{e}");
+        }
     }
 
     #[test]

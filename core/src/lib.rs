@@ -38,7 +38,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | error, deadline, abort, failure, env, fault, [`logging`], service_thread, wire, volatile, sync |
+//! | 0 | error, deadline, descriptors, abort, failure, env, fault, [`logging`], service_thread, wire, volatile, sync |
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group |
@@ -53,6 +53,7 @@
 
 mod abort;
 mod deadline;
+mod descriptors;
 mod error;
 mod failure;
 mod fork;

@@ -4,11 +4,18 @@ use std::ffi::{CStr, c_char};
 
 use cuda_driver_sys::{CUresult, DriverTable};
 
+use crate::descriptors;
 use crate::error::{Error, ErrorKind};
 
 /// The error of `function` having returned `result`. The code is kept ([`Error::code`]); a driver that says "not
-/// supported" gives [`ErrorKind::Unsupported`], everything else [`ErrorKind::Cuda`].
+/// supported" gives [`ErrorKind::Unsupported`], a process without file descriptors [`ErrorKind::Exhausted`], everything
+/// else [`ErrorKind::Cuda`].
 pub(crate) fn error(table: &DriverTable, function: &'static str, result: CUresult) -> Error {
+    let code = result.0.cast_signed();
+    if let Some(why) = missing_descriptors(result) {
+        let message = format!("{why} ({function} returned {code})");
+        return Error::new(ErrorKind::Exhausted, function, message).with_code(code);
+    }
     let kind = match result {
         CUresult::CUDA_ERROR_NOT_SUPPORTED => ErrorKind::Unsupported,
         _ => ErrorKind::Cuda,
@@ -20,7 +27,19 @@ pub(crate) fn error(table: &DriverTable, function: &'static str, result: CUresul
         message.push_str("; ");
         message.push_str(hint);
     }
-    Error::new(kind, function, message).with_code(result.0.cast_signed())
+    Error::new(kind, function, message).with_code(code)
+}
+
+/// Why the driver could not open a file, if `result` is one of those that it returns then and no file can be opened.
+fn missing_descriptors(result: CUresult) -> Option<String> {
+    match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        | CUresult::CUDA_ERROR_OPERATING_SYSTEM
+        | CUresult::CUDA_ERROR_NOT_INITIALIZED
+        | CUresult::CUDA_ERROR_MAP_FAILED
+        | CUresult::CUDA_ERROR_UNKNOWN => descriptors::exhausted(),
+        _ => None,
+    }
 }
 
 /// Whether `code` (of an [`Error`]) says that the context is lost: every later call in it will fail as well.
@@ -93,6 +112,10 @@ fn hint(result: CUresult) -> Option<&'static str> {
             "this cannot be captured into a graph: call prepare() before the capture begins"
         }
         CUresult::CUDA_ERROR_DEINITIALIZED => "the process is exiting and the driver has shut down",
+        CUresult::CUDA_ERROR_OPERATING_SYSTEM => {
+            "the driver could not open a file or device: check the limit of open files (ulimit -n), and that the \
+             container has /dev/nvidia* and /proc"
+        }
         CUresult::CUDA_ERROR_MPS_CONNECTION_FAILED => {
             "the MPS daemon does not answer: restart it or unset CUDA_MPS_PIPE_DIRECTORY"
         }

@@ -5,8 +5,10 @@
 //! So all ranks are in step again when the next check begins, however the last one ended.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use aqueduct::Deadline;
 use serde::{Deserialize, Serialize};
 
 use crate::job::Rank;
@@ -95,7 +97,9 @@ impl<'a> Lockstep<'a> {
     }
 
     fn recv(&self, peer: u32) -> Result<Message> {
-        let bytes = self.rank.bootstrap.recv(peer, TAG, self.rank.deadline())?;
+        // A peer that gives up does so at a deadline of its own, which may be a whole timeout away.
+        let deadline = Deadline::after(2 * self.rank.timeout + Duration::from_secs(1));
+        let bytes = self.rank.bootstrap.recv(peer, TAG, deadline)?;
         serde_json::from_slice(&bytes).with_context(|| format!("rank {peer} sent a message that this program does not understand; do all ranks run the same version?"))
     }
 }

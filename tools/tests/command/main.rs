@@ -10,6 +10,7 @@ mod first_crate;
 mod info;
 mod input;
 mod launchers;
+mod limits;
 mod output;
 mod perf;
 mod perf_ports;

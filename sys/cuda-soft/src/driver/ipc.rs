@@ -15,7 +15,7 @@ use super::{INVALID_VALUE, context, device, entries, unsafe_call};
 use crate::abi::Result;
 use crate::machine::{Machine, machine};
 use crate::mem::Rights;
-use crate::mem::allocation::Origin;
+use crate::mem::allocation::{Origin, lacks_descriptors};
 use crate::mem::import::Import;
 use crate::mem::object::{Kind, Object};
 
@@ -29,7 +29,7 @@ entries! {
         let object = found.backing.object().filter(|_| matches!(found.origin, Origin::Device)).ok_or(INVALID_VALUE)?;
         let ticket = Ticket {
             pid: std::process::id(),
-            started: start_time(std::process::id()).ok_or(CUresult::CUDA_ERROR_OPERATING_SYSTEM)?,
+            started: start_time(std::process::id())?.ok_or(CUresult::CUDA_ERROR_OPERATING_SYSTEM)?,
             fd: object.fd().as_raw_fd() as u32,
             device: found.device as u32,
             size: found.size,
@@ -158,14 +158,15 @@ impl Ticket {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` if one of them is gone, `CUDA_ERROR_MAP_FAILED` if this process has no permission to
-    /// open descriptors of the other.
+    /// open descriptors of the other, `CUDA_ERROR_OPERATING_SYSTEM` if it has no descriptors left.
     fn open(&self) -> Result<std::sync::Arc<Object>> {
-        if start_time(self.pid) != Some(self.started) {
+        if start_time(self.pid)? != Some(self.started) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path);
         let file = opened.map_err(|e| match e.kind() {
+            _ if lacks_descriptors(&e) => CUresult::CUDA_ERROR_OPERATING_SYSTEM,
             std::io::ErrorKind::PermissionDenied => CUresult::CUDA_ERROR_MAP_FAILED,
             _ => CUresult::CUDA_ERROR_INVALID_HANDLE,
         })?;
@@ -175,9 +176,19 @@ impl Ticket {
 }
 
 /// The start time of a process (field 22 of `stat` in proc(5)). Together with the process id it identifies a process,
-/// even after the id is reused.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// even after the id is reused. `None` if the process has ended.
+///
+/// # Errors
+/// `CUDA_ERROR_OPERATING_SYSTEM` if this process has no descriptors left.
+fn start_time(pid: u32) -> Result<Option<u64>> {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(started(&stat)),
+        Err(error) if lacks_descriptors(&error) => Err(CUresult::CUDA_ERROR_OPERATING_SYSTEM),
+        Err(_) => Ok(None),
+    }
+}
+
+fn started(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     // A zombie has no descriptors left to open.
     let mut fields = after_name.split_whitespace();
@@ -207,7 +218,7 @@ mod tests {
         let mut child = std::process::Command::new("/bin/true").spawn().expect("spawn");
         let pid = child.id();
         child.wait().expect("wait");
-        assert_eq!(start_time(pid), None);
-        assert!(start_time(std::process::id()).is_some());
+        assert_eq!(start_time(pid), Ok(None));
+        assert!(start_time(std::process::id()).is_ok_and(|time| time.is_some()));
     }
 }

@@ -19,7 +19,7 @@ use super::{INVALID_VALUE, context, device, entries};
 use crate::abi::Result;
 use crate::machine::{Machine, machine};
 use crate::mem::Rights;
-use crate::mem::allocation::{Origin, out_of_memory};
+use crate::mem::allocation::{Origin, lacks_descriptors, refused};
 use crate::mem::budget::Charge;
 use crate::mem::mapping::Mapping;
 use crate::mem::object::{Facts, Kind, Object};
@@ -82,7 +82,7 @@ entries! {
         }
         let charge = machine.devices[prop.device].memory.charge(size as u64)?;
         let facts = Facts { kind: Kind::Physical, device: prop.device, handle_types: prop.handle_types };
-        let object = Object::create(size, facts).map_err(out_of_memory)?;
+        let object = Object::create(size, facts).map_err(refused)?;
         handle.set(add(machine, object, prop, Some(charge)));
         Ok(())
     }
@@ -338,5 +338,7 @@ fn duplicate(number: c_int) -> Result<OwnedFd> {
     }
     // SAFETY: borrowed only for the next call, which fails with EBADF if the number is not a descriptor.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    borrowed.try_clone_to_owned().map_err(|_| INVALID_VALUE)
+    borrowed.try_clone_to_owned().map_err(|why| {
+        if lacks_descriptors(&why) { CUresult::CUDA_ERROR_OPERATING_SYSTEM } else { INVALID_VALUE }
+    })
 }

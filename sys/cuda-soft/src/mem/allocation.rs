@@ -252,21 +252,24 @@ fn round_up(size: u64) -> Result<u64> {
     size.checked_next_multiple_of(PAGE).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Converts the error of a failed allocation. If descriptors have run out, says so on standard error, because the
-/// remedy is another one.
-pub(crate) fn out_of_memory(why: io::Error) -> CUresult {
-    if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-        eprintln!(
-            "cuda-soft: out of file descriptors; each allocation takes one, so raise the limit (ulimit -n)"
-        );
+/// Converts the error of a failed allocation. Each takes a file descriptor, and a lack of those is no lack of memory.
+pub(crate) fn refused(why: io::Error) -> CUresult {
+    if lacks_descriptors(&why) {
+        CUresult::CUDA_ERROR_OPERATING_SYSTEM
+    } else {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY
     }
-    CUresult::CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// Whether a call failed because this process or host has no file descriptors left.
+pub(crate) fn lacks_descriptors(why: &io::Error) -> bool {
+    matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn create(size: u64, facts: Facts) -> Result<Backing> {
     let size = usize::try_from(round_up(size)?).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let make = || -> io::Result<Backing> { Object::create(size, facts)?.map(size, None) };
-    make().map_err(out_of_memory)
+    make().map_err(refused)
 }
 
 #[cfg(test)]

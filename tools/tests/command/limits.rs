@@ -1,0 +1,38 @@
+//! Too few file descriptors: whatever needs one says which limit to raise, and nothing takes the lack for another.
+
+use crate::support::{run, script};
+
+/// Each command, and a limit that is enough for it on any machine.
+const JOBS: [(&str, u32); 6] = [
+    ("aqueduct info", 64),
+    ("aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0", 64),
+    ("aqueduct run -n 8 -- true", 128),
+    ("aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0", 128),
+    ("AQUEDUCT_HANDLE=ipc aqueduct run -n 2 -- aqueduct perf put -b 8 -e 8 -n 1 -w 0", 128),
+    ("aqueduct run -n 2 -- aqueduct perf write -t Ethernet -b 8 -e 8 -n 1", 128),
+];
+
+/// Words about memory, and the remedies for other errors of the driver.
+const WRONG: [&str; 5] = ["out of memory", "OUT_OF_MEMORY", "nvidia-smi", "INVALID_HANDLE", "INVALID_VALUE"];
+
+#[test]
+fn too_few_file_descriptors() {
+    for (job, enough) in JOBS {
+        let mut named = 0;
+        for limit in 4.. {
+            assert!(limit <= enough, "{job} fails with {limit} file descriptors");
+            let mut command = script(&format!("ulimit -n {limit}; {job}"));
+            let outcome = run(command.env("AQUEDUCT_TIMEOUT", "5"));
+            if outcome.code == Some(0) {
+                break;
+            }
+            assert!(outcome.stderr.contains("ulimit -n"), "with {limit}: {outcome:#?}");
+            for word in WRONG {
+                assert!(!outcome.stderr.contains(word), "with {limit}, {word}: {outcome:#?}");
+            }
+            named += 1;
+        }
+        let least = if job == "aqueduct info" { 0 } else { 5 };
+        assert!(named >= least, "{job} failed with {named} limits only");
+    }
+}
