@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::fault::Plan;
 
 pub use unknown::unknown;
-use variables::SOFT;
 pub use variables::{PREFIX, VARIABLES, Variable};
 
 /// Which driver [`AQUEDUCT_DRIVER`](VARIABLES) asks for.
@@ -252,16 +251,7 @@ impl Env {
             Some(_) if v.name == "AQUEDUCT_UNIQUE_ID" => Some("(hidden)".to_owned()),
             value => value.cloned(),
         };
-        let mut rows: Vec<Row> = VARIABLES.iter().map(|v| Row { variable: *v, value: shown(v) }).collect();
-        let soft: Vec<String> = all
-            .iter()
-            .filter(|(name, _)| name.starts_with(SOFT))
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        if let Some(row) = rows.iter_mut().find(|row| row.variable.name.ends_with('*')) {
-            row.value = (!soft.is_empty()).then(|| soft.join(" "));
-        }
-        rows
+        VARIABLES.iter().map(|v| Row { variable: *v, value: shown(v) }).collect()
     }
 }
 
@@ -276,9 +266,13 @@ impl std::fmt::Debug for Env {
     }
 }
 
-/// Logs a warning for every `AQUEDUCT_` variable of this process that no code reads, and one if faults are injected.
+/// Logs a warning for every `AQUEDUCT_` variable of this process that no code reads, unless the launcher has done so for
+/// all ranks, and one if faults are injected.
 pub(crate) fn warn(env: Option<&Env>) {
-    unknown(&ours()).iter().for_each(|warning| log::warn!("{warning}"));
+    let ours = ours();
+    if !ours.contains_key("AQUEDUCT_LAUNCHER") {
+        unknown(&ours).iter().for_each(|warning| log::warn!("{warning}"));
+    }
     if env.is_some_and(|env| env.faults.is_some()) {
         log::warn!("AQUEDUCT_FAULTS is set: this process fails on purpose");
     }

@@ -94,6 +94,7 @@ impl Launch {
             .env("AQUEDUCT_WORLD_SIZE", self.ranks.to_string())
             .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
             .env("AQUEDUCT_UNIQUE_ID", id)
+            .env("AQUEDUCT_LAUNCHER", "aqueduct run")
             .stdin(input::of_rank(rank, self.input).map_err(cannot_start)?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -3,18 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use super::variables::{PREFIX, SOFT, VARIABLES};
+use super::variables::{PREFIX, VARIABLES};
 
-/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads.
+/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads. Those of this project's tests are
+/// known to them only.
 pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
-    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name);
+    let known = |name: &str| VARIABLES.iter().any(|v| v.name == name) || name.starts_with("AQUEDUCT_TEST_");
     variables
         .keys()
-        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(SOFT) && !known(name))
+        .filter(|name| name.starts_with(PREFIX) && !known(name))
         .map(|name| {
+            // A typing error for every three letters.
+            let tolerated = (name.len() - PREFIX.len()).div_ceil(3);
             let near = VARIABLES.iter().map(|v| (distance(name, v.name), v.name)).min();
             match near {
-                Some((d, near)) if d <= 4 => {
+                Some((d, near)) if d <= tolerated => {
                     format!("environment variable {name} is not known; did you mean {near}?")
                 }
                 _ => format!("environment variable {name} is not known; aqueduct info --env lists all"),
@@ -43,11 +46,21 @@ mod tests {
 
     #[test]
     fn unknown_names_get_a_hint() {
-        let names = ["TIMOUT", "SOFT_DEVICES", "XYZZY_PLUGH_LONG", "LOG"];
-        let found = unknown(&names.map(|name| (format!("{PREFIX}{name}"), String::new())).into());
-        assert_eq!(found.len(), 2);
-        assert!(found[0].contains("did you mean AQUEDUCT_TIMEOUT?"), "{found:?}");
-        assert!(found[1].contains("aqueduct info --env"), "{found:?}");
+        let of = |names: &[&str]| {
+            unknown(&names.iter().map(|name| (format!("{PREFIX}{name}"), String::new())).collect())
+        };
+        assert_eq!(of(&["SOFT_DEVICES", "LOG", "TEST_SEED"]), Vec::<String>::new());
+        for (name, hint) in [
+            ("TIMOUT", "did you mean AQUEDUCT_TIMEOUT?"),
+            ("SOFT_DEVICE", "did you mean AQUEDUCT_SOFT_DEVICES?"),
+            ("DIRVER", "did you mean AQUEDUCT_DRIVER?"),
+            // Too short to be a misspelt AQUEDUCT_LOG.
+            ("FOO", "aqueduct info --env lists all"),
+            ("XYZZY_PLUGH_LONG", "aqueduct info --env lists all"),
+        ] {
+            let found = of(&[name, "TIMEOUT"]);
+            assert!(found.len() == 1 && found[0].contains(hint), "{found:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 pub const PREFIX: &str = "AQUEDUCT_";
 
 /// Prefix of those that only the software device reads.
-pub(super) const SOFT: &str = "AQUEDUCT_SOFT_";
 
 /// One variable, as `aqueduct info --env` lists it.
 #[derive(Clone, Copy, Debug)]
@@ -97,5 +96,33 @@ pub const VARIABLES: &[Variable] = &[
         "(none)",
         "faults to rehearse, as docs/faults.md describes: driver:cuMemCreate:3=OUT_OF_MEMORY;net:from=1:after=64:drop",
     ),
-    variable("AQUEDUCT_SOFT_*", "", "settings of the software device; it documents them itself"),
+    variable(
+        "AQUEDUCT_LAUNCHER",
+        "(none)",
+        "set by aqueduct run for its ranks: the launcher has warned of unknown variables, so they need not",
+    ),
+    variable("AQUEDUCT_SOFT_DEVICES", "8", "number of software devices, at most 64"),
+    variable("AQUEDUCT_SOFT_SMS", "16", "multiprocessors of a software device, 1 to 1024"),
+    variable(
+        "AQUEDUCT_SOFT_MEMORY",
+        "8G",
+        "memory of a software device in each process, in bytes or with K, M or G; taken from the host when it is touched",
+    ),
+    variable(
+        "AQUEDUCT_SOFT_CORES",
+        "0",
+        "threads that run kernels of software devices; 0: one per core, at most 8",
+    ),
+    variable(
+        "AQUEDUCT_SOFT_WATCHDOG",
+        "60",
+        "seconds without progress after which a kernel of a software device is ended; 0 for never",
+    ),
+    variable("AQUEDUCT_SOFT_CC", "9.0", "compute capability of the software devices"),
+    variable(
+        "AQUEDUCT_SOFT_LACKS",
+        "(none)",
+        "what software devices pretend to lack, with commas: vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, \
+         cooperative, dma_buf, rdma_ordering",
+    ),
 ];

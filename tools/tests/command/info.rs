@@ -1,5 +1,8 @@
 //! `aqueduct info`, and messages about the environment.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use crate::support::{aqueduct, run};
 
 #[test]
@@ -43,6 +46,76 @@ fn every_variable_with_its_value_and_no_secret() {
         assert!(outcome.stdout.contains(variable.meaning), "the meaning of {} is missing", variable.name);
     }
     assert!(!outcome.stdout.contains("c0ffee"), "{}", outcome.stdout);
+}
+
+/// All names in the sources that look like variables of ours, but for those that only tests use.
+fn names_in_sources() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = BTreeSet::new();
+    let mut folders: Vec<PathBuf> =
+        ["core/src", "sys/cuda-driver-sys/src", "sys/rdma-core-sys/src", "sys/cuda-soft/src", "tools/src"]
+            .map(|folder| root.join(folder))
+            .into();
+    while let Some(folder) = folders.pop() {
+        for entry in
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("env/variables.rs")
+            {
+                names(&std::fs::read_to_string(&path).unwrap(), &mut found);
+            }
+        }
+    }
+    found.retain(|name| !name.starts_with("AQUEDUCT_TEST_"));
+    found
+}
+
+/// Adds the whole names in `text`: not `AQUEDUCT_IB_*`, which stands for several. The library's own parser leaves out the
+/// prefix, as in `text("LOG")`.
+fn names(text: &str, found: &mut BTreeSet<String>) {
+    let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    for (at, prefix) in text.match_indices("AQUEDUCT_") {
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|c| !of_name(c)).unwrap_or(rest.len());
+        if end > 0 && !rest[..end].ends_with('_') {
+            found.insert(format!("{prefix}{}", &rest[..end]));
+        }
+    }
+    if text.contains("pub const PREFIX: &str = \"AQUEDUCT_\";") {
+        for call in ["text(\"", "number(\"", "choice(\n                \""] {
+            for (at, _) in text.match_indices(call) {
+                let rest = &text[at + call.len()..];
+                found.insert(format!("AQUEDUCT_{}", &rest[..rest.find('"').unwrap()]));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_variable_that_the_code_reads_is_listed_and_no_other() {
+    let listed: BTreeSet<String> = run(&mut aqueduct(&["info", "--env"]))
+        .exited(0)
+        .stdout
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|word| word.starts_with("AQUEDUCT_"))
+        .map(str::to_owned)
+        .collect();
+    let read = names_in_sources();
+    assert!(read.len() > 30, "{read:?}");
+    assert_eq!(read, listed);
+}
+
+#[test]
+fn a_job_warns_of_an_unknown_variable_once() {
+    let mut job = aqueduct(&[&["run", "-n", "3", "--", "aqueduct"][..], &ONE_CALL].concat());
+    let outcome = run(job.env("AQUEDUCT_SOFT_DEVICE", "3")).exited(0);
+    let words = "AQUEDUCT_SOFT_DEVICE is not known; did you mean AQUEDUCT_SOFT_DEVICES?";
+    assert_eq!(outcome.stderr.matches(words).count(), 1, "{outcome:#?}");
 }
 
 const ONE_CALL: [&str; 10] = ["perf", "all-reduce", "-b", "8", "-e", "8", "-n", "1", "-w", "0"];
