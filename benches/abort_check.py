@@ -22,14 +22,15 @@ def measure(binary, ranks, arguments):
         command = [binary, "run", "--no-prefix", "-n", str(ranks), "--", os.path.abspath(binary), "perf", *arguments, "-J", path]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
         with open(path, encoding="utf-8") as file:
-            return json.load(file)["rows"][0]["out_of_place"]["time_us"]
+            rows = [json.loads(line) for line in file]
+            return next(row["time_p50_us"] for row in rows if row["record"] == "row")
 
 
 def main():
     ours, without, gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
     rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 7
     cases = {
-        "ll16 8 B one way": (2, ["ll16", "-b", "8", "-e", "8", "-n", "2000"]),
+        "ll16 8 B one way": (2, ["ll16", "-b", "8", "-e", "8", "-n", "10000"]),
         "one-shot all-reduce 1 KiB": (gpus, ["all-reduce", "-b", "1K", "-e", "1K", "-G", "50", "-n", "500"]),
     }
     good = True

@@ -43,10 +43,10 @@ ours() { # COLUMN ARGUMENTS...
     local column=$1
     shift
     timeout 60 "$aqueduct" run --no-prefix -n 2 -- aqueduct perf "$@" -t Ethernet -m host --csv - |
-        awk -F, -v c="$column" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } NR == 2 && $at["wrong"] == 0 { print $at[c] }'
+        awk -F, -v c="$column" '/^#/ { next } !named { for (i = 1; i <= NF; i++) at[$i] = i; named = 1; next } $at["wrong"] == 0 { print $at[c]; exit }'
 }
-writes() { ours algbw_gbs write -b 1M -e 1M -n "${WINDOWS:-60}"; }
-latency() { ours time_us write-lat -b 8 -e 8 -n 50000; }
+writes() { ours algorithm_bandwidth_gb_s write -b 1M -e 1M -n "${WINDOWS:-60}"; }
+latency() { ours time_p50_us write-lat -b 8 -e 8 -n 50000; }
 
 median() { sort -n | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)] }'; }
 # alternate NAME OURS PEER PROGRAM UNIT WANTED: measures both alternately and prints both medians and their ratio.

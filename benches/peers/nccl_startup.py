@@ -50,10 +50,10 @@ def main() -> None:
         print(f"{'all':>24} {total:>10.1f}")
         if arguments.against:
             with open(arguments.against) as file:
-                ours = json.load(file)
-            if ours["ranks"] != dist.get_world_size():
+                lines = [json.loads(line) for line in file]
+            if len(lines[0]["ranks"]) != dist.get_world_size():
                 raise SystemExit("the two were not measured with the same number of ranks")
-            ours = ours["total_without_cuda_ms"]
+            ours = next(line["time_p50_us"] for line in lines if line.get("phase") == "all without CUDA's own") / 1e3
             verdict = "OK" if ours <= 0.5 * total else "above 0.5"
             print(f"# aqueduct {ours:.1f} ms / NCCL {total:.1f} ms = {ours / total:.3f} {verdict}")
     dist.destroy_process_group()

@@ -8,9 +8,8 @@ use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 
 use super::args::Args;
 use super::data::Call;
-use super::report::{Measured, Row, measured};
-use super::timing;
-use crate::job::Rank;
+use super::record::{Place, Record};
+use super::timing::{EventClock, Launches, Session, sample};
 
 /// Bytes behind the output that no call may write.
 const GUARD: usize = 256;
@@ -21,10 +20,11 @@ const DISTURBANCE: usize = 1 << 20;
 
 /// Buffers and kernels for all sizes, allocated once.
 pub(super) struct Bench<'a> {
-    rank: &'a Rank,
+    session: &'a Session<'a>,
     args: &'a Args,
     all_reduce: AllReduce,
     stream: Stream,
+    clock: EventClock,
     input: Arc<GpuBuffer>,
     output: Arc<GpuBuffer>,
     sizes: Vec<u64>,
@@ -32,15 +32,17 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn prepare(rank: &'a Rank, args: &'a Args, sizes: &[u64]) -> Result<Self> {
+    pub(super) fn prepare(session: &'a Session<'a>, args: &'a Args, sizes: &[u64]) -> Result<Self> {
+        let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let config = AllReduceConfig::default().with_variants([(args.datatype, args.op)]);
         let all_reduce = AllReduce::prepare(&rank.comm, config, rank.deadline())?;
         Ok(Self {
-            rank,
+            session,
             args,
             all_reduce,
             stream: Stream::new(&rank.context)?,
+            clock: EventClock::new(rank)?,
             input: Arc::new(GpuBuffer::new(&rank.context, most + GUARD)?),
             output: Arc::new(GpuBuffer::new(&rank.context, most + GUARD)?),
             sizes: sizes.to_vec(),
@@ -49,37 +51,41 @@ impl<'a> Bench<'a> {
     }
 
     /// Checks and times one size, out of place and in place.
-    pub(super) fn row(&mut self, index: usize) -> Result<Row> {
-        let bytes = self.sizes[index];
-        let count = usize::try_from(bytes)? / self.args.datatype.bytes();
-        let out_of_place = self.measure(index, count, false)?;
-        let in_place = self.measure(index, count, true)?;
-        Ok(Row {
-            size: (count * self.args.datatype.bytes()) as u64,
-            count: count as u64,
-            datatype: self.args.datatype.name().to_owned(),
-            redop: self.args.op.name().to_owned(),
-            algorithm: self.all_reduce.algorithm(count * self.args.datatype.bytes()).name().to_owned(),
-            out_of_place: Some(out_of_place),
-            in_place: Some(in_place),
-        })
+    pub(super) fn rows(&mut self, index: usize) -> Result<Vec<Record>> {
+        let count = usize::try_from(self.sizes[index])? / self.args.datatype.bytes();
+        Ok(vec![self.measure(index, count, Place::OutOfPlace)?, self.measure(index, count, Place::InPlace)?])
     }
 
-    fn measure(&mut self, index: usize, count: usize, in_place: bool) -> Result<Measured> {
+    fn measure(&mut self, index: usize, count: usize, place: Place) -> Result<Record> {
+        let rank = self.session.rank;
+        let in_place = place == Place::InPlace;
         let mut wrong = None;
-        for _ in 0..self.args.check {
+        for number in 1..=self.args.check {
+            self.session.progress.step(|| format!("check {number} of {}", self.args.check));
             let mine = self.check(index, count, in_place)?;
-            wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
+            wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
         }
         let bytes = count * self.args.datatype.bytes();
         let (input, output) = self.buffers(bytes, in_place)?;
-        let plan = timing::Plan::choose(self.args, bytes as u64, self.rank.context.driver().is_software());
-        self.rank.barrier()?;
-        let times = timing::run(self.rank, &self.stream, &plan, |stream| {
+        let call = |stream: &Stream| {
             self.all_reduce.launch(stream, &input, &output, count, self.args.datatype, self.args.op)
-        })?;
-        let ranks = f64::from(self.rank.bootstrap.size());
-        Ok(measured(&times, bytes as u64, 2.0 * (ranks - 1.0) / ranks, wrong))
+        };
+        let launches = Launches::prepare(&self.stream, self.args.graph, &call)?;
+        let plan = self.args.plan(bytes as u64, self.session.software());
+        let [timed] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
+        let ranks = f64::from(rank.bootstrap.size());
+        let record =
+            Record::measured(self.all_reduce.algorithm(bytes).name(), timed.of_parts(launches.per_replay()));
+        Ok(Record {
+            place: Some(place),
+            size_bytes: Some(bytes as u64),
+            count: Some(count as u64),
+            datatype: Some(self.args.datatype.name()),
+            reduction: Some(self.args.op.name()),
+            wrong,
+            ..record
+        }
+        .moving(bytes as u64, 2.0 * (ranks - 1.0) / ranks))
     }
 
     /// Counts wrong elements over calls of this size, another size, and this size again.
@@ -98,19 +104,19 @@ impl<'a> Bench<'a> {
         let call = Call {
             ty: self.args.datatype,
             op: self.args.op,
-            ranks: self.rank.bootstrap.size(),
+            ranks: self.session.rank.bootstrap.size(),
             iteration: self.iteration,
             count,
         };
         let bytes = count * call.ty.bytes();
         let (input, output) = self.buffers(bytes, in_place)?;
         // Poison the output first, so that an element that no kernel wrote counts as wrong.
-        self.output.slice(..bytes + GUARD)?.fill(GUARD_BYTE, self.rank.deadline())?;
-        input.upload(0, &call.input(self.rank.bootstrap.rank()), self.rank.deadline())?;
+        self.output.slice(..bytes + GUARD)?.fill(GUARD_BYTE, self.session.rank.deadline())?;
+        input.upload(0, &call.input(self.session.rank.bootstrap.rank()), self.session.rank.deadline())?;
         self.all_reduce.launch(&self.stream, &input, &output, count, call.ty, call.op)?;
-        self.stream.synchronize(self.rank.deadline())?;
+        self.stream.synchronize(self.session.rank.deadline())?;
         let mut seen = vec![0u8; bytes + GUARD];
-        self.output.slice(..bytes + GUARD)?.download(0, &mut seen, self.rank.deadline())?;
+        self.output.slice(..bytes + GUARD)?.download(0, &mut seen, self.session.rank.deadline())?;
         let guard = seen[bytes..].iter().filter(|&&b| b != GUARD_BYTE).count();
         Ok(call.wrong(&seen[..bytes]) + guard as u64)
     }

@@ -5,9 +5,20 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use aqueduct::collective::{ElementType, ReduceOp};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use super::timing::Plan;
 
 /// Largest size accepted: larger than any device's memory, small enough that no sum or product of sizes overflows.
 const MAX_BYTES: u64 = 1 << 48;
+
+/// Largest number of samples of a row, unless the user says otherwise: of calls timed from outside, and of launches of a
+/// kernel that times its own round trips.
+const BATCHES: u32 = 10;
+const LAUNCHES: u32 = 5;
+
+/// Number of rounded sizes that are listed.
+const SHOWN: usize = 4;
 
 /// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,20 +52,22 @@ pub(crate) struct Args {
     pub(crate) operation: Option<Operation>,
     #[command(flatten)]
     pub(crate) sweep: Sweep,
-    /// Timed iterations per size
-    #[arg(short = 'n', long)]
+    /// Timed iterations per size [default: 200 up to 1 MiB, 20 above; packets and signals 10000. On the software
+    /// device 10 up to 64 KiB, 3 above; packets and signals 250]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iterations: Option<u32>,
-    /// Warm-up iterations per size
+    /// Warm-up iterations per size, not timed [default: 5; packets and signals 100. On the software device 1; packets
+    /// and signals 5]
     #[arg(short = 'w', long)]
     pub(crate) warmup: Option<u32>,
     /// Check every value this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(crate) check: u32,
     /// Reduction
-    #[arg(short = 'o', long = "op", default_value = "sum", value_parser = parse_op)]
+    #[arg(short = 'o', long = "op", default_value = "sum", value_parser = reductions())]
     pub(crate) op: ReduceOp,
     /// Element type
-    #[arg(short = 'd', long = "datatype", default_value = "float", value_parser = parse_type)]
+    #[arg(short = 'd', long = "datatype", default_value = "float", value_parser = types())]
     pub(crate) datatype: ElementType,
     /// Time replays of a CUDA graph that holds this many calls (0: plain launches)
     #[arg(short = 'G', long = "graph", default_value_t = 0, value_name = "CALLS")]
@@ -76,14 +89,29 @@ pub(crate) struct Sweep {
     #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) step_factor: u64,
     /// Fixed step between sizes in bytes, instead of the factor
-    #[arg(short = 'i', long, value_parser = parse_size, value_name = "SIZE")]
+    #[arg(short = 'i', long, value_parser = parse_step, value_name = "SIZE")]
     pub(crate) step_bytes: Option<u64>,
+}
+
+/// The sizes to measure in bytes, and the line that says which sizes were rounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) list: Vec<u64>,
+    pub(crate) note: Option<String>,
+}
+
+/// What becomes of a size that is no multiple of what the operation moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    /// As nccl-tests does.
+    Down,
+    Up,
 }
 
 /// Files to write the results to.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Files {
-    /// Also write the results as JSON to this file (- for standard output instead of the table)
+    /// Also write the results to this file, one JSON object per line (- for standard output instead of the table)
     #[arg(short = 'J', long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Also write the rows as comma-separated values to this file (- for standard output instead of the table)
@@ -105,6 +133,26 @@ impl Args {
             graph: 0,
             files: Files::default(),
         }
+    }
+}
+
+impl Args {
+    /// The user's numbers for calls that are timed from outside, or defaults by size and device: large transfers and
+    /// the software device need fewer calls for a steady median.
+    pub(super) fn plan(&self, bytes: u64, software: bool) -> Plan {
+        let iterations = self.iterations.unwrap_or(match (software, bytes) {
+            (true, b) if b <= 1 << 16 => 10,
+            (true, _) => 3,
+            (false, b) if b <= 1 << 20 => 200,
+            (false, _) => 20,
+        });
+        Plan::new(iterations, self.warmup.unwrap_or(if software { 1 } else { 5 }), BATCHES)
+    }
+
+    /// The same for round trips inside a kernel.
+    pub(super) fn plan_of_round_trips(&self, software: bool) -> Plan {
+        let (iterations, warmup) = if software { (250, 5) } else { (10_000, 100) };
+        Plan::new(self.iterations.unwrap_or(iterations), self.warmup.unwrap_or(warmup), LAUNCHES)
     }
 }
 
@@ -131,6 +179,30 @@ impl Sweep {
             .map_or_else(|| format!("{}(factor)", self.step_factor), |bytes| format!("{bytes}(bytes)"))
     }
 
+    /// The same, each rounded to a multiple of `grain` bytes. Sizes that become equal are measured once.
+    pub(crate) fn rounded(&self, min: u64, max: u64, rounding: Rounding, grain: u64, what: &str) -> Sizes {
+        let asked = self.sizes(min, max);
+        let round = |&size: &u64| match rounding {
+            Rounding::Down => size - size % grain,
+            Rounding::Up => size.next_multiple_of(grain),
+        };
+        let mut list: Vec<u64> = asked.iter().map(round).collect();
+        let changed: Vec<String> = asked
+            .iter()
+            .zip(&list)
+            .filter(|(asked, got)| asked != got)
+            .map(|(asked, got)| format!("{asked} is {got}"))
+            .collect();
+        list.dedup();
+        let direction = if rounding == Rounding::Down { "down" } else { "up" };
+        let note = (!changed.is_empty()).then(|| {
+            let more = if changed.len() > SHOWN { ", ..." } else { "" };
+            let shown = changed.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+            format!("sizes are rounded {direction} to whole {what} of {grain} bytes: {shown}{more}")
+        });
+        Sizes { list, note }
+    }
+
     /// The sizes in bytes from `min` up to and including `max`, as the step gives them.
     pub(crate) fn sizes(&self, min: u64, max: u64) -> Vec<u64> {
         let mut sizes = Vec::new();
@@ -138,7 +210,7 @@ impl Sweep {
         while size <= max {
             sizes.push(size);
             let next = match self.step_bytes {
-                Some(step) => size.checked_add(step.max(1)),
+                Some(step) => size.checked_add(step),
                 None => size.max(1).checked_mul(self.step_factor),
             };
             match next {
@@ -163,27 +235,39 @@ fn parse_size(text: &str) -> std::result::Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} does not fit into 64 bits"))
 }
 
-fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
-    ReduceOp::ALL
-        .iter()
-        .copied()
-        .find(|op| op.name() == text)
-        .ok_or_else(|| format!("unknown reduction {text}: use sum, min or max"))
+/// A step between sizes, which would never end if it were 0.
+fn parse_step(text: &str) -> std::result::Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("a step of 0 bytes never reaches the largest size; use at least 1".to_owned()),
+        step => Ok(step),
+    }
 }
 
-fn parse_type(text: &str) -> std::result::Result<ElementType, String> {
-    let alias = match text {
-        "float" | "float32" => "f32",
-        "half" | "float16" => "f16",
-        "bfloat16" => "bf16",
-        "int32" | "int" => "i32",
-        other => other,
-    };
-    ElementType::ALL
-        .iter()
-        .copied()
-        .find(|t| t.name() == alias)
-        .ok_or_else(|| format!("unknown type {text}: use float, half, bfloat16 or int32"))
+/// The element types, by the names of nccl-tests and, not shown by `--help`, by other usual ones.
+fn types() -> impl TypedValueParser<Value = ElementType> {
+    let shown = |ty: ElementType| PossibleValue::new(names(ty)[0]).aliases(&names(ty)[1..]);
+    PossibleValuesParser::new(ElementType::ALL.map(shown)).try_map(|text| {
+        let chosen = ElementType::ALL.into_iter().find(|ty| names(*ty).contains(&text.as_str()));
+        chosen.ok_or_else(|| format!("unknown element type {text}"))
+    })
+}
+
+fn names(ty: ElementType) -> &'static [&'static str] {
+    match ty {
+        ElementType::F32 => &["float", "float32", "f32"],
+        ElementType::F16 => &["half", "float16", "f16"],
+        ElementType::Bf16 => &["bfloat16", "bf16"],
+        ElementType::I32 => &["int32", "int", "i32"],
+        _ => &["unknown"],
+    }
+}
+
+/// The reductions, by name.
+fn reductions() -> impl TypedValueParser<Value = ReduceOp> {
+    PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name)).try_map(|text| {
+        let chosen = ReduceOp::ALL.into_iter().find(|op| op.name() == text);
+        chosen.ok_or_else(|| format!("unknown reduction {text}"))
+    })
 }
 
 #[cfg(test)]
@@ -197,6 +281,28 @@ mod tests {
         assert!(parse_size("17179869184G").is_err());
         assert!(parse_size("K").is_err());
         assert!(parse_size("1X").is_err());
+    }
+
+    #[test]
+    fn a_step_of_nothing_is_refused() {
+        assert!(parse_step("0").unwrap_err().contains("use at least 1"));
+        assert_eq!(parse_step("4K"), Ok(4096));
+    }
+
+    #[test]
+    fn rounded_sizes_are_told_and_measured_once() {
+        let sweep = Args::all_reduce().sweep;
+        let whole = sweep.rounded(8, 64, Rounding::Down, 4, "elements");
+        assert_eq!(whole, Sizes { list: vec![8, 16, 32, 64], note: None });
+        let down = sweep.rounded(6, 200, Rounding::Down, 16, "elements");
+        assert_eq!(down.list, [0, 16, 48, 96, 192]);
+        let note = "sizes are rounded down to whole elements of 16 bytes: 6 is 0, 12 is 0, 24 is 16";
+        assert_eq!(down.note.as_deref(), Some(note));
+        let up = sweep.rounded(9, 72, Rounding::Up, 8, "packets");
+        assert_eq!(up.list, [16, 24, 40, 72]);
+        assert!(
+            up.note.unwrap().ends_with("rounded up to whole packets of 8 bytes: 9 is 16, 18 is 24, 36 is 40")
+        );
     }
 
     #[test]

@@ -4,19 +4,23 @@
 //! between all ranks, the control links of a communicator. They are spread over as few processes as the limit on open
 //! files allows.
 
+mod phases;
 mod ranks;
-mod report;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::bootstrap::Rendezvous;
-pub(super) use ranks::{LocalRanks, Sample};
 
-use report::{Report, Row};
+use super::args::Files;
+use super::head::Head;
+use super::output::Output;
+use super::progress::Progress;
+use super::usage::children;
+use phases::{Phases, Run};
+use ranks::{LocalRanks, Sample};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,14 +31,10 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Give up after this many seconds
-    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Also write the results as JSON to this file (- for standard output instead of the table)
-    #[arg(short = 'J', long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Also write the results as comma-separated values to this file
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// Internal: first rank and number of ranks of this process
     #[arg(long, hide = true, num_args = 2)]
     part: Option<Vec<u32>>,
@@ -45,35 +45,28 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if let Some([first, count]) = args.part.as_deref() {
         return LocalRanks { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
     }
-    let table = args.json.as_deref() != Some(Path::new("-"));
-    let mut report = Report::default();
-    if table {
-        report.print_head(&mut std::io::stdout())?;
-    }
+    let outlets = super::output::open(&args.files)?;
+    let mut head = Head::alone("bootstrap");
+    head.line("threads without devices, TCP");
+    head.parameter("repeat", args.repeat);
+    head.time("by each rank's own clock, waiting for others included; bytes exclude handshakes");
+    let progress = Progress::start(true);
+    let mut output = Output::begin(true, &head, Phases::default(), outlets, progress.clone())?;
     for &ranks in &args.ranks {
-        let mut runs = (0..args.repeat).map(|_| wire_up(ranks, timeout)).collect::<Result<Vec<Row>>>()?;
-        runs.sort_by(|a, b| a.total_s.total_cmp(&b.total_s));
-        let row = runs.swap_remove(runs.len() / 2);
-        if table {
-            row.print(&mut std::io::stdout())?;
+        progress.row(format!("{ranks} ranks"));
+        let mut runs = Vec::new();
+        for number in 1..=args.repeat {
+            progress.step(|| format!("run {number} of {}", args.repeat));
+            runs.push(wire_up(ranks, timeout)?);
         }
-        report.rows.push(row);
+        runs.sort_by_key(|run| run.total);
+        output.rows(&runs.swap_remove(runs.len() / 2).rows())?;
     }
-    report.finish();
-    if table {
-        report.print_growth(&mut std::io::stdout())?;
-    }
-    if let Some(path) = &args.json {
-        super::output::write_json(&report, path)?;
-    }
-    if let Some(path) = &args.csv {
-        std::fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    output.end()
 }
 
 /// Measures one run: `ranks` ranks connect to each other and leave again.
-fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
+fn wire_up(ranks: u32, timeout: Duration) -> Result<Run> {
     let each = ranks::ranks_per_process(ranks)?;
     let rendezvous = Rendezvous::start(Some(ranks))?;
     let id = rendezvous.unique_id().to_text();
@@ -87,7 +80,7 @@ fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
             bail!("a process of ranks printed {line:?} instead of \"ready\"");
         }
     }
-    let (since, cpu) = (Instant::now(), children_cpu());
+    let (since, cpu) = (Instant::now(), children());
     processes.iter_mut().try_for_each(Process::go)?;
     let mut samples: Vec<Sample> = Vec::with_capacity(ranks as usize);
     for process in &mut processes {
@@ -96,19 +89,9 @@ fn wire_up(ranks: u32, timeout: Duration) -> Result<Row> {
     let total = since.elapsed();
     let count = processes.len();
     processes.into_iter().try_for_each(Process::end)?;
-    Ok(Row::new(ranks, count, total, children_cpu().saturating_sub(cpu), &samples))
-}
-
-/// CPU time of all children that have exited.
-fn children_cpu() -> Duration {
-    // SAFETY: rusage is plain data, for which zeros are valid.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a live output. Fails only for an unknown first argument.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
-    let time = |t: libc::timeval| {
-        Duration::from_secs(t.tv_sec.unsigned_abs()) + Duration::from_micros(t.tv_usec.unsigned_abs())
-    };
-    time(usage.ru_utime) + time(usage.ru_stime)
+    let after = children();
+    let cpu = (after.0.saturating_sub(cpu.0), after.1.saturating_sub(cpu.1));
+    Ok(Run { ranks, processes: count, total, cpu, samples })
 }
 
 /// A process with some of the ranks. Dropping it kills the process.

@@ -14,16 +14,16 @@ use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
 use super::ping_pong::{LatencyKernel, PingPong};
-use super::report::{Measured, Row, measured};
-use super::timing;
-use crate::job::Rank;
+use super::record::Record;
+use super::timing::{EventClock, Launches, Session, sample};
 
 /// Buffers and channel of a pair of ranks, allocated once.
 pub(super) struct Bench<'a> {
-    rank: &'a Rank,
+    session: &'a Session<'a>,
     args: &'a Args,
     operation: Operation,
     stream: Stream,
+    clock: EventClock,
     channel: MemoryChannel,
     connection: Connection,
     /// This rank's buffer: source of puts and packets, target of gets and unpacked data.
@@ -36,11 +36,12 @@ pub(super) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(super) fn prepare(
-        rank: &'a Rank,
+        session: &'a Session<'a>,
         args: &'a Args,
         operation: Operation,
         sizes: &[u64],
     ) -> Result<Self> {
+        let rank = session.rank;
         let ranks = rank.bootstrap.size();
         if ranks < 2 || !ranks.is_multiple_of(2) {
             bail!(
@@ -84,10 +85,11 @@ impl<'a> Bench<'a> {
             None => None,
         };
         Ok(Self {
-            rank,
+            session,
             args,
             operation,
             stream: Stream::new(&rank.context)?,
+            clock: EventClock::new(rank)?,
             channel,
             connection: connection.get()?,
             local,
@@ -99,61 +101,60 @@ impl<'a> Bench<'a> {
     }
 
     /// Checks and measures one size. Returns our row and, where there is one, the row it is compared with.
-    pub(super) fn rows(&mut self, size: u64) -> Result<Vec<Row>> {
-        let bytes = self.rounded(size)?;
+    pub(super) fn rows(&mut self, size: u64) -> Result<Vec<Record>> {
+        let bytes = usize::try_from(size)?;
         match self.operation {
             Operation::Put | Operation::Get => self.bandwidth(bytes),
             _ => self.latency(bytes),
         }
     }
 
-    /// `size` rounded up to what the operation can carry.
-    fn rounded(&self, size: u64) -> Result<usize> {
-        let grain = packet_format(self.operation).map_or(1, PacketFormat::granularity);
-        Ok(usize::try_from(size)?.next_multiple_of(grain))
-    }
-
     fn sends(&self) -> bool {
-        self.rank.bootstrap.rank().is_multiple_of(2)
+        self.session.rank.bootstrap.rank().is_multiple_of(2)
     }
 
-    fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Row>> {
+    fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Record>> {
         let put = self.operation == Operation::Put;
         let mut wrong = None;
         for _ in 0..self.args.check {
             let mine = self.check_copy(bytes, put)?;
-            wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
+            wrong = Some(wrong.unwrap_or(0) + self.session.rank.sum(mine)?);
         }
-        let plan = timing::Plan::choose(self.args, bytes as u64, self.rank.context.driver().is_software());
+        let rank = self.session.rank;
         let acts = self.sends() == put;
-        let times = timing::run(self.rank, &self.stream, &plan, |stream| match (acts, put) {
+        let call = |stream: &Stream| match (acts, put) {
             (false, _) => Ok(()),
             (true, true) => self.channel.put(stream, 0, 0, bytes),
             (true, false) => self.channel.get(stream, 0, 0, bytes),
-        })?;
-        let engine =
-            timing::run_on(self.rank, &plan, &|event| self.connection.record_event(event), &|| match (
-                acts, put,
-            ) {
-                (false, _) => Ok(()),
-                (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
-                (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
-            })?;
-        let ours = measured(&times, bytes as u64, 1.0, wrong);
-        let peer = measured(&engine, bytes as u64, 1.0, None);
-        Ok(vec![self.row(bytes, "hb", ours), self.row(bytes, "copy-eng", peer)])
+        };
+        let launches = Launches::prepare(&self.stream, self.args.graph, &call)?;
+        let copy = || match (acts, put) {
+            (false, _) => Ok(()),
+            (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
+            (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
+        };
+        let plan = self.args.plan(bytes as u64, self.session.software());
+        let [ours] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
+        let [engine] = sample(
+            self.session,
+            &plan,
+            [&mut |calls| self.clock.time(rank, calls, |event| self.connection.record_event(event), copy)],
+        )?;
+        let engine = sized(Record::comparison("copy-eng", engine), bytes, 1.0);
+        let ours = sized(Record::measured("hb", ours.of_parts(launches.per_replay())), bytes, 1.0);
+        Ok(vec![Record { wrong, ..ours.compared_with(&engine) }, engine])
     }
 
     /// Copies fresh data once and compares it at its target. Returns the number of wrong bytes.
     fn check_copy(&mut self, bytes: usize, put: bool) -> Result<u64> {
         self.iteration += 1;
-        let deadline = self.rank.deadline();
+        let deadline = self.session.rank.deadline();
         let (even, sends) = (paint(bytes, 0, self.iteration), self.sends());
         self.local.upload(0, if sends { &even } else { &[] }, deadline)?;
         if !sends {
             self.local.fill(0xA5, deadline)?;
         }
-        self.rank.barrier()?;
+        self.session.rank.barrier()?;
         match (sends, put) {
             (true, true) => self.channel.put_with_signal(&self.stream, 0, 0, bytes)?,
             (false, true) => self.channel.wait(&self.stream)?,
@@ -161,7 +162,7 @@ impl<'a> Bench<'a> {
             (false, false) => self.channel.get(&self.stream, 0, 0, bytes)?,
         }
         self.stream.synchronize(deadline)?;
-        self.rank.barrier()?;
+        self.session.rank.barrier()?;
         if sends {
             return Ok(0);
         }
@@ -171,57 +172,65 @@ impl<'a> Bench<'a> {
         Ok((different(&seen[..bytes], &even) + outside) as u64)
     }
 
-    fn latency(&mut self, bytes: usize) -> Result<Vec<Row>> {
-        let iterations =
-            self.args.iterations.unwrap_or(if self.rank.context.driver().is_software() { 50 } else { 2000 });
-        let deadline = self.rank.deadline();
-        let me = self.rank.bootstrap.rank();
+    fn latency(&mut self, bytes: usize) -> Result<Vec<Record>> {
+        let rank = self.session.rank;
+        let plan = self.args.plan_of_round_trips(self.session.software());
+        let deadline = rank.deadline();
+        let me = rank.bootstrap.rank();
         self.iteration += 1;
         self.local.upload(0, &paint(bytes, me, self.iteration), deadline)?;
         let Some(hop) = &mut self.hop else { bail!("perf {} has no latency kernel", self.operation.name()) };
+        let name = self.operation.name();
         let mut rows = Vec::new();
         for bare in [false, true] {
             if bare && !hop.has_bare() {
                 continue;
             }
             self.local.slice(bytes..2 * bytes)?.fill(0xA5, deadline)?;
-            self.rank.barrier()?;
-            let mut times = Vec::new();
-            for _ in 0..5 {
-                let mine = hop.run(
-                    self.rank,
-                    &self.stream,
-                    &self.channel,
-                    bytes,
-                    iterations,
-                    me.is_multiple_of(2),
-                    bare,
-                )?;
-                times.push(self.rank.max(mine)?);
-            }
+            rank.barrier()?;
+            let begins = me.is_multiple_of(2);
+            let [timed] = sample(
+                self.session,
+                &plan,
+                [&mut |round_trips| {
+                    hop.run(rank, &self.stream, &self.channel, bytes, round_trips, begins, bare)
+                }],
+            )?;
             let mut wrong = None;
             if self.args.check > 0 && self.operation != Operation::Signal {
                 let mut seen = vec![0u8; bytes];
                 self.local.slice(bytes..2 * bytes)?.download(0, &mut seen, deadline)?;
-                wrong = Some(self.rank.sum(different(&seen, &paint(bytes, me ^ 1, self.iteration)) as u64)?);
+                wrong = Some(rank.sum(different(&seen, &paint(bytes, me ^ 1, self.iteration)) as u64)?);
             }
-            let name = if bare { "bare" } else { "aqueduct" };
-            rows.push((name, measured(&times, bytes as u64, 1.0, wrong)));
+            let record =
+                if bare { Record::comparison("bare", timed) } else { Record::measured(&*name, timed) };
+            let record = sized(record, bytes, 1.0);
+            rows.push(Record { wrong, ..record });
         }
-        Ok(rows.into_iter().map(|(name, m)| self.row(bytes, name, m)).collect())
+        if self.operation == Operation::Signal {
+            // A signal moves no data.
+            rows.iter_mut().for_each(|row| {
+                row.algorithm_bandwidth_gb_s = None;
+                row.bus_bandwidth_gb_s = None;
+            });
+        }
+        if let [ours, bare] = &mut rows[..] {
+            *ours = ours.clone().compared_with(bare);
+        }
+        Ok(rows)
     }
+}
 
-    fn row(&self, bytes: usize, algorithm: &str, measured: Measured) -> Row {
-        Row {
-            size: bytes as u64,
-            count: bytes as u64,
-            datatype: "byte".to_owned(),
-            redop: "none".to_owned(),
-            algorithm: algorithm.to_owned(),
-            out_of_place: Some(measured),
-            in_place: None,
-        }
-    }
+/// With the size of calls that move `bytes`.
+fn sized(record: Record, bytes: usize, factor: f64) -> Record {
+    let bytes = bytes as u64;
+    let record = Record { size_bytes: Some(bytes), count: Some(bytes), ..record };
+    Record { datatype: Some("byte"), reduction: Some("none"), ..record }.moving(bytes, factor)
+}
+
+/// Bytes of the smallest message of `operation`; sizes are multiples of it.
+pub(super) fn grain(operation: Operation) -> u64 {
+    packet_format(operation).map_or(1, |format| format.granularity() as u64)
 }
 
 fn packet_format(operation: Operation) -> Option<PacketFormat> {

@@ -17,7 +17,10 @@ use aqueduct::gpu::{Event, Function, GpuBuffer, Stream, arg};
 use aqueduct::proxy::{Fifo, Idle, Proxy, ProxyConfig};
 
 use super::args;
-use super::comparison::{Comparison, Row, Unit};
+use super::comparison::{Comparison, Unit};
+use super::head::Head;
+use super::record::Record;
+use super::timing::{Plan, Session, mean, sample};
 use crate::job::Rank;
 use bare::Bare;
 use checker::Checker;
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// Measurements of each side, taken alternately
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Measurements of each side before those, not timed
+    #[arg(short = 'w', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=1000))]
+    warmup: u32,
     /// Let the proxy spin without ever yielding its core
     #[arg(long)]
     spin: bool,
@@ -53,19 +59,24 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
             );
         }
     }
+    let outlets = super::output::open(&args.files)?;
     let rank = Rank::join()?;
-    let mut header = super::output::header(&rank, "fifo")?;
-    header.push(format!(
-        "fifo size {} triggers {} rounds {} idle {:?}",
+    let session = Session::new(&rank);
+    let mut head = Head::gather(&rank, "fifo")?;
+    head.line(format!(
+        "fifo size {} triggers {} rounds {} warmup {} idle {:?}",
         args.fifo_size,
         args.triggers.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
         args.rounds,
+        args.warmup,
         args.idle(),
     ));
-    header.push("rate: triggers per second with the host handling each; of the slowest rank".to_owned());
-    let report = Comparison::new("fifo", header, "threads", Unit::Rate);
-    super::output::present(&rank, report, &args.files, |keep| {
-        args.threads.iter().try_for_each(|&threads| keep(Bench::prepare(&rank, args, threads)?.row()?))
+    head.line("rate: triggers per second with the host handling each; of the slowest rank");
+    super::output::present(&session, &head, Comparison::by_threads(Unit::Rate), outlets, |output| {
+        args.threads.iter().try_for_each(|&threads| {
+            session.progress.row(format!("{threads} threads"));
+            output.rows(&rows(&session, args, threads)?)
+        })
     })
 }
 
@@ -82,27 +93,49 @@ impl Args {
     }
 }
 
-/// Proxy, kernel and bare loop for one number of threads.
-struct Bench<'a> {
-    rank: &'a Rank,
-    rounds: u32,
-    clock: Clock,
+/// Measures one number of threads: our row, and that of the bare loop.
+fn rows(session: &Session<'_>, args: &Args, threads: u32) -> Result<Vec<Record>> {
+    let (rank, context) = (session.rank, &session.rank.context);
+    let pushes = Pushes { threads, count: args.count(threads, session.software()) };
+    let clock =
+        Clock { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? };
+    let mut ours = Proxied::prepare(rank, args, pushes)?;
+    let mut bare = Bare::new(rank, args.fifo_size)?;
+    let plan = Plan { warmup: args.warmup, samples: args.rounds, calls: 1 };
+    let [mine, theirs] = sample(
+        session,
+        &plan,
+        [&mut |launches| mean(launches, || ours.time(rank, &clock)), &mut |launches| {
+            mean(launches, || bare.time(rank, &clock, pushes))
+        }],
+    )?;
+    let wrong = rank.sum(ours.finish(rank)?)?;
+    let row = |record: Record| Record {
+        threads: Some(threads),
+        count: Some(pushes.total()),
+        rate_m_s: record.time_p50_us.map(|time| 1.0 / time),
+        ..record
+    };
+    let theirs = row(Record::comparison("bare", theirs.of_parts(pushes.total())));
+    let ours = row(Record::measured("proxy", mine.of_parts(pushes.total())));
+    Ok(vec![Record { wrong: Some(wrong), ..ours.compared_with(&theirs) }, theirs])
+}
+
+/// A proxy that checks what a kernel pushes.
+struct Proxied {
     function: Function,
     proxy: Proxy,
     /// Wrong triggers that the handler has seen.
     wrong: Arc<AtomicU64>,
     status: Arc<GpuBuffer>,
-    bare: Bare,
     pushes: Pushes,
     /// Triggers pushed so far, which the proxy should have handled.
     handled: u64,
 }
 
-impl<'a> Bench<'a> {
-    fn prepare(rank: &'a Rank, args: &Args, threads: u32) -> Result<Self> {
-        let context = &rank.context;
-        let pushes = Pushes { threads, count: args.count(threads, context.driver().is_software()) };
-        let Some(function) = load_kernels(context, "fifo", &[])?.pop() else {
+impl Proxied {
+    fn prepare(rank: &Rank, args: &Args, pushes: Pushes) -> Result<Self> {
+        let Some(function) = load_kernels(&rank.context, "fifo", &[])?.pop() else {
             bail!("kernel file fifo has no entry");
         };
         let wrong = Arc::new(AtomicU64::new(0));
@@ -110,50 +143,15 @@ impl<'a> Bench<'a> {
             .with_fifo_size(args.fifo_size)
             .with_idle(args.idle())
             .with_rank(rank.bootstrap.rank());
-        let proxy = Proxy::start(context, config, Checker::new(pushes.threads, pushes.count, wrong.clone()))?;
-        Ok(Self {
-            rank,
-            rounds: args.rounds,
-            clock: Clock {
-                stream: Stream::new(context)?,
-                start: Event::timed(context)?,
-                end: Event::timed(context)?,
-            },
-            function,
-            proxy,
-            wrong,
-            status: zeroed(rank, 4)?,
-            bare: Bare::new(rank, args.fifo_size)?,
-            pushes,
-            handled: 0,
-        })
-    }
-
-    fn row(mut self) -> Result<Row> {
-        let total = self.pushes.total() as f64;
-        let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Alternate, so that other load on the machine affects both alike. The first round is the warm-up.
-        for round in 0..=self.rounds {
-            self.rank.barrier()?;
-            let mine = self.ours()?;
-            let mine = self.rank.max(mine)?;
-            let theirs = self.bare.time(self.rank, &self.clock, self.pushes)?;
-            let theirs = self.rank.max(theirs)?;
-            if round > 0 {
-                ours.push(total / mine);
-                bare.push(total / theirs);
-            }
-        }
-        self.proxy.stop(self.rank.deadline())?;
-        let extra = self.proxy.counters().triggers.abs_diff(self.handled);
-        let wrong = self.rank.sum(self.wrong.load(Ordering::Relaxed) + extra)?;
-        Ok(Unit::Rate.row(u64::from(self.pushes.threads), &ours, &bare, wrong))
+        let checker = Checker::new(pushes.threads, pushes.count, wrong.clone());
+        let proxy = Proxy::start(&rank.context, config, checker)?;
+        Ok(Self { function, proxy, wrong, status: zeroed(rank, 4)?, pushes, handled: 0 })
     }
 
     /// Time of one launch in microseconds. Returns after the proxy has handled all of its triggers.
-    fn ours(&mut self) -> Result<f64> {
+    fn time(&mut self, rank: &Rank, clock: &Clock) -> Result<f64> {
         let (fifo, cells, status) = (self.proxy.fifo(), 0u64, self.status.ptr());
-        let time = self.clock.time(self.rank, |stream| {
+        let time = clock.time(rank, |stream| {
             let args = [arg(&fifo), arg(&self.pushes.count), arg(&cells), arg(&status)];
             // SAFETY: the parameters of the catalog row; the stream retains what is behind the handle and the status
             // until the kernel is done.
@@ -161,14 +159,21 @@ impl<'a> Bench<'a> {
             stream.retain_all(self.proxy.keep_alive())?;
             stream.retain(self.status.clone())
         })?;
-        given_up(self.rank, &self.status, "pushes")?;
+        given_up(rank, &self.status, "pushes")?;
         self.handled += self.pushes.total();
-        let deadline = self.rank.deadline();
+        let deadline = rank.deadline();
         while self.proxy.counters().triggers < self.handled {
             self.proxy.check()?;
             deadline.check("perf fifo", "the proxy to handle every trigger")?;
             std::thread::yield_now();
         }
         Ok(time)
+    }
+
+    /// Ends the proxy and returns the number of triggers that were wrong, too many or missing.
+    fn finish(self, rank: &Rank) -> Result<u64> {
+        self.proxy.stop(rank.deadline())?;
+        let extra = self.proxy.counters().triggers.abs_diff(self.handled);
+        Ok(self.wrong.load(Ordering::Relaxed) + extra)
     }
 }

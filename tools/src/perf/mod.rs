@@ -7,13 +7,19 @@ mod channel;
 mod comparison;
 pub(crate) mod data;
 mod fifo;
+mod files;
+mod head;
 mod host_thread;
 mod output;
 mod ping_pong;
 mod port;
-mod report;
+mod progress;
+mod record;
 mod startup;
+mod stats;
+mod table;
 mod timing;
+mod usage;
 mod write;
 
 use std::process::ExitCode;
@@ -22,9 +28,12 @@ use anyhow::{Result, bail};
 pub(crate) use args::Args;
 
 use crate::job::Rank;
-use args::Operation;
-use output::{header, present};
-use report::Report;
+use args::{Operation, Rounding, Sizes};
+use head::Head;
+use output::present;
+use record::Record;
+use table::NcclTable;
+use timing::Session;
 
 /// `aqueduct perf`: an operation, or a measurement with options of its own.
 #[derive(Debug, clap::Args)]
@@ -75,30 +84,45 @@ impl Command {
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let Some(measured) = args.operation else { bail!("no operation given; see `aqueduct perf --help`") };
+    let outlets = output::open(&args.files)?;
     let rank = Rank::join()?;
-    let (min, max) = default_range(measured, rank.context.driver().is_software());
+    let session = Session::new(&rank);
+    let (min, max) = default_range(measured, session.software());
     let (min, max) = args.sweep.bounds(min, max)?;
-    let sizes = args.sweep.sizes(min, max);
-    let name = measured.name();
-    let mut header = header(&rank, &name)?;
-    header.push(format!(
+    let Sizes { list: sizes, note } = match measured {
+        Operation::AllReduce => {
+            args.sweep.rounded(min, max, Rounding::Down, args.datatype.bytes() as u64, "elements")
+        }
+        operation => args.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
+    };
+    let mut head = Head::gather(&rank, &measured.name())?;
+    let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
+    head.line(format!(
         "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
         args.sweep.step(),
-        args.warmup.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
-        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        auto(args.warmup),
+        auto(args.iterations),
         args.check,
         args.graph,
     ));
-    let report = Report { operation: name, header, rows: Vec::new() };
-    present(&rank, report, &args.files, |keep| match measured {
+    note.into_iter().for_each(|note| head.line(note));
+    // All that can be refused is refused before the files are begun.
+    let mut rows: Box<dyn FnMut(usize) -> Result<Vec<Record>>> = match measured {
         Operation::AllReduce => {
-            let mut bench = all_reduce::Bench::prepare(&rank, args, &sizes)?;
-            (0..sizes.len()).try_for_each(|index| keep(bench.row(index)?))
+            let mut bench = all_reduce::Bench::prepare(&session, args, &sizes)?;
+            Box::new(move |index| bench.rows(index))
         }
         operation => {
-            let mut bench = channel::Bench::prepare(&rank, args, operation, &sizes)?;
-            sizes.iter().try_for_each(|&size| bench.rows(size)?.into_iter().try_for_each(&mut *keep))
+            let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
+            let sizes = sizes.clone();
+            Box::new(move |index| bench.rows(sizes[index]))
         }
+    };
+    present(&session, &head, NcclTable::default(), outlets, |output| {
+        (0..sizes.len()).try_for_each(|index| {
+            session.progress.row(format!("{} B", sizes[index]));
+            output.rows(&rows(index)?)
+        })
     })
 }
 

@@ -1,91 +1,194 @@
-//! How results leave `aqueduct perf`: the lines above a table, the table while it grows, and the files.
+//! How results leave `aqueduct perf`: a table that grows, and files with the same rows.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io::{Result as Written, Write};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use aqueduct::bootstrap::Launch;
+use serde::Serialize;
 
 use super::args::Files;
-use super::report::Table;
-use crate::job::Rank;
+use super::files::Outlets;
+use super::head::{Head, utc};
+use super::progress::Progress;
+use super::record::{Record, Series};
+use super::timing::Session;
 
-/// Collective: the lines above every table, with one line per rank.
-pub(super) fn header(rank: &Rank, name: &str) -> Result<Vec<String>> {
-    let driver = rank.context.driver();
-    let device = rank.context.device();
-    let mut lines = Vec::new();
-    if driver.is_software() {
-        lines.push("software device: times say nothing about GPUs".to_owned());
-    }
-    lines.push(format!("aqueduct {} perf {name}", env!("CARGO_PKG_VERSION")));
-    let (major, minor) = driver.version();
-    lines.push(format!("driver {}, CUDA {major}.{minor}: {}", driver.provenance(), driver.reason()));
-    let mine = format!(
-        "rank {:>3} pid {:>7} on {} device {} [{}] {}",
-        rank.bootstrap.rank(),
-        std::process::id(),
-        aqueduct::logging::host_name(),
-        device.ordinal(),
-        device.pci_bus_id()?,
-        device.name()?
-    );
-    for line in rank.bootstrap.all_gather(mine.as_bytes(), rank.deadline())? {
-        lines.push(String::from_utf8_lossy(&line).into_owned());
-    }
-    Ok(lines)
+/// How rows are printed.
+pub(super) trait Table {
+    /// Prints the names of the columns.
+    fn print_head(&self, out: &mut dyn Write) -> Written<()>;
+    /// Prints rows that belong together, such as those of one size.
+    fn print(&mut self, rows: &[Record], out: &mut dyn Write) -> Written<()>;
+    /// Prints what there is to say about all rows, above the verdict.
+    fn print_foot(&self, foot: &Foot, out: &mut dyn Write) -> Written<()>;
 }
 
-/// Runs `measure`, prints each row as soon as it is measured, and writes the files. The exit code is a failure if any
-/// value was wrong.
-pub(super) fn present<T: Table>(
-    rank: &Rank,
-    mut report: T,
-    files: &Files,
-    measure: impl FnOnce(&mut dyn FnMut(T::Row) -> Result<()>) -> Result<()>,
-) -> Result<ExitCode> {
-    let taken = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
-    let table = rank.is_root() && !taken(&files.json) && !taken(&files.csv);
-    let mut out = std::io::stdout();
-    if table {
-        report.print_head(&mut out)?;
-    }
-    measure(&mut |row| {
-        if table {
-            report.print_row(&row, &mut out)?;
+/// What all rows amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Foot {
+    /// Number of wrong values, or `None` if nothing was checked.
+    pub(super) wrong: Option<u64>,
+    /// Sum and number of the bus bandwidths, without those of bare loops.
+    bandwidth: (f64, u64),
+    /// All rows, bare loops included.
+    rows: u64,
+}
+
+/// The last line of the files.
+#[derive(Serialize)]
+struct Footer {
+    record: &'static str,
+    rows: u64,
+    wrong: Option<u64>,
+    bus_bandwidth_mean_gb_s: Option<f64>,
+    time_utc: String,
+}
+
+/// The output of a run. On ranks that print nothing it only counts.
+pub(super) struct Output {
+    table: Option<Box<dyn Table>>,
+    outlets: Outlets,
+    progress: Progress,
+    foot: Foot,
+}
+
+/// Opens the files of `options`, before anything else is done.
+pub(super) fn open(options: &Files) -> Result<Outlets> {
+    Outlets::open(options, Launch::from_env()?.map_or(0, |launch| launch.rank))
+}
+
+impl Foot {
+    fn add(&mut self, row: &Record) {
+        self.rows += 1;
+        if let Some(wrong) = row.wrong {
+            self.wrong = Some(self.wrong.unwrap_or(0) + wrong);
         }
-        report.push(row);
+        if row.series == Series::Measured
+            && let Some(bandwidth) = row.bus_bandwidth_gb_s
+        {
+            self.bandwidth = (self.bandwidth.0 + bandwidth, self.bandwidth.1 + 1);
+        }
+    }
+
+    /// Mean of the bus bandwidths, if a row has one.
+    pub(super) fn mean_bandwidth(&self) -> Option<f64> {
+        let (sum, rows) = self.bandwidth;
+        (rows > 0).then(|| sum / rows as f64)
+    }
+
+    /// Prints the verdict as nccl-tests ends: `# Out of bounds values : N OK|FAILED`.
+    fn print_verdict(&self, out: &mut dyn Write) -> Written<()> {
+        match self.wrong {
+            Some(0) => writeln!(out, "# Out of bounds values : 0 OK"),
+            Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED"),
+            None => writeln!(out, "# Out of bounds values : N/A (not checked)"),
+        }
+    }
+}
+
+impl Output {
+    /// Begins the files, and the table unless standard output belongs to a file. `root` says whether this rank prints.
+    pub(super) fn begin(
+        root: bool,
+        head: &Head,
+        table: impl Table + 'static,
+        mut outlets: Outlets,
+        progress: Progress,
+    ) -> Result<Self> {
+        if root {
+            outlets.begin(&head.header())?;
+        } else {
+            outlets = Outlets::default();
+        }
+        let print = root && !outlets.take_stdout();
+        if print {
+            let mut out = std::io::stdout();
+            head.lines.iter().try_for_each(|line| writeln!(out, "# {line}"))?;
+            writeln!(out, "#")?;
+            table.print_head(&mut out)?;
+        }
+        let table = print.then(|| Box::new(table) as Box<dyn Table>);
+        Ok(Self { table, outlets, progress, foot: Foot::default() })
+    }
+
+    /// Takes rows that belong together.
+    pub(super) fn rows(&mut self, rows: &[Record]) -> Result<()> {
+        self.progress.done();
+        rows.iter().for_each(|row| self.foot.add(row));
+        rows.iter().try_for_each(|row| self.outlets.row(row))?;
+        if let Some(table) = &mut self.table {
+            let mut out = std::io::stdout();
+            table.print(rows, &mut out)?;
+            out.flush()?;
+        }
         Ok(())
-    })?;
+    }
+
+    /// Ends table and files. The exit code is a failure if any value was wrong.
+    pub(super) fn end(mut self) -> Result<ExitCode> {
+        self.progress.done();
+        let Foot { wrong, rows, .. } = self.foot;
+        self.outlets.end(&Footer {
+            record: "footer",
+            rows,
+            wrong,
+            bus_bandwidth_mean_gb_s: self.foot.mean_bandwidth(),
+            time_utc: utc(SystemTime::now()),
+        })?;
+        if let Some(table) = &self.table {
+            let mut out = std::io::stdout();
+            table.print_foot(&self.foot, &mut out)?;
+            self.foot.print_verdict(&mut out)?;
+        }
+        Ok(if wrong.unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Prints and writes what `measure` measures, row by row. Collective.
+pub(super) fn present(
+    session: &Session<'_>,
+    head: &Head,
+    table: impl Table + 'static,
+    outlets: Outlets,
+    measure: impl FnOnce(&mut Output) -> Result<()>,
+) -> Result<ExitCode> {
+    let rank = session.rank;
+    let mut output = Output::begin(rank.is_root(), head, table, outlets, session.progress.clone())?;
+    measure(&mut output)?;
     // A stream is idle after a kernel that gave up, too.
     rank.comm.check()?;
     rank.barrier()?;
-    if rank.is_root() {
-        if let Some(path) = &files.json {
-            write_json(&report, path)?;
-        }
-        if let Some(path) = &files.csv {
-            write_text(&report.csv(), path)?;
-        }
-        if table {
-            report.print_verdict(&mut std::io::stdout())?;
-        }
-    }
-    Ok(if report.wrong().unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    output.end()
 }
 
-pub(super) fn write_json(report: &impl serde::Serialize, path: &Path) -> Result<()> {
-    write_text(&serde_json::to_string_pretty(report)?, path)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn write_text(text: &str, path: &Path) -> Result<()> {
-    let text = text.trim_end();
-    if path == Path::new("-") {
-        writeln!(std::io::stdout(), "{text}")?;
-        return Ok(());
+    fn row(series: Series, wrong: Option<u64>, bandwidth: Option<f64>) -> Record {
+        Record { series, wrong, bus_bandwidth_gb_s: bandwidth, ..Record::default() }
     }
-    File::create(path)
-        .and_then(|mut file| writeln!(file, "{text}"))
-        .with_context(|| format!("cannot write {}", path.display()))
+
+    #[test]
+    fn bare_loops_do_not_count_for_the_average() {
+        let mut foot = Foot::default();
+        foot.add(&row(Series::Measured, Some(1), Some(10.0)));
+        foot.add(&row(Series::Comparison, None, Some(1000.0)));
+        foot.add(&row(Series::Measured, Some(2), Some(20.0)));
+        assert_eq!((foot.mean_bandwidth(), foot.wrong, foot.rows), (Some(15.0), Some(3), 3));
+        let mut signals = Foot::default();
+        signals.add(&row(Series::Measured, None, None));
+        assert_eq!((signals.mean_bandwidth(), signals.wrong), (None, None));
+    }
+
+    #[test]
+    fn the_last_line_is_the_verdict() {
+        for (wrong, last) in [(Some(0), "0 OK"), (Some(3), "3 FAILED"), (None, "N/A (not checked)")] {
+            let mut text = Vec::new();
+            Foot { wrong, ..Foot::default() }.print_verdict(&mut text).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), format!("# Out of bounds values : {last}\n"));
+        }
+    }
 }

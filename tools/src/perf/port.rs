@@ -17,8 +17,11 @@ use anyhow::{Result, bail};
 use aqueduct::comm::Transport;
 use aqueduct::proxy::Idle;
 
-use super::args;
-use super::comparison::{Comparison, Row, Unit};
+use super::args::{self, Rounding, Sizes};
+use super::comparison::{Comparison, Unit};
+use super::head::Head;
+use super::record::Record;
+use super::timing::{Plan, Session, Timed, mean, sample};
 use crate::job::Rank;
 use bare::{CopyEngine, Relay};
 use end::End;
@@ -36,6 +39,9 @@ struct Common {
     /// Measurements of each size, alternating with the bare loop
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Measurements of each size before those, not timed
+    #[arg(short = 'w', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=1000))]
+    warmup: u32,
     /// Let the proxies spin without ever yielding their cores
     #[arg(long)]
     spin: bool,
@@ -61,8 +67,7 @@ pub(crate) struct PutArgs {
     common: Common,
     /// Puts per window, which ends with a signal and a flush; with 1, round trips of a put and a signal are measured
     /// instead
-    #[arg(short = 'W', short_alias = 'w', long, default_value_t = 16,
-        value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(short = 'W', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
     /// Windows, or round trips, of one measurement
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -75,24 +80,22 @@ impl Common {
     }
 
     /// The sizes to measure in bytes, rounded up to whole words. `min` and `max` are the defaults.
-    fn sizes(&self, min: u64, max: u64) -> Result<Vec<usize>> {
+    fn sizes(&self, min: u64, max: u64) -> Result<Sizes> {
         let (min, max) = self.sweep.bounds(min, max)?;
-        let words = |size: u64| Ok(usize::try_from(size)?.next_multiple_of(WORD));
-        let mut sizes = self.sweep.sizes(min, max).into_iter().map(words).collect::<Result<Vec<_>>>()?;
-        sizes.dedup();
-        Ok(sizes)
+        Ok(self.sweep.rounded(min, max, Rounding::Up, WORD as u64, "words"))
     }
 
-    /// The lines above the table: settings, the meaning of our figures and, if there is a bare loop, of the bare ones.
-    fn header(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Vec<String>> {
-        let mut header = super::output::header(rank, name)?;
-        let Self { transport, rounds, .. } = self;
-        header.push(format!("transport {transport} {settings} rounds {rounds} idle {:?}", self.idle()));
-        header.push(format!("ours: {ours}"));
+    /// The head of the run: settings, the meaning of our figures and, if there is a bare loop, of the bare ones.
+    fn head(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Head> {
+        let mut head = Head::gather(rank, name)?;
+        let Self { transport, rounds, warmup, .. } = self;
+        let idle = self.idle();
+        head.line(format!("transport {transport} {settings} rounds {rounds} warmup {warmup} idle {idle:?}"));
+        head.line(format!("ours: {ours}"));
         if self.has_bare() {
-            header.push(format!("bare: {bare}"));
+            head.line(format!("bare: {bare}"));
         }
-        Ok(header)
+        Ok(head)
     }
 
     /// Whether there is a bare loop. It needs the peer's memory mapped here.
@@ -104,16 +107,18 @@ impl Common {
 pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     const NAME: &str = "port-lat";
     let common = &args.common;
+    let outlets = super::output::open(&common.files)?;
     let rank = pairs(NAME)?;
-    let mut sizes = common.sizes(8, 64 << 10)?;
+    let session = Session::new(&rank);
+    let Sizes { list: mut sizes, note } = common.sizes(8, 64 << 10)?;
     // Size 0, a signal alone, is always measured.
     sizes.retain(|&size| size > 0);
     sizes.insert(0, 0);
-    let most = sizes.iter().copied().max().unwrap_or(0);
+    let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
     let mut hop = PingPong::new(&rank)?;
     let mut relay = if common.has_bare() { Some(Relay::new(&rank, args.fenced)?) } else { None };
-    let header = common.header(
+    let mut head = common.head(
         &rank,
         NAME,
         &format!("round trips {}", auto(args.iterations)),
@@ -124,19 +129,21 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
             "kernel writes a word; host calls cuMemcpyAsync and cuStreamWriteValue64; kernel polls"
         },
     )?;
-    let report = Comparison::new(NAME, header, "bytes", Unit::Microseconds);
-    let code = super::output::present(&rank, report, &common.files, |keep| {
-        sizes.iter().try_for_each(|&bytes| {
+    note.into_iter().for_each(|note| head.line(note));
+    let table = Comparison::by_bytes(Unit::Microseconds);
+    let code = super::output::present(&session, &head, table, outlets, |output| {
+        sizes.iter().try_for_each(|&size| {
+            session.progress.row(format!("{size} B"));
+            let bytes = usize::try_from(size)?;
             let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
-            let wrong = hop.check(&rank, &end, bytes)?;
-            let (ours, bare) = in_turns(
-                &rank,
-                common.rounds,
-                |rank| hop.run(rank, &end, bytes, iterations),
-                relay.as_mut().map(|relay| |rank: &Rank| relay.run(rank, &end, bytes, iterations)),
-            )?;
-            let wrong = rank.sum(wrong)?;
-            keep(Unit::Microseconds.row(bytes as u64, &ours, &bare, wrong))
+            let wrong = rank.sum(hop.check(&rank, &end, bytes)?)?;
+            let mut ours = || hop.run(&rank, &end, bytes, iterations);
+            let bare = relay.as_mut().map(|relay| || relay.run(&rank, &end, bytes, iterations));
+            let (ours, bare) = in_turns(&session, common, &mut ours, bare)?;
+            let row = |record: Record| Record { size_bytes: Some(size), ..record };
+            let ours = row(Record::measured(common.transport.to_string(), ours.of_many(iterations.into())));
+            let bare = bare.map(|bare| row(Record::comparison("bare", bare.of_many(iterations.into()))));
+            output.rows(&paired(Record { wrong: Some(wrong), ..ours }, bare))
         })
     })?;
     end.finish(&rank)?;
@@ -146,32 +153,36 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
 pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     const NAME: &str = "port-put";
     let common = &args.common;
+    let outlets = super::output::open(&common.files)?;
     let rank = pairs(NAME)?;
-    let software = rank.context.driver().is_software();
-    let fast = !software && common.has_bare();
-    let largest = match (software, fast) {
+    let session = Session::new(&rank);
+    let fast = !session.software() && common.has_bare();
+    let largest = match (session.software(), fast) {
         (true, _) => 1 << 20,
         (false, true) => 128 << 20,
         (false, false) => 16 << 20,
     };
-    let mut sizes = common.sizes(4 << 10, largest)?;
+    let Sizes { list: mut sizes, note } = common.sizes(4 << 10, largest)?;
     sizes.retain(|&size| size > 0);
     if sizes.is_empty() {
         bail!("nothing to put: --max-bytes is 0");
     }
     // Enough round trips for milliseconds, or for about a second over a network.
-    let moved = if software {
+    let moved = if session.software() {
         1
     } else if fast {
         4 << 30
     } else {
         256 << 20
     };
-    let shape = |bytes| Shape::choose(bytes, args.window, args.iterations, moved);
-    let most = sizes.iter().map(|&bytes| shape(bytes).span()).max().unwrap_or(0);
+    let shapes = sizes
+        .iter()
+        .map(|&size| Ok(Shape::choose(usize::try_from(size)?, args.window, args.iterations, moved)))
+        .collect::<Result<Vec<_>>>()?;
+    let most = shapes.iter().map(|shape| shape.span()).max().unwrap_or(0);
     let end = End::prepare(&rank, common.transport, common.idle(), most)?;
     let engine = if common.has_bare() { Some(CopyEngine::new(&rank)?) } else { None };
-    let header = common.header(
+    let mut head = common.head(
         &rank,
         NAME,
         &format!("window {} iters {}", args.window, auto(args.iterations)),
@@ -182,69 +193,71 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         },
         "as many cuMemcpyAsync between the same addresses",
     )?;
-    let report = Comparison::new(NAME, header, "bytes", Unit::Bandwidth);
+    note.into_iter().for_each(|note| head.line(note));
     let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;
-    let code = super::output::present(&rank, report, &common.files, |keep| {
-        sizes.iter().try_for_each(|&bytes| {
-            let shape = shape(bytes);
-            keep(put_line(&rank, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
+    let table = Comparison::by_bytes(Unit::Bandwidth);
+    let code = super::output::present(&session, &head, table, outlets, |output| {
+        shapes.iter().try_for_each(|&shape| {
+            session.progress.row(format!("{} B", shape.bytes));
+            output.rows(&put_rows(&session, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
         })
     })?;
     end.finish(&rank)?;
     Ok(code)
 }
 
-fn put_line(
-    rank: &Rank,
+fn put_rows(
+    session: &Session<'_>,
     common: &Common,
     end: &End,
     hop: &mut PingPong,
     windows: &Windows,
     engine: Option<&CopyEngine>,
     shape: Shape,
-) -> Result<Row> {
-    let bytes = shape.bytes;
-    let bare = engine.map(|engine| move |rank: &Rank| engine.run(rank, end, shape));
+) -> Result<Vec<Record>> {
+    let (rank, bytes) = (session.rank, shape.bytes);
+    let bare = engine.map(|engine| move || engine.run(rank, end, shape));
     let ((ours, bare), wrong) = if shape.window == 1 {
-        let ours = |rank: &Rank| hop.run(rank, end, bytes, shape.windows);
-        (in_turns(rank, common.rounds, ours, bare)?, hop.check(rank, end, bytes)?)
+        let ours = in_turns(session, common, &mut || hop.run(rank, end, bytes, shape.windows), bare)?;
+        (ours, hop.check(rank, end, bytes)?)
     } else {
-        let ours = |rank: &Rank| windows.run(rank, end, shape);
-        (in_turns(rank, common.rounds, ours, bare)?, windows.check(rank, end, shape)?)
+        let ours = in_turns(session, common, &mut || windows.run(rank, end, shape), bare)?;
+        (ours, windows.check(rank, end, shape)?)
     };
     let wrong = rank.sum(wrong)?;
-    let rates = |times: Vec<f64>| times.into_iter().map(|time| bytes as f64 / time / 1e3).collect::<Vec<_>>();
-    Ok(Unit::Bandwidth.row(bytes as u64, &rates(ours), &rates(bare), wrong))
+    let row = |record: Record| {
+        let record = Record { size_bytes: Some(bytes as u64), window: Some(shape.window), ..record };
+        record.moving(bytes as u64, 1.0)
+    };
+    let ours = row(Record::measured(common.transport.to_string(), ours.of_many(shape.puts())));
+    let bare = bare.map(|bare| row(Record::comparison("copy-eng", bare.of_many(shape.puts()))));
+    Ok(paired(Record { wrong: Some(wrong), ..ours }, bare))
 }
 
-/// Runs `ours` and `bare`, if there is one, `rounds` times each and returns their times, each the maximum over the
-/// ranks. Alternates between them, so that other load on the machine affects both alike. The first of each is the
-/// warm-up.
+/// Samples of `ours` and of the bare loop, if there is one, each a whole measurement.
 fn in_turns(
-    rank: &Rank,
-    rounds: u32,
-    mut ours: impl FnMut(&Rank) -> Result<f64>,
-    mut bare: Option<impl FnMut(&Rank) -> Result<f64>>,
-) -> Result<(Vec<f64>, Vec<f64>)> {
-    let (mut mine, mut theirs) = (Vec::new(), Vec::new());
-    for round in 0..=rounds {
-        rank.barrier()?;
-        let time = ours(rank)?;
-        let time = rank.max(time)?;
-        let other = match &mut bare {
-            Some(bare) => {
-                let time = bare(rank)?;
-                Some(rank.max(time)?)
-            }
-            None => None,
-        };
-        if round > 0 {
-            mine.push(time);
-            theirs.extend(other);
-        }
+    session: &Session<'_>,
+    common: &Common,
+    ours: &mut dyn FnMut() -> Result<f64>,
+    bare: Option<impl FnMut() -> Result<f64>>,
+) -> Result<(Timed, Option<Timed>)> {
+    let plan = Plan { warmup: common.warmup, samples: common.rounds, calls: 1 };
+    let mine: &mut dyn FnMut(u32) -> Result<f64> = &mut |times| mean(times, &mut *ours);
+    let Some(mut bare) = bare else {
+        let [mine] = sample(session, &plan, [mine])?;
+        return Ok((mine, None));
+    };
+    let [mine, theirs] = sample(session, &plan, [mine, &mut |times| mean(times, &mut bare)])?;
+    Ok((mine, Some(theirs)))
+}
+
+/// Both rows, or ours alone.
+fn paired(ours: Record, bare: Option<Record>) -> Vec<Record> {
+    match bare {
+        Some(bare) => vec![ours.compared_with(&bare), bare],
+        None => vec![ours],
     }
-    Ok((mine, theirs))
 }
 
 /// An optional number as text: `auto` if it was not given.

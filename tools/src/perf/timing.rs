@@ -1,83 +1,226 @@
-//! Timing of calls with events: around batches of calls, or around replays of a graph with several calls.
+//! Timed samples of calls: how many, in which order, and what is kept of them.
+
+use std::time::Duration;
 
 use anyhow::Result;
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
 
-use super::args::Args;
+use super::progress::Progress;
+use super::usage::Usage;
 use crate::job::Rank;
 
-/// Number of batches; the table has their median.
-const BATCHES: u32 = 10;
+/// This rank in a run, and the progress that it shows.
+pub(super) struct Session<'a> {
+    pub(super) rank: &'a Rank,
+    pub(super) progress: Progress,
+}
 
-/// How often one size runs.
+/// How often one row runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    warmup: u32,
-    batches: u32,
-    /// Calls, or graph replays, per batch.
-    per_batch: u32,
-    /// Calls per graph, 0 for plain launches.
-    graph: u32,
+    /// Calls that are not timed.
+    pub(super) warmup: u32,
+    pub(super) samples: u32,
+    /// Calls per sample.
+    pub(super) calls: u32,
+}
+
+/// The samples of a row.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    /// Time per call of each sample in microseconds, of the slowest rank.
+    pub(super) samples_us: Vec<f64>,
+    /// Calls per sample.
+    pub(super) calls: u64,
+    /// CPU time over all ranks, wall time of the slowest one.
+    pub(super) usage: Usage,
+}
+
+/// What is timed: makes so many calls and returns the time per call in microseconds on this rank.
+pub(super) type Calls<'c> = &'c mut dyn FnMut(u32) -> Result<f64>;
+
+impl<'a> Session<'a> {
+    /// Only the root shows progress.
+    pub(super) fn new(rank: &'a Rank) -> Self {
+        Self { rank, progress: Progress::start(rank.is_root()) }
+    }
+
+    pub(super) fn software(&self) -> bool {
+        self.rank.context.driver().is_software()
+    }
 }
 
 impl Plan {
-    /// The user's numbers, or defaults by size and device: large transfers and the software device need
-    /// fewer runs for a steady median.
-    pub(super) fn choose(args: &Args, bytes: u64, software: bool) -> Self {
-        let iterations = args.iterations.unwrap_or(match (software, bytes) {
-            (true, b) if b <= 1 << 16 => 10,
-            (true, _) => 3,
-            (false, b) if b <= 1 << 20 => 200,
-            (false, _) => 20,
-        });
-        let warmup = args.warmup.unwrap_or(if software { 1 } else { 5 });
-        let batches = iterations.clamp(1, BATCHES);
-        Self { warmup, batches, per_batch: iterations.div_ceil(batches).max(1), graph: args.graph }
+    /// `iterations` calls, rounded up to whole samples, of which there are at most `samples`.
+    pub(super) fn new(iterations: u32, warmup: u32, samples: u32) -> Self {
+        let calls = iterations.div_ceil(samples.max(1)).max(1);
+        Self { warmup, samples: iterations.div_ceil(calls).max(1), calls }
     }
 }
 
-/// Runs `call` on `stream` as planned. Returns the time per call in microseconds for each batch, of the slowest rank.
-pub(super) fn run(
-    rank: &Rank,
-    stream: &Stream,
+/// Takes samples of each of `series` in turn, so that other load on the machine affects all of them alike. Collective.
+pub(super) fn sample<const N: usize>(
+    session: &Session<'_>,
     plan: &Plan,
-    call: impl Fn(&Stream) -> aqueduct::Result<()>,
-) -> Result<Vec<f64>> {
-    let record = |event: &Event| event.record(stream);
-    if plan.graph == 0 {
-        return run_on(rank, plan, &record, &|| call(stream));
+    mut series: [Calls<'_>; N],
+) -> Result<[Timed; N]> {
+    let rank = session.rank;
+    if plan.warmup > 0 {
+        session.progress.step(|| "warming up".to_owned());
+        for calls in &mut series {
+            rank.barrier()?;
+            calls(plan.warmup)?;
+        }
     }
-    let capture = |stream: &Stream| (0..plan.graph).try_for_each(|_| call(stream));
-    let graph = GraphExec::capture(stream, CaptureMode::ThreadLocal, capture)?;
-    graph.upload(stream)?;
-    let mut times = run_on(rank, plan, &record, &|| graph.launch(stream))?;
-    times.iter_mut().for_each(|t| *t /= f64::from(plan.graph));
-    Ok(times)
+    let mut kept = [(); N].map(|()| (Vec::new(), Usage::default()));
+    for number in 1..=plan.samples {
+        session.progress.step(|| format!("sample {number} of {}", plan.samples));
+        for (calls, (samples, usage)) in series.iter_mut().zip(&mut kept) {
+            rank.barrier()?;
+            let mine = usage.meter(|| calls(plan.calls))?;
+            samples.push(rank.max(mine)?);
+        }
+    }
+    let mut timed = Vec::with_capacity(N);
+    for (samples_us, usage) in kept {
+        timed.push(Timed { samples_us, calls: u64::from(plan.calls), usage: over_ranks(rank, usage)? });
+    }
+    match timed.try_into() {
+        Ok(timed) => Ok(timed),
+        Err(_) => anyhow::bail!("the samples of {N} series were kept in another number of lists"),
+    }
 }
 
-/// The same for work on anything that can record events.
-pub(super) fn run_on(
-    rank: &Rank,
-    plan: &Plan,
-    record: &dyn Fn(&Event) -> aqueduct::Result<()>,
-    once: &dyn Fn() -> aqueduct::Result<()>,
-) -> Result<Vec<f64>> {
-    let (start, end) = (Event::timed(&rank.context)?, Event::timed(&rank.context)?);
-    for _ in 0..plan.warmup {
-        once()?;
+/// CPU time of all ranks and wall time of the slowest. Collective.
+fn over_ranks(rank: &Rank, mine: Usage) -> Result<Usage> {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Usage {
+        user: Duration::from_nanos(rank.sum(nanoseconds(mine.user))?),
+        system: Duration::from_nanos(rank.sum(nanoseconds(mine.system))?),
+        wall: Duration::from_secs_f64(rank.max(mine.wall.as_secs_f64())?.max(0.0)),
+    })
+}
+
+/// The mean of `times` times `once`.
+pub(super) fn mean(times: u32, mut once: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let mut sum = 0.0;
+    for _ in 0..times {
+        sum += once()?;
     }
-    record(&end)?;
-    end.synchronize(rank.deadline())?;
-    let mut times = Vec::new();
-    for _ in 0..plan.batches {
-        rank.barrier()?;
-        record(&start)?;
-        for _ in 0..plan.per_batch {
+    Ok(sum / f64::from(times))
+}
+
+impl Timed {
+    /// The same, where what was called made `calls` calls itself and returned the time of one.
+    pub(super) fn of_many(mut self, calls: u64) -> Self {
+        self.calls *= calls;
+        self
+    }
+
+    /// The same for calls that each consist of `parts` calls of what is measured.
+    pub(super) fn of_parts(mut self, parts: u64) -> Self {
+        self.samples_us.iter_mut().for_each(|time| *time /= parts as f64);
+        self.calls *= parts;
+        self
+    }
+}
+
+/// Times work on anything that can record events.
+pub(super) struct EventClock {
+    start: Event,
+    end: Event,
+}
+
+impl EventClock {
+    pub(super) fn new(rank: &Rank) -> Result<Self> {
+        Ok(Self { start: Event::timed(&rank.context)?, end: Event::timed(&rank.context)? })
+    }
+
+    /// Time per call in microseconds of `calls` times `once`.
+    pub(super) fn time(
+        &self,
+        rank: &Rank,
+        calls: u32,
+        record: impl Fn(&Event) -> aqueduct::Result<()>,
+        once: impl Fn() -> aqueduct::Result<()>,
+    ) -> Result<f64> {
+        record(&self.start)?;
+        for _ in 0..calls {
             once()?;
         }
-        record(&end)?;
-        end.synchronize(rank.deadline())?;
-        times.push(rank.max(f64::from(end.elapsed_ms(&start)?) * 1e3 / f64::from(plan.per_batch))?);
+        record(&self.end)?;
+        self.end.synchronize(rank.deadline())?;
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3 / f64::from(calls))
     }
-    Ok(times)
+}
+
+/// A call on a stream, made as it is or by replays of a graph that holds several.
+pub(super) struct Launches<'c> {
+    stream: &'c Stream,
+    call: &'c dyn Fn(&Stream) -> aqueduct::Result<()>,
+    graph: Option<GraphExec>,
+    /// Calls per replay.
+    per_replay: u32,
+}
+
+impl<'c> Launches<'c> {
+    /// `per_replay` calls per graph; 0 for plain calls.
+    pub(super) fn prepare(
+        stream: &'c Stream,
+        per_replay: u32,
+        call: &'c dyn Fn(&Stream) -> aqueduct::Result<()>,
+    ) -> Result<Self> {
+        let mut graph = None;
+        if per_replay > 0 {
+            let capture = |stream: &Stream| (0..per_replay).try_for_each(|_| call(stream));
+            let exec = GraphExec::capture(stream, CaptureMode::ThreadLocal, capture)?;
+            exec.upload(stream)?;
+            graph = Some(exec);
+        }
+        Ok(Self { stream, call, graph, per_replay: per_replay.max(1) })
+    }
+
+    /// Time in microseconds of one call, or of one replay: see [`of_parts`](Timed::of_parts).
+    pub(super) fn time(&self, rank: &Rank, clock: &EventClock, calls: u32) -> Result<f64> {
+        clock.time(
+            rank,
+            calls,
+            |event| event.record(self.stream),
+            || match &self.graph {
+                Some(graph) => graph.launch(self.stream),
+                None => (self.call)(self.stream),
+            },
+        )
+    }
+
+    pub(super) fn per_replay(&self) -> u64 {
+        u64::from(self.per_replay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iterations_are_spread_over_samples() {
+        let plan = |iterations, samples| {
+            let Plan { samples, calls, .. } = Plan::new(iterations, 0, samples);
+            (samples, calls)
+        };
+        assert_eq!(plan(200, 10), (10, 20));
+        assert_eq!(plan(3, 10), (3, 1));
+        assert_eq!(plan(25, 10), (9, 3));
+        assert_eq!(plan(1, 10), (1, 1));
+        assert_eq!(plan(1000, 1000), (1000, 1));
+    }
+
+    #[test]
+    fn a_replay_counts_as_its_calls() {
+        let timed = Timed { samples_us: vec![50.0, 100.0], calls: 3, usage: Usage::default() };
+        let timed = timed.of_parts(5);
+        assert_eq!((timed.samples_us.clone(), timed.calls), (vec![10.0, 20.0], 15));
+        let timed = timed.of_many(2);
+        assert_eq!((timed.samples_us, timed.calls), (vec![10.0, 20.0], 30));
+    }
 }

@@ -14,15 +14,21 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use aqueduct::comm::Transport;
 
-use super::report::{Measured, Report, Row, measured};
+use super::head::Head;
+use super::record::Record;
+use super::table::NcclTable;
+use super::timing::{Plan, Session, Timed, mean, sample};
 use crate::job::Rank;
 pub(super) use args::Args;
 use args::Pattern;
 use bare::Bare;
 use connections::{Connections, micros};
 
-/// Number of measurements; the table has their median.
+/// Largest number of samples of `write-lat` and `flush`.
 const BATCHES: u32 = 10;
+/// Default number of windows, each a sample; of round trips; and of flushes.
+const WINDOWS: u32 = 10;
+const ROUND_TRIPS: u32 = 1000;
 
 /// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +39,10 @@ pub(super) enum Operation {
 }
 
 pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
+    let outlets = super::output::open(&args.files)?;
     let rank = Rank::join()?;
-    let (size, software) = (rank.bootstrap.size(), rank.context.driver().is_software());
-    let name = operation.name();
+    let session = Session::new(&rank);
+    let (size, name) = (rank.bootstrap.size(), operation.name());
     if size < 2 || (args.pattern == Pattern::Pairs && !size.is_multiple_of(2)) {
         bail!(
             "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name}`"
@@ -44,7 +51,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     if args.pattern == Pattern::AllToAll && operation != Operation::Write {
         bail!("perf {name} supports only the pattern pairs");
     }
-    let (min, max) = match (operation, software) {
+    let (min, max) = match (operation, session.software()) {
         (Operation::Write, true) => (4 << 10, 16 << 20),
         (Operation::Write, false) => (4 << 10, 128 << 20),
         (Operation::Latency, _) => (8, 64 << 10),
@@ -53,8 +60,8 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let (min, max) = args.sweep.bounds(min, max)?;
     let sizes = args.sweep.sizes(min, max);
     let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
-    let mut bench = Bench {
-        rank: &rank,
+    let bench = Bench {
+        session: &session,
         args,
         operation,
         connections: Connections::prepare(&rank, args, most)?,
@@ -63,35 +70,36 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
             _ => None,
         },
     };
-    let mut header = super::output::header(&rank, &name)?;
-    header.push(format!(
-        "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} iters {} validation {}",
+    let mut head = Head::gather(&rank, name)?;
+    let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
+    head.line(format!(
+        "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} warmup iters: {} iters {} validation {}",
         args.transport,
         args.memory,
         args.peer_memory.unwrap_or(args.memory),
         args.connections,
         args.pattern,
-        args.window.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
-        args.iterations.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        auto(args.window),
+        auto(args.warmup),
+        auto(args.iterations),
         args.check,
     ));
-    header.push(format!("time: {}", operation.meaning()));
-    let report = Report { operation: name, header, rows: Vec::new() };
-    super::output::present(&rank, report, &args.files, |keep| {
-        sizes
-            .iter()
-            .try_for_each(|&size| bench.rows(usize::try_from(size)?)?.into_iter().try_for_each(&mut *keep))
+    head.time(operation.meaning());
+    super::output::present(&session, &head, NcclTable::default(), outlets, |output| {
+        sizes.iter().try_for_each(|&size| {
+            session.progress.row(format!("{size} B"));
+            output.rows(&bench.rows(usize::try_from(size)?)?)
+        })
     })
 }
 
 impl Operation {
-    fn name(self) -> String {
+    fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
             Self::Latency => "write-lat",
             Self::Flush => "flush",
         }
-        .to_owned()
     }
 
     fn meaning(self) -> &'static str {
@@ -105,7 +113,7 @@ impl Operation {
 
 /// Connections and buffers, made once for all sizes.
 struct Bench<'a> {
-    rank: &'a Rank,
+    session: &'a Session<'a>,
     args: &'a Args,
     operation: Operation,
     connections: Connections,
@@ -114,76 +122,67 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Checks and measures one size. Returns our row and, where there is one, that of the bare loop.
-    fn rows(&mut self, bytes: usize) -> Result<Vec<Row>> {
+    fn rows(&self, bytes: usize) -> Result<Vec<Record>> {
+        let rank = self.session.rank;
         let mut wrong = None;
-        for _ in 0..self.args.check {
-            let mine = self.connections.check(self.rank, bytes)?;
-            wrong = Some(wrong.unwrap_or(0) + self.rank.sum(mine)?);
+        for number in 1..=self.args.check {
+            self.session.progress.step(|| format!("check {number} of {}", self.args.check));
+            let mine = self.connections.check(rank, bytes)?;
+            wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
         }
-        let transport = self.args.transport.to_string();
-        match self.operation {
+        let mut rows = match self.operation {
             Operation::Latency => {
-                let times =
-                    self.batches(1000, |bench, count| bench.connections.bounce(bench.rank, bytes, count))?;
-                Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
+                self.one_by_one(bytes, |count| self.connections.bounce(rank, bytes, count))?
             }
             Operation::Flush => {
-                let times = self.batches(1000, |bench, count| {
-                    bench.connections.write_and_flush(bench.rank, bytes, count)
-                })?;
-                Ok(vec![row(bytes, 1, &transport, measured(&times, bytes as u64, 1.0, wrong))])
+                self.one_by_one(bytes, |count| self.connections.write_and_flush(rank, bytes, count))?
             }
-            Operation::Write => self.bandwidth(bytes, &transport, wrong),
-        }
-    }
-
-    fn bandwidth(&mut self, bytes: usize, transport: &str, wrong: Option<u64>) -> Result<Vec<Row>> {
-        let window = self.args.window.unwrap_or_else(|| default_window(bytes));
-        let peers = self.connections.written().max(1) as u64;
-        let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        // Alternate, so that other load on the machine affects both alike.
-        for batch in 0..self.args.iterations.unwrap_or(BATCHES).max(1) + 1 {
-            let (mine, theirs) = self.once(bytes, window)?;
-            // The first batch is the warm-up.
-            if batch > 0 {
-                ours.push(mine);
-                bare.extend(theirs);
-            }
-        }
-        let out = bytes as u64 * self.rank.max(peers as f64)? as u64;
-        let ours = measured(&ours, out, 1.0, wrong);
-        let mut rows = vec![row(bytes, window, transport, ours)];
-        if !bare.is_empty() {
-            rows.push(row(bytes, window, "bare", measured(&bare, out, 1.0, None)));
+            Operation::Write => self.bandwidth(bytes)?,
+        };
+        if let Some(ours) = rows.first_mut() {
+            ours.wrong = wrong;
         }
         Ok(rows)
     }
 
-    /// Time per write of one window in microseconds, of the slowest rank: ours, and that of the bare loop.
-    fn once(&mut self, bytes: usize, window: u32) -> Result<(f64, Option<f64>)> {
-        let (rank, connections) = (self.rank, &self.connections);
-        rank.barrier()?;
-        let Some(bare) = &self.bare else {
-            let start = Instant::now();
-            connections.window(rank, bytes, window)?;
-            return Ok((rank.max(micros(start, window))?, None));
-        };
-        let mine = bare.time_connections(rank, connections, bytes, window)?;
-        let mine = rank.max(mine / f64::from(window))?;
-        let theirs = bare.time_copies(rank, connections, bytes, window)?;
-        Ok((mine, Some(rank.max(theirs / f64::from(window))?)))
+    /// Times `run`, which makes so many calls and returns the time of one in microseconds.
+    fn one_by_one(&self, bytes: usize, run: impl Fn(u32) -> Result<f64>) -> Result<Vec<Record>> {
+        let iterations = self.args.iterations.unwrap_or(ROUND_TRIPS);
+        let plan = Plan::new(iterations, 0, BATCHES);
+        let plan = Plan { warmup: self.args.warmup.unwrap_or(plan.calls), ..plan };
+        let [timed] = sample(self.session, &plan, [&mut |count| run(count)])?;
+        let record = Record::measured(self.args.transport.to_string(), timed);
+        Ok(vec![sized(record, bytes, 1).moving(bytes as u64, 1.0)])
     }
 
-    /// Time per call in microseconds in each of ten measurements, of the slowest rank.
-    fn batches(&mut self, default: u32, run: impl Fn(&Self, u32) -> Result<f64>) -> Result<Vec<f64>> {
-        let count = self.args.iterations.unwrap_or(default).div_ceil(BATCHES).max(1);
-        run(self, count)?;
-        (0..BATCHES)
-            .map(|_| {
-                self.rank.barrier()?;
-                self.rank.max(run(self, count)?)
-            })
-            .collect()
+    fn bandwidth(&self, bytes: usize) -> Result<Vec<Record>> {
+        let (rank, connections) = (self.session.rank, &self.connections);
+        let window = self.args.window.unwrap_or_else(|| default_window(bytes));
+        let peers = rank.max(connections.written().max(1) as f64)? as u64;
+        let iterations = self.args.iterations.unwrap_or(WINDOWS);
+        let plan = Plan::new(iterations, self.args.warmup.unwrap_or(1), iterations);
+        // Time per write: a call of what is sampled is a window.
+        let host = |windows: u32| {
+            let start = Instant::now();
+            (0..windows).try_for_each(|_| connections.window(rank, bytes, window))?;
+            Ok(micros(start, windows) / f64::from(window))
+        };
+        let row = |record| sized(record, bytes, window).moving(bytes as u64 * peers, 1.0);
+        let ours = |timed: Timed| row(Record::measured(self.args.transport.to_string(), timed));
+        let Some(bare) = &self.bare else {
+            let [timed] = sample(self.session, &plan, [&mut |windows| host(windows)])?;
+            return Ok(vec![ours(timed.of_many(window.into()))]);
+        };
+        let per_write = |time: f64| time / f64::from(window);
+        let connected = || bare.time_connections(rank, connections, bytes, window).map(per_write);
+        let copied = || bare.time_copies(rank, connections, bytes, window).map(per_write);
+        let [mine, theirs] = sample(
+            self.session,
+            &plan,
+            [&mut |windows| mean(windows, connected), &mut |windows| mean(windows, copied)],
+        )?;
+        let theirs = row(Record::comparison("bare", theirs.of_many(window.into())));
+        Ok(vec![ours(mine.of_many(window.into())).compared_with(&theirs), theirs])
     }
 }
 
@@ -192,14 +191,13 @@ fn default_window(bytes: usize) -> u32 {
     ((64 << 20) / bytes.max(1)).clamp(1, 1000) as u32
 }
 
-fn row(bytes: usize, window: u32, algorithm: &str, measured: Measured) -> Row {
-    Row {
-        size: bytes as u64,
-        count: u64::from(window),
-        datatype: "byte".to_owned(),
-        redop: "none".to_owned(),
-        algorithm: algorithm.to_owned(),
-        out_of_place: Some(measured),
-        in_place: None,
+fn sized(record: Record, bytes: usize, window: u32) -> Record {
+    Record {
+        size_bytes: Some(bytes as u64),
+        count: Some(window.into()),
+        window: Some(window),
+        datatype: Some("byte"),
+        reduction: Some("none"),
+        ..record
     }
 }

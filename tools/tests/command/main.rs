@@ -13,5 +13,6 @@ mod launchers;
 mod limits;
 mod output;
 mod perf;
+mod perf_output;
 mod perf_ports;
 mod run;

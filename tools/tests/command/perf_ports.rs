@@ -1,14 +1,6 @@
 //! `aqueduct perf fifo|port-put|port-lat`, between processes on the software device.
 
-use serde_json::Value;
-
-use crate::support::{Outcome, aqueduct, run};
-
-/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
-fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
-    let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
-    run(&mut aqueduct(&[&launch[..], arguments].concat()))
-}
+use crate::support::{Outcome, PerfFile, aqueduct, perf, run};
 
 /// The rows of a table, split into words. The last word is the number of wrong values.
 #[track_caller]
@@ -55,12 +47,20 @@ fn pushes_of_few_and_many_threads() {
 #[test]
 fn pushes_of_several_ranks_at_once() {
     let outcome = perf("2", &["fifo", "-T", "4", "-n", "400", "-r", "2", "-J", "-"]).exited(0);
-    let report: Value = serde_json::from_str(&outcome.stdout).expect("standard output is JSON");
-    assert_eq!((&report["operation"], &report["unit"]), (&"fifo".into(), &"M/s".into()));
-    let row = &report["rows"][0];
-    assert_eq!((row["size"].as_u64(), row["wrong"].as_u64()), (Some(4), Some(0)));
-    let (ours, bare) = (row["ours"]["median"].as_f64().unwrap(), row["bare"]["median"].as_f64().unwrap());
-    assert!((row["ratio"].as_f64().unwrap() - ours / bare).abs() < 1e-9, "{row}");
+    let file = PerfFile::parse(&outcome.stdout);
+    assert_eq!(file.header["operation"], "fifo");
+    let [ours, bare] = &file.rows[..] else { panic!("two rows: {file:?}") };
+    assert_eq!((&ours["series"], &bare["series"]), (&"measured".into(), &"comparison".into()));
+    assert_eq!(
+        (ours["threads"].as_u64(), ours["wrong"].as_u64(), ours["samples"].as_u64()),
+        (Some(4), Some(0), Some(2))
+    );
+    // 400 triggers over 4 threads are a sample.
+    assert_eq!(ours["calls_per_sample"], 400);
+    let number = |row: &serde_json::Value, name: &str| row[name].as_f64().unwrap();
+    let ratio = number(bare, "time_p50_us") / number(ours, "time_p50_us");
+    assert!((number(ours, "speed_ratio") - ratio).abs() < 1e-9, "{file:?}");
+    assert!((number(ours, "rate_m_s") * number(ours, "time_p50_us") - 1.0).abs() < 1e-9, "{file:?}");
 }
 
 #[test]
@@ -102,9 +102,14 @@ fn windows_larger_than_the_fifo_in_two_pairs() {
         "port-put", "-t", "CudaIpc", "-W", "700", "-b", "64", "-e", "64", "-n", "2", "-r", "1", "--csv", "-",
     ];
     let outcome = perf("4", &arguments).exited(0);
-    let lines: Vec<&str> = outcome.stdout.trim_end().lines().collect();
-    assert_eq!(lines[0], "bytes,unit,ours,ours_min,ours_max,bare,bare_min,bare_max,ratio,wrong");
-    assert!(lines[1].starts_with("64,GB/s,") && lines[1].ends_with(",0"), "{lines:?}");
+    let lines: Vec<&str> = outcome.stdout.lines().filter(|line| !line.starts_with('#')).collect();
+    let [names, ours, bare] = &lines[..] else { panic!("three lines: {lines:?}") };
+    let at = |name: &str| names.split(',').position(|column| column == name).unwrap();
+    let cell = |row: &str, name: &str| row.split(',').nth(at(name)).unwrap().to_owned();
+    assert_eq!((cell(ours, "size_bytes"), cell(ours, "wrong")), ("64".to_owned(), "0".to_owned()));
+    assert_eq!((cell(bare, "series"), cell(bare, "wrong")), ("comparison".to_owned(), String::new()));
+    // Two windows of 700 puts are a sample.
+    assert_eq!((cell(ours, "calls_per_sample"), cell(ours, "window")), ("1400".to_owned(), "700".to_owned()));
 }
 
 #[test]

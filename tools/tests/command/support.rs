@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// Time limit of one command, much longer than any correct one takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -57,6 +59,58 @@ pub(crate) fn aqueduct(arguments: &[&str]) -> Command {
     let mut command = command(env!("CARGO_BIN_EXE_aqueduct"));
     command.args(arguments);
     command
+}
+
+/// Runs `aqueduct run -n RANKS --no-prefix -- aqueduct perf ARGUMENTS`.
+pub(crate) fn perf(ranks: &str, arguments: &[&str]) -> Outcome {
+    run(&mut perf_command(ranks, arguments))
+}
+
+/// The command of [`perf`].
+pub(crate) fn perf_command(ranks: &str, arguments: &[&str]) -> Command {
+    let launch = ["run", "-n", ranks, "--no-prefix", "--", "aqueduct", "perf"];
+    aqueduct(&[&launch[..], arguments].concat())
+}
+
+/// The rows of a table, split into words.
+pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
+    let lines = table.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| line.split_whitespace().collect()).collect()
+}
+
+/// What `aqueduct perf -J` wrote.
+#[derive(Debug)]
+pub(crate) struct PerfFile {
+    pub(crate) header: Value,
+    pub(crate) rows: Vec<Value>,
+    /// Missing if the run was interrupted.
+    pub(crate) footer: Option<Value>,
+}
+
+impl PerfFile {
+    /// Asserts that every line is an object, the first one the header, and the last one, if it is whole, the footer.
+    #[track_caller]
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut lines: Vec<Value> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?} of {text:?}"))
+            })
+            .collect();
+        assert!(!lines.is_empty(), "an empty file");
+        let header = lines.remove(0);
+        assert_eq!(header["record"], "header", "{text}");
+        let footer = lines.pop_if(|last| last["record"] == "footer");
+        assert!(lines.iter().all(|line| line["record"] == "row"), "{text}");
+        Self { header, rows: lines, footer }
+    }
+}
+
+/// A path in the temporary directory that no other test uses.
+pub(crate) fn temporary(name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("aqueduct-command-test-{}-{number}-{name}", std::process::id()))
 }
 
 /// A script for sh(1) that finds the command in PATH; otherwise like [`aqueduct`].

@@ -13,29 +13,28 @@ use aqueduct::internals::control::Introduction;
 use serde::{Deserialize, Serialize};
 
 /// The phases that are timed separately, in order.
-pub(in super::super) const PHASES: [&str; 5] =
-    ["rendezvous", "exchange", "control links", "barrier", "teardown"];
+pub(super) const PHASES: [&str; 5] = ["rendezvous", "exchange", "control links", "barrier", "teardown"];
 
 /// Descriptors that a process needs besides those of its ranks.
 const SPARE_FILES: u64 = 64;
 
 /// Times and bytes sent of one rank, by phase.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(in super::super) struct Sample {
-    pub(in super::super) seconds: [f64; PHASES.len()],
+pub(super) struct Sample {
+    pub(super) seconds: [f64; PHASES.len()],
     /// Bytes sent in frames. Handshakes have a fixed size and are not counted.
-    pub(in super::super) bytes: [u64; PHASES.len()],
+    pub(super) bytes: [u64; PHASES.len()],
     /// Number of bootstrap connections and of control links at this rank.
-    pub(in super::super) links: [usize; 2],
+    pub(super) links: [usize; 2],
 }
 
 /// Ranks `first .. first + count` of `size`.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct LocalRanks {
-    pub(in super::super) first: u32,
-    pub(in super::super) count: u32,
-    pub(in super::super) size: u32,
-    pub(in super::super) timeout: Duration,
+pub(super) struct LocalRanks {
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) size: u32,
+    pub(super) timeout: Duration,
 }
 
 /// How many ranks of a job of `size` ranks fit into one process under the limit on open files.

@@ -43,9 +43,12 @@ pub(crate) struct Args {
     pub(super) pattern: Pattern,
     #[command(flatten)]
     pub(super) sweep: args::Sweep,
-    /// Timed windows, round trips or flushes per size
-    #[arg(short = 'n', long)]
+    /// Timed windows, round trips or flushes per size [default: 10 windows, 1000 round trips or flushes]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) iterations: Option<u32>,
+    /// Warm-up windows, round trips or flushes per size, not timed [default: 1 window, 100 round trips or flushes]
+    #[arg(short = 'w', long)]
+    pub(super) warmup: Option<u32>,
     /// Check all data this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(super) check: u32,

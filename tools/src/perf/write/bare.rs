@@ -69,7 +69,6 @@ impl Bare {
             .map(|(peer, _)| Ok(peer.target.slice()?.ptr() + peer.at as u64))
             .collect::<aqueduct::Result<_>>()?;
         let streams = &self.streams[..targets.len() * self.connections];
-        rank.barrier()?;
         self.start.record(&self.clock)?;
         streams.iter().try_for_each(|stream| stream.wait_event(&self.start))?;
         {

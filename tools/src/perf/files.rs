@@ -1,0 +1,247 @@
+//! The files that a run writes: opened before anything is measured, with each row written as soon as it is there.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::args::Files;
+use super::record::{FIELDS, Record};
+
+/// The open files of a run. A rank that writes none has an empty one.
+#[derive(Default)]
+pub(super) struct Outlets {
+    outlets: Vec<Outlet>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// JSON Lines: one object per line.
+    Json,
+    /// Comma-separated values, with the head and the foot of the JSON Lines behind `# `.
+    Csv,
+}
+
+struct Outlet {
+    format: Format,
+    target: Target,
+    path: PathBuf,
+}
+
+enum Target {
+    Stdout,
+    /// A file of which nothing has been written yet. What was in it is still there.
+    Opened {
+        file: File,
+        new: bool,
+    },
+    Begun(File),
+}
+
+/// The name of standard output.
+const STDOUT: &str = "-";
+
+impl Outlets {
+    /// Opens the files for writing and leaves what they hold until [`begin`](Self::begin).
+    ///
+    /// Only rank 0 writes. `launched` is the rank that the environment gives this process.
+    pub(super) fn open(files: &Files, launched: u32) -> Result<Self> {
+        let asked = [(Format::Json, &files.json), (Format::Csv, &files.csv)];
+        let asked: Vec<(Format, &Path)> =
+            asked.into_iter().filter_map(|(format, path)| Some((format, path.as_deref()?))).collect();
+        if let [(_, one), (_, other)] = asked[..]
+            && one == other
+        {
+            bail!("--json and --csv both name {}; give each a file of its own", one.display());
+        }
+        if launched != 0 {
+            return Ok(Self::default());
+        }
+        let outlets = asked.into_iter().map(|(format, path)| Outlet::open(format, path));
+        Ok(Self { outlets: outlets.collect::<Result<_>>()? })
+    }
+
+    /// Whether standard output belongs to one of them, so that there is no table.
+    pub(super) fn take_stdout(&self) -> bool {
+        self.outlets.iter().any(|outlet| matches!(outlet.target, Target::Stdout))
+    }
+
+    /// Replaces what the files hold by the head.
+    pub(super) fn begin(&mut self, head: &impl Serialize) -> Result<()> {
+        let head = serde_json::to_string(head)?;
+        self.outlets.iter_mut().try_for_each(|outlet| {
+            outlet.begin()?;
+            match outlet.format {
+                Format::Json => outlet.write(&format!("{head}\n")),
+                Format::Csv => outlet.write(&format!("# {head}\n{}\n", FIELDS.join(","))),
+            }
+        })
+    }
+
+    pub(super) fn row(&mut self, row: &Record) -> Result<()> {
+        if self.outlets.is_empty() {
+            return Ok(());
+        }
+        let values = row.values();
+        self.outlets.iter_mut().try_for_each(|outlet| {
+            outlet.write(&match outlet.format {
+                Format::Json => json(&values),
+                Format::Csv => csv(&values),
+            })
+        })
+    }
+
+    /// Writes the foot, which says that the run came to its end.
+    pub(super) fn end(&mut self, foot: &impl Serialize) -> Result<()> {
+        let foot = serde_json::to_string(foot)?;
+        self.outlets.iter_mut().try_for_each(|outlet| match outlet.format {
+            Format::Json => outlet.write(&format!("{foot}\n")),
+            Format::Csv => outlet.write(&format!("# {foot}\n")),
+        })
+    }
+}
+
+impl Outlet {
+    fn open(format: Format, path: &Path) -> Result<Self> {
+        if path == Path::new(STDOUT) {
+            return Ok(Self { format, target: Target::Stdout, path: path.to_owned() });
+        }
+        let new = path.symlink_metadata().is_err();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .with_context(|| cannot_write(path))?;
+        Ok(Self { format, target: Target::Opened { file, new }, path: path.to_owned() })
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        if let Target::Opened { file, .. } = &self.target {
+            // Pipes and devices have no length.
+            let regular = file.metadata().with_context(|| cannot_write(&self.path))?.is_file();
+            if regular {
+                file.set_len(0).with_context(|| cannot_write(&self.path))?;
+            }
+            let file = file.try_clone().with_context(|| cannot_write(&self.path))?;
+            self.target = Target::Begun(file);
+        }
+        Ok(())
+    }
+
+    /// Writes whole lines in one go, unbuffered, so that an interrupted run leaves no half a line.
+    fn write(&mut self, lines: &str) -> Result<()> {
+        let written = match &mut self.target {
+            Target::Stdout => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(lines.as_bytes()).and_then(|()| out.flush())
+            }
+            Target::Opened { file, .. } | Target::Begun(file) => file.write_all(lines.as_bytes()),
+        };
+        written.with_context(|| cannot_write(&self.path))
+    }
+}
+
+impl Drop for Outlet {
+    /// Removes a file that was made for a run that did not begin.
+    fn drop(&mut self) {
+        if matches!(self.target, Target::Opened { new: true, .. }) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    let name = if path == Path::new(STDOUT) { "standard output".into() } else { path.to_string_lossy() };
+    format!("cannot write {name}")
+}
+
+/// One line with the fields that have a value.
+fn json(values: &[(&str, Value)]) -> String {
+    let mut line = String::from("{\"record\":\"row\"");
+    for (name, value) in values.iter().filter(|(_, value)| !value.is_null()) {
+        line += &format!(",\"{name}\":{value}");
+    }
+    line + "}\n"
+}
+
+/// One line with all fields.
+fn csv(values: &[(&str, Value)]) -> String {
+    let cell = |(_, value): &(&str, Value)| match value {
+        Value::Null => String::new(),
+        Value::String(text) if text.contains([',', '"', '\n']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    values.iter().map(cell).collect::<Vec<_>>().join(",") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::record::Place;
+
+    fn folder() -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("aqueduct-files-test-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn one(json: &Path) -> Files {
+        Files { json: Some(json.to_owned()), ..Files::default() }
+    }
+
+    #[test]
+    fn an_old_file_is_kept_until_a_run_begins_and_a_new_one_removed() {
+        let (old, new) = (folder().join("old.jsonl"), folder().join("new.jsonl"));
+        std::fs::write(&old, "results of yesterday").unwrap();
+        drop((Outlets::open(&one(&old), 0).unwrap(), Outlets::open(&one(&new), 0).unwrap()));
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "results of yesterday");
+        assert!(!new.exists());
+
+        let mut outlets = Outlets::open(&one(&old), 0).unwrap();
+        outlets.begin(&serde_json::json!({ "record": "header" })).unwrap();
+        outlets.row(&Record { size_bytes: Some(8), ..Record::default() }).unwrap();
+        // No foot: the run was interrupted.
+        let text = std::fs::read_to_string(&old).unwrap();
+        drop(outlets);
+        assert_eq!(text, std::fs::read_to_string(&old).unwrap());
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["record"], &lines[1]["size_bytes"]), (&"header".into(), &8.into()));
+        std::fs::remove_file(old).unwrap();
+    }
+
+    #[test]
+    fn only_rank_0_opens_files_and_two_formats_need_two_files() {
+        let path = Path::new("/nonexistent/folder/file");
+        assert!(Outlets::open(&one(path), 1).is_ok());
+        let error = format!("{:#}", Outlets::open(&one(path), 0).err().unwrap());
+        assert!(error.starts_with("cannot write /nonexistent/folder/file: No such file"), "{error}");
+        let both = Files { csv: Some("-".into()), ..one(Path::new("-")) };
+        assert!(Outlets::open(&both, 0).err().unwrap().to_string().contains("both name -"));
+    }
+
+    #[test]
+    fn comma_separated_values_have_a_cell_for_each_name() {
+        let row = Record {
+            algorithm: "a \"b\", c".into(),
+            place: Some(Place::OutOfPlace),
+            time_p50_us: Some(20.5),
+            ..Record::default()
+        };
+        let line = csv(&row.values());
+        assert!(line.starts_with("measured,\"a \"\"b\"\", c\",out-of-place,,"), "{line}");
+        let line = csv(&Record::default().values());
+        assert_eq!(line.matches(',').count(), FIELDS.len() - 1);
+        let columns: Vec<&str> = line.trim_end().split(',').collect();
+        let at = FIELDS.iter().position(|name| *name == "samples").unwrap();
+        assert_eq!((columns[0], columns[at], *columns.last().unwrap()), ("measured", "0", ""));
+        let line = json(&row.values());
+        assert!(line.contains(r#""time_p50_us":20.5"#) && !line.contains("null"), "{line}");
+    }
+}
