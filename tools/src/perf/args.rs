@@ -7,6 +7,8 @@ use aqueduct::collective::{ElementType, ReduceOp};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use serde_json::Value;
+
 use super::timing::Plan;
 
 /// Largest size accepted: larger than any device's memory, small enough that no sum or product of sizes overflows.
@@ -41,7 +43,7 @@ pub(crate) enum Operation {
 
 impl Operation {
     pub(crate) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
+        value_name(self)
     }
 }
 
@@ -173,6 +175,17 @@ impl Sweep {
         Ok((min, max))
     }
 
+    /// The options as parameters of the run.
+    pub(super) fn parameters(&self, (min, max): (u64, u64)) -> [(&'static str, Value); 4] {
+        let factor = self.step_bytes.is_none().then_some(self.step_factor);
+        [
+            ("min_bytes", min.into()),
+            ("max_bytes", max.into()),
+            ("step_factor", factor.into()),
+            ("step_bytes", self.step_bytes.into()),
+        ]
+    }
+
     /// The step between sizes, as text for the table's head.
     pub(crate) fn step(&self) -> String {
         self.step_bytes
@@ -233,6 +246,11 @@ fn parse_size(text: &str) -> std::result::Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| format!("{text} is not a size such as 8, 64K or 1G"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} does not fit into 64 bits"))
+}
+
+/// The name of a value on the command line.
+pub(super) fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A step between sizes, which would never end if it were 0.

@@ -48,7 +48,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let outlets = super::output::open(&args.files)?;
     let mut head = Head::alone("bootstrap");
     head.line("threads without devices, TCP");
-    head.parameter("repeat", args.repeat);
+    head.parameters([("repeat", args.repeat.into()), ("ranks", args.ranks.clone().into())]);
     head.time("by each rank's own clock, waiting for others included; bytes exclude handshakes");
     let progress = Progress::start(true);
     let mut output = Output::begin(true, &head, Phases::default(), outlets, progress.clone())?;

@@ -71,6 +71,13 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         args.warmup,
         args.idle(),
     ));
+    head.parameters([
+        ("fifo_size", args.fifo_size.into()),
+        ("triggers", args.triggers.into()),
+        ("rounds", args.rounds.into()),
+        ("warmup", args.warmup.into()),
+        ("spin", args.spin.into()),
+    ]);
     head.line("rate: triggers per second with the host handling each; of the slowest rank");
     super::output::present(&session, &head, Comparison::by_threads(Unit::Rate), outlets, |output| {
         args.threads.iter().try_for_each(|&threads| {

@@ -107,9 +107,9 @@ impl Head {
         self.lines.push(line.into());
     }
 
-    /// Adds an option, or what became of one.
-    pub(super) fn parameter(&mut self, name: &str, value: impl Into<Value>) {
-        self.parameters.insert(name.to_owned(), value.into());
+    /// Adds options, or what became of them. Null stands for a default that depends on size and device.
+    pub(super) fn parameters<'p>(&mut self, parameters: impl IntoIterator<Item = (&'p str, Value)>) {
+        self.parameters.extend(parameters.into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
 
     /// Says what the times are.

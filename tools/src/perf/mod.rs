@@ -105,6 +105,16 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         args.check,
         args.graph,
     ));
+    head.parameters(args.sweep.parameters((min, max)));
+    head.parameters([
+        ("iterations", args.iterations.into()),
+        ("warmup", args.warmup.into()),
+        ("check", args.check.into()),
+        ("graph", args.graph.into()),
+    ]);
+    if measured == Operation::AllReduce {
+        head.parameters([("datatype", args.datatype.name().into()), ("reduction", args.op.name().into())]);
+    }
     note.into_iter().for_each(|note| head.line(note));
     // All that can be refused is refused before the files are begun.
     let mut rows: Box<dyn FnMut(usize) -> Result<Vec<Record>>> = match measured {

@@ -80,15 +80,20 @@ impl Common {
     }
 
     /// The sizes to measure in bytes, rounded up to whole words. `min` and `max` are the defaults.
-    fn sizes(&self, min: u64, max: u64) -> Result<Sizes> {
-        let (min, max) = self.sweep.bounds(min, max)?;
-        Ok(self.sweep.rounded(min, max, Rounding::Up, WORD as u64, "words"))
+    fn sizes(&self, (min, max): (u64, u64)) -> Sizes {
+        self.sweep.rounded(min, max, Rounding::Up, WORD as u64, "words")
     }
 
     /// The head of the run: settings, the meaning of our figures and, if there is a bare loop, of the bare ones.
     fn head(&self, rank: &Rank, name: &str, settings: &str, ours: &str, bare: &str) -> Result<Head> {
         let mut head = Head::gather(rank, name)?;
         let Self { transport, rounds, warmup, .. } = self;
+        head.parameters([
+            ("transport", transport.to_string().into()),
+            ("rounds", (*rounds).into()),
+            ("warmup", (*warmup).into()),
+            ("spin", self.spin.into()),
+        ]);
         let idle = self.idle();
         head.line(format!("transport {transport} {settings} rounds {rounds} warmup {warmup} idle {idle:?}"));
         head.line(format!("ours: {ours}"));
@@ -110,7 +115,8 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     let outlets = super::output::open(&common.files)?;
     let rank = pairs(NAME)?;
     let session = Session::new(&rank);
-    let Sizes { list: mut sizes, note } = common.sizes(8, 64 << 10)?;
+    let bounds = common.sweep.bounds(8, 64 << 10)?;
+    let Sizes { list: mut sizes, note } = common.sizes(bounds);
     // Size 0, a signal alone, is always measured.
     sizes.retain(|&size| size > 0);
     sizes.insert(0, 0);
@@ -129,6 +135,8 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
             "kernel writes a word; host calls cuMemcpyAsync and cuStreamWriteValue64; kernel polls"
         },
     )?;
+    head.parameters(common.sweep.parameters(bounds));
+    head.parameters([("iterations", args.iterations.into()), ("fenced", args.fenced.into())]);
     note.into_iter().for_each(|note| head.line(note));
     let table = Comparison::by_bytes(Unit::Microseconds);
     let code = super::output::present(&session, &head, table, outlets, |output| {
@@ -162,7 +170,8 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         (false, true) => 128 << 20,
         (false, false) => 16 << 20,
     };
-    let Sizes { list: mut sizes, note } = common.sizes(4 << 10, largest)?;
+    let bounds = common.sweep.bounds(4 << 10, largest)?;
+    let Sizes { list: mut sizes, note } = common.sizes(bounds);
     sizes.retain(|&size| size > 0);
     if sizes.is_empty() {
         bail!("nothing to put: --max-bytes is 0");
@@ -193,6 +202,8 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         },
         "as many cuMemcpyAsync between the same addresses",
     )?;
+    head.parameters(common.sweep.parameters(bounds));
+    head.parameters([("iterations", args.iterations.into()), ("window", args.window.into())]);
     note.into_iter().for_each(|note| head.line(note));
     let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;

@@ -204,6 +204,13 @@ mod tests {
         assert_eq!(bare.series, Series::Comparison);
     }
 
+    #[test]
+    fn every_field_is_documented() {
+        let page = include_str!("../../../docs/perf.md");
+        let missing: Vec<_> = FIELDS.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/perf.md does not describe {missing:?}");
+    }
+
     /// Also that no field is forgotten: all that serde writes are listed.
     #[test]
     fn every_field_has_a_value_in_the_declared_order() {

@@ -84,6 +84,18 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         auto(args.iterations),
         args.check,
     ));
+    head.parameters(args.sweep.parameters((min, max)));
+    head.parameters([
+        ("transport", args.transport.to_string().into()),
+        ("memory", args.memory.name().into()),
+        ("peer_memory", args.peer_memory.unwrap_or(args.memory).name().into()),
+        ("connections", args.connections.into()),
+        ("pattern", args.pattern.name().into()),
+        ("window", args.window.into()),
+        ("iterations", args.iterations.into()),
+        ("warmup", args.warmup.into()),
+        ("check", args.check.into()),
+    ]);
     head.time(operation.meaning());
     super::output::present(&session, &head, NcclTable::default(), outlets, |output| {
         sizes.iter().try_for_each(|&size| {

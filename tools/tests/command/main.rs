@@ -13,6 +13,8 @@ mod launchers;
 mod limits;
 mod output;
 mod perf;
+mod perf_compare;
 mod perf_output;
 mod perf_ports;
+mod perf_schema;
 mod run;

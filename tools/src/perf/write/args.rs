@@ -21,6 +21,18 @@ pub(super) enum Pattern {
     AllToAll,
 }
 
+impl Memory {
+    pub(super) fn name(self) -> String {
+        args::value_name(self)
+    }
+}
+
+impl Pattern {
+    pub(super) fn name(self) -> String {
+        args::value_name(self)
+    }
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Transport: CudaIpc, Ethernet, Ib0, Ib1, ...
