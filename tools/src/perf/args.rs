@@ -1,6 +1,7 @@
 //! Options of `aqueduct perf`. The letters are those of nccl-tests.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use aqueduct::collective::{ElementType, ReduceOp};
@@ -9,7 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use serde_json::Value;
 
-use super::timing::Plan;
+use super::timing::{Plan, Until};
 
 /// Largest size accepted: larger than any device's memory, small enough that no sum or product of sizes overflows.
 const MAX_BYTES: u64 = 1 << 48;
@@ -18,6 +19,9 @@ const MAX_BYTES: u64 = 1 << 48;
 /// kernel that times its own round trips.
 const BATCHES: u32 = 10;
 const LAUNCHES: u32 = 5;
+
+/// A week.
+const MAX_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// Number of rounded sizes that are listed.
 const SHOWN: usize = 4;
@@ -74,8 +78,25 @@ pub(crate) struct Args {
     /// Time replays of a CUDA graph that holds this many calls (0: plain launches)
     #[arg(short = 'G', long = "graph", default_value_t = 0, value_name = "CALLS")]
     pub(crate) graph: u32,
+    /// Let both ranks of a pair put or get at the same time; bus bandwidth counts both directions
+    #[arg(long)]
+    pub(crate) bidirectional: bool,
     #[command(flatten)]
-    pub(crate) files: Files,
+    pub(crate) pace: Pace,
+    #[command(flatten)]
+    pub(crate) results: Results,
+}
+
+/// How samples are taken.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Pace {
+    /// Calls per sample; with 1 percentiles are over single calls [default: what makes 10 samples, of packets and
+    /// signals 5; 1 window]
+    #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Measure each row for at least this long, such as 500ms, 5s or 2m, instead of a number of iterations
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "iterations")]
+    duration: Option<Duration>,
 }
 
 /// The sizes to measure.
@@ -110,7 +131,17 @@ pub(crate) enum Rounding {
     Up,
 }
 
-/// Files to write the results to.
+/// How results are shown and written.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Results {
+    /// Print percentiles, deviation and CPU time: a line for each row instead of the usual table
+    #[arg(long)]
+    pub(crate) stats: bool,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+/// The files to write results to.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Files {
     /// Also write the results to this file, one JSON object per line (- for standard output instead of the table)
@@ -119,6 +150,9 @@ pub(crate) struct Files {
     /// Also write the rows as comma-separated values to this file (- for standard output instead of the table)
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Also write every sample as comma-separated values to this file (- for standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dump: Option<PathBuf>,
 }
 
 impl Args {
@@ -133,7 +167,9 @@ impl Args {
             op: ReduceOp::Sum,
             datatype: ElementType::F32,
             graph: 0,
-            files: Files::default(),
+            bidirectional: false,
+            pace: Pace::default(),
+            results: Results::default(),
         }
     }
 }
@@ -148,13 +184,37 @@ impl Args {
             (false, b) if b <= 1 << 20 => 200,
             (false, _) => 20,
         });
-        Plan::new(iterations, self.warmup.unwrap_or(if software { 1 } else { 5 }), BATCHES)
+        self.pace.plan(iterations, self.warmup.unwrap_or(if software { 1 } else { 5 }), BATCHES)
     }
 
     /// The same for round trips inside a kernel.
     pub(super) fn plan_of_round_trips(&self, software: bool) -> Plan {
         let (iterations, warmup) = if software { (250, 5) } else { (10_000, 100) };
-        Plan::new(self.iterations.unwrap_or(iterations), self.warmup.unwrap_or(warmup), LAUNCHES)
+        self.pace.plan(self.iterations.unwrap_or(iterations), self.warmup.unwrap_or(warmup), LAUNCHES)
+    }
+}
+
+impl Pace {
+    /// `iterations` calls in at most `samples` samples, unless the user wants other samples or a duration.
+    pub(super) fn plan(self, iterations: u32, warmup: u32, samples: u32) -> Plan {
+        let calls = self.batch.unwrap_or_else(|| iterations.div_ceil(samples.max(1)).max(1));
+        let until = match self.duration {
+            Some(duration) => Until::Lasted(duration),
+            None => Until::Samples(iterations.div_ceil(calls).max(1)),
+        };
+        Plan { warmup, until, calls }
+    }
+
+    /// The options as parameters of the run.
+    pub(super) fn parameters(self) -> [(&'static str, Value); 2] {
+        [("batch", self.batch.into()), ("duration_s", self.duration.map(|time| time.as_secs_f64()).into())]
+    }
+
+    /// What the time of a row is, for the head. `calls` names what a sample consists of.
+    pub(super) fn meaning(calls: &str) -> String {
+        format!(
+            "median of the samples; a sample is the mean of its {calls} (--batch 1: of one) on the slowest rank"
+        )
     }
 }
 
@@ -235,7 +295,26 @@ impl Sweep {
     }
 }
 
-fn parse_size(text: &str) -> std::result::Result<u64, String> {
+/// A time such as 500ms, 5s, 5 or 2m.
+pub(super) fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("unknown unit {other}: use ms, s, m or h")),
+    };
+    match digits.parse::<f64>() {
+        Ok(number) if number > 0.0 && number * unit <= MAX_SECONDS => {
+            Ok(Duration::from_secs_f64(number * unit))
+        }
+        Ok(_) => Err(format!("{text} is not between 0 and a week")),
+        Err(_) => Err(format!("{text} is not a time such as 500ms, 5s or 2m")),
+    }
+}
+
+pub(super) fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
@@ -299,6 +378,43 @@ mod tests {
         assert!(parse_size("17179869184G").is_err());
         assert!(parse_size("K").is_err());
         assert!(parse_size("1X").is_err());
+    }
+
+    #[test]
+    fn durations_have_units_and_limits() {
+        let duration = |text| parse_duration(text).map(|time| time.as_millis());
+        assert_eq!([duration("500ms"), duration("5"), duration("1.5s")], [Ok(500), Ok(5000), Ok(1500)]);
+        assert_eq!([duration("2m"), duration("1h")], [Ok(120_000), Ok(3_600_000)]);
+        for (text, words) in [
+            ("0s", "not between"),
+            ("9000h", "not between"),
+            ("s", "is not a time"),
+            ("1d", "unknown unit d"),
+        ] {
+            assert!(parse_duration(text).unwrap_err().contains(words), "{text}");
+        }
+        assert!(
+            parse_duration("NaN").is_err()
+                && parse_duration("inf").is_err()
+                && parse_duration("-1s").is_err()
+        );
+    }
+
+    #[test]
+    fn iterations_are_spread_over_samples() {
+        let plan = |batch, iterations, samples| {
+            let Plan { until, calls, .. } = Pace { batch, duration: None }.plan(iterations, 0, samples);
+            (until, calls)
+        };
+        assert_eq!(plan(None, 200, 10), (Until::Samples(10), 20));
+        assert_eq!(plan(None, 3, 10), (Until::Samples(3), 1));
+        assert_eq!(plan(None, 25, 10), (Until::Samples(9), 3));
+        assert_eq!(plan(None, 1, 10), (Until::Samples(1), 1));
+        assert_eq!(plan(Some(1), 1000, 10), (Until::Samples(1000), 1));
+        assert_eq!(plan(Some(30), 100, 10), (Until::Samples(4), 30));
+        let lasting = Pace { batch: None, duration: Some(Duration::from_secs(5)) };
+        let Plan { until, calls, warmup } = lasting.plan(200, 7, 10);
+        assert_eq!((until, calls, warmup), (Until::Lasted(Duration::from_secs(5)), 20, 7));
     }
 
     #[test]

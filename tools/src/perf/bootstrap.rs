@@ -51,7 +51,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     head.parameters([("repeat", args.repeat.into()), ("ranks", args.ranks.clone().into())]);
     head.time("by each rank's own clock, waiting for others included; bytes exclude handshakes");
     let progress = Progress::start(true);
-    let mut output = Output::begin(true, &head, Phases::default(), outlets, progress.clone())?;
+    let mut output = Output::begin(true, &head, Box::new(Phases::default()), outlets, progress.clone())?;
     for &ranks in &args.ranks {
         progress.row(format!("{ranks} ranks"));
         let mut runs = Vec::new();

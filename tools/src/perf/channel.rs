@@ -1,7 +1,8 @@
 //! `aqueduct perf put|get|ll8|ll16|ll128|signal`: a memory channel between the ranks of each pair (0 and 1, 2 and 3,
 //! ...).
 //!
-//! `put` and `get` move data from the even rank to the odd one and are compared with the copy engine in the same run.
+//! `put` and `get` move data from the even rank to the odd one, or both ways at once, and are compared with the copy
+//! engine in the same run.
 //! Latencies are measured on the device: a message bounces inside one kernel, and a row is half a round trip. `ll16` is
 //! compared with the same loop without the abort check and without the library.
 
@@ -10,12 +11,16 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use aqueduct::channel::{MemoryChannel, PacketFormat};
 use aqueduct::comm::{Connection, RegisteredMemory, Transport};
-use aqueduct::gpu::{GpuBuffer, Stream};
+use aqueduct::gpu::{Event, GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
 use super::ping_pong::{LatencyKernel, PingPong};
 use super::record::Record;
 use super::timing::{EventClock, Launches, Session, sample};
+
+/// Bytes behind the data that no call may write.
+const GUARD: usize = 64;
+const GUARD_BYTE: u8 = 0xA5;
 
 /// Buffers and channel of a pair of ranks, allocated once.
 pub(super) struct Bench<'a> {
@@ -26,8 +31,10 @@ pub(super) struct Bench<'a> {
     clock: EventClock,
     channel: MemoryChannel,
     connection: Connection,
-    /// This rank's buffer: source of puts and packets, target of gets and unpacked data.
+    /// This rank's buffer, as large as the peer's.
     local: Arc<GpuBuffer>,
+    /// Offset of the second half of each buffer.
+    half: usize,
     local_memory: RegisteredMemory,
     remote_memory: RegisteredMemory,
     hop: Option<PingPong>,
@@ -53,8 +60,8 @@ impl<'a> Bench<'a> {
         let format = packet_format(operation);
         let peer = rank.bootstrap.rank() ^ 1;
         let comm = &rank.comm;
-        // Twice the size: a rank sends from the first half and receives into the second.
-        let local = Arc::new(GpuBuffer::new(&rank.context, 2 * most)?);
+        // Twice the size: data leaves from the first half and arrives in the second, with a guard behind it.
+        let local = Arc::new(GpuBuffer::new(&rank.context, 2 * most + GUARD)?);
         let packets = match format.map(|f| f.packet_bytes(most)) {
             Some(Some(bytes)) => Some(Arc::new(GpuBuffer::new(&rank.context, bytes)?)),
             Some(None) => bail!("packets for {most} bytes exceed the address space"),
@@ -93,6 +100,7 @@ impl<'a> Bench<'a> {
             channel,
             connection: connection.get()?,
             local,
+            half: most,
             local_memory,
             remote_memory: remote.get()?,
             hop,
@@ -109,67 +117,77 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Whether data leaves this rank.
     fn sends(&self) -> bool {
-        self.session.rank.bootstrap.rank().is_multiple_of(2)
+        self.args.bidirectional || self.session.rank.bootstrap.rank().is_multiple_of(2)
+    }
+
+    /// Whether data arrives at this rank.
+    fn receives(&self) -> bool {
+        self.args.bidirectional || !self.session.rank.bootstrap.rank().is_multiple_of(2)
     }
 
     fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Record>> {
         let put = self.operation == Operation::Put;
-        let mut wrong = None;
-        for _ in 0..self.args.check {
-            let mine = self.check_copy(bytes, put)?;
-            wrong = Some(wrong.unwrap_or(0) + self.session.rank.sum(mine)?);
-        }
         let rank = self.session.rank;
-        let acts = self.sends() == put;
+        let mut wrong = None;
+        for number in 1..=self.args.check {
+            self.session.progress.step(|| format!("check {number} of {}", self.args.check));
+            let mine = self.check_copy(bytes, put)?;
+            wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
+        }
+        let acts = if put { self.sends() } else { self.receives() };
+        let half = self.half;
         let call = |stream: &Stream| match (acts, put) {
             (false, _) => Ok(()),
-            (true, true) => self.channel.put(stream, 0, 0, bytes),
-            (true, false) => self.channel.get(stream, 0, 0, bytes),
+            (true, true) => self.channel.put(stream, half, 0, bytes),
+            (true, false) => self.channel.get(stream, 0, half, bytes),
         };
         let launches = Launches::prepare(&self.stream, self.args.graph, &call)?;
         let copy = || match (acts, put) {
             (false, _) => Ok(()),
-            (true, true) => self.connection.write(&self.remote_memory, 0, &self.local_memory, 0, bytes),
-            (true, false) => self.connection.read(&self.local_memory, 0, &self.remote_memory, 0, bytes),
+            (true, true) => self.connection.write(&self.remote_memory, half, &self.local_memory, 0, bytes),
+            (true, false) => self.connection.read(&self.local_memory, half, &self.remote_memory, 0, bytes),
         };
         let plan = self.args.plan(bytes as u64, self.session.software());
         let [ours] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
-        let [engine] = sample(
-            self.session,
-            &plan,
-            [&mut |calls| self.clock.time(rank, calls, |event| self.connection.record_event(event), copy)],
-        )?;
-        let engine = sized(Record::comparison("copy-eng", engine), bytes, 1.0);
-        let ours = sized(Record::measured("hb", ours.of_parts(launches.per_replay())), bytes, 1.0);
+        let record_event = |event: &Event| self.connection.record_event(event);
+        let [engine] =
+            sample(self.session, &plan, [&mut |calls| self.clock.time(rank, calls, record_event, copy)])?;
+        let ways = if self.args.bidirectional { 2.0 } else { 1.0 };
+        let engine = sized(Record::comparison("copy-eng", engine), bytes, ways);
+        let ours = sized(Record::measured("hb", ours.of_parts(launches.per_replay())), bytes, ways);
         Ok(vec![Record { wrong, ..ours.compared_with(&engine) }, engine])
     }
 
     /// Copies fresh data once and compares it at its target. Returns the number of wrong bytes.
     fn check_copy(&mut self, bytes: usize, put: bool) -> Result<u64> {
         self.iteration += 1;
-        let deadline = self.session.rank.deadline();
-        let (even, sends) = (paint(bytes, 0, self.iteration), self.sends());
-        self.local.upload(0, if sends { &even } else { &[] }, deadline)?;
-        if !sends {
-            self.local.fill(0xA5, deadline)?;
+        let (deadline, rank, half) = (self.session.rank.deadline(), self.session.rank, self.half);
+        let me = rank.bootstrap.rank();
+        self.local.slice(half..half + bytes + GUARD)?.fill(GUARD_BYTE, deadline)?;
+        if self.sends() {
+            self.local.upload(0, &paint(bytes, me, self.iteration), deadline)?;
         }
-        self.session.rank.barrier()?;
-        match (sends, put) {
-            (true, true) => self.channel.put_with_signal(&self.stream, 0, 0, bytes)?,
-            (false, true) => self.channel.wait(&self.stream)?,
-            (true, false) => {}
-            (false, false) => self.channel.get(&self.stream, 0, 0, bytes)?,
+        rank.barrier()?;
+        if put && self.sends() {
+            self.channel.put_with_signal(&self.stream, half, 0, bytes)?;
+        }
+        if put && self.receives() {
+            self.channel.wait(&self.stream)?;
+        }
+        if !put && self.receives() {
+            self.channel.get(&self.stream, 0, half, bytes)?;
         }
         self.stream.synchronize(deadline)?;
-        self.session.rank.barrier()?;
-        if sends {
+        rank.barrier()?;
+        if !self.receives() {
             return Ok(0);
         }
-        let mut seen = vec![0u8; bytes + 64];
-        self.local.download(0, &mut seen, deadline)?;
-        let outside = seen[bytes..].iter().filter(|&&b| b != 0xA5).count();
-        Ok((different(&seen[..bytes], &even) + outside) as u64)
+        let mut seen = vec![0u8; bytes + GUARD];
+        self.local.download(half, &mut seen, deadline)?;
+        let outside = seen[bytes..].iter().filter(|&&byte| byte != GUARD_BYTE).count();
+        Ok((different(&seen[..bytes], &paint(bytes, me ^ 1, self.iteration)) + outside) as u64)
     }
 
     fn latency(&mut self, bytes: usize) -> Result<Vec<Record>> {

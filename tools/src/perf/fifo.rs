@@ -10,6 +10,7 @@ mod launch;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
@@ -20,7 +21,8 @@ use super::args;
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
 use super::record::Record;
-use super::timing::{Plan, Session, mean, sample};
+use super::timing::{Plan, Session, Until, mean, sample};
+use super::wide::choose;
 use crate::job::Rank;
 use bare::Bare;
 use checker::Checker;
@@ -47,8 +49,11 @@ pub(crate) struct Args {
     /// Let the proxy spin without ever yielding its core
     #[arg(long)]
     spin: bool,
+    /// Measure each row for at least this long, such as 500ms, 5s or 2m, instead of a number of rounds
+    #[arg(long, value_name = "TIME", value_parser = args::parse_duration, conflicts_with = "rounds")]
+    duration: Option<Duration>,
     #[command(flatten)]
-    files: args::Files,
+    results: args::Results,
 }
 
 pub(super) fn execute(args: &Args) -> Result<ExitCode> {
@@ -59,7 +64,7 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
             );
         }
     }
-    let outlets = super::output::open(&args.files)?;
+    let outlets = super::output::open(&args.results.files)?;
     let rank = Rank::join()?;
     let session = Session::new(&rank);
     let mut head = Head::gather(&rank, "fifo")?;
@@ -76,15 +81,22 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         ("triggers", args.triggers.into()),
         ("rounds", args.rounds.into()),
         ("warmup", args.warmup.into()),
+        ("duration_s", args.duration.map(|time| time.as_secs_f64()).into()),
         ("spin", args.spin.into()),
     ]);
-    head.line("rate: triggers per second with the host handling each; of the slowest rank");
-    super::output::present(&session, &head, Comparison::by_threads(Unit::Rate), outlets, |output| {
-        args.threads.iter().try_for_each(|&threads| {
-            session.progress.row(format!("{threads} threads"));
-            output.rows(&rows(&session, args, threads)?)
-        })
-    })
+    head.time("median of the measurements, each the mean of its triggers, which the host handles one by one, on the slowest rank");
+    super::output::present(
+        &session,
+        &head,
+        choose(args.results.stats, Comparison::by_threads(Unit::Rate)),
+        outlets,
+        |output| {
+            args.threads.iter().try_for_each(|&threads| {
+                session.progress.row(format!("{threads} threads"));
+                output.rows(&rows(&session, args, threads)?)
+            })
+        },
+    )
 }
 
 impl Args {
@@ -108,7 +120,7 @@ fn rows(session: &Session<'_>, args: &Args, threads: u32) -> Result<Vec<Record>>
         Clock { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? };
     let mut ours = Proxied::prepare(rank, args, pushes)?;
     let mut bare = Bare::new(rank, args.fifo_size)?;
-    let plan = Plan { warmup: args.warmup, samples: args.rounds, calls: 1 };
+    let plan = Plan { warmup: args.warmup, until: Until::of(args.rounds, args.duration), calls: 1 };
     let [mine, theirs] = sample(
         session,
         &plan,

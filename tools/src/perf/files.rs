@@ -15,6 +15,8 @@ use super::record::{FIELDS, Record};
 #[derive(Default)]
 pub(super) struct Outlets {
     outlets: Vec<Outlet>,
+    /// Number of rows so far.
+    rows: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,7 +25,12 @@ enum Format {
     Json,
     /// Comma-separated values, with the head and the foot of the JSON Lines behind `# `.
     Csv,
+    /// The samples of each row, with the same head and foot.
+    Dump,
 }
+
+/// Names of the columns of a dump.
+const SAMPLE: &str = "row,series,algorithm,place,size_bytes,threads,sample,calls,time_us";
 
 struct Outlet {
     format: Format,
@@ -49,19 +56,25 @@ impl Outlets {
     ///
     /// Only rank 0 writes. `launched` is the rank that the environment gives this process.
     pub(super) fn open(files: &Files, launched: u32) -> Result<Self> {
-        let asked = [(Format::Json, &files.json), (Format::Csv, &files.csv)];
-        let asked: Vec<(Format, &Path)> =
-            asked.into_iter().filter_map(|(format, path)| Some((format, path.as_deref()?))).collect();
-        if let [(_, one), (_, other)] = asked[..]
-            && one == other
-        {
-            bail!("--json and --csv both name {}; give each a file of its own", one.display());
+        let asked = [
+            ("--json", Format::Json, &files.json),
+            ("--csv", Format::Csv, &files.csv),
+            ("--dump", Format::Dump, &files.dump),
+        ];
+        let asked: Vec<(&str, Format, &Path)> = asked
+            .into_iter()
+            .filter_map(|(name, format, path)| Some((name, format, path.as_deref()?)))
+            .collect();
+        for (index, (name, _, path)) in asked.iter().enumerate() {
+            if let Some((before, ..)) = asked[..index].iter().find(|(.., other)| other == path) {
+                bail!("{before} and {name} both name {}; give each a file of its own", path.display());
+            }
         }
         if launched != 0 {
             return Ok(Self::default());
         }
-        let outlets = asked.into_iter().map(|(format, path)| Outlet::open(format, path));
-        Ok(Self { outlets: outlets.collect::<Result<_>>()? })
+        let outlets = asked.into_iter().map(|(_, format, path)| Outlet::open(format, path));
+        Ok(Self { outlets: outlets.collect::<Result<_>>()?, rows: 0 })
     }
 
     /// Whether standard output belongs to one of them, so that there is no table.
@@ -77,6 +90,7 @@ impl Outlets {
             match outlet.format {
                 Format::Json => outlet.write(&format!("{head}\n")),
                 Format::Csv => outlet.write(&format!("# {head}\n{}\n", FIELDS.join(","))),
+                Format::Dump => outlet.write(&format!("# {head}\n{SAMPLE}\n")),
             }
         })
     }
@@ -85,11 +99,13 @@ impl Outlets {
         if self.outlets.is_empty() {
             return Ok(());
         }
-        let values = row.values();
+        self.rows += 1;
+        let (values, number) = (row.values(), self.rows);
         self.outlets.iter_mut().try_for_each(|outlet| {
             outlet.write(&match outlet.format {
                 Format::Json => json(&values),
                 Format::Csv => csv(&values),
+                Format::Dump => dump(number, row, &values),
             })
         })
     }
@@ -99,7 +115,7 @@ impl Outlets {
         let foot = serde_json::to_string(foot)?;
         self.outlets.iter_mut().try_for_each(|outlet| match outlet.format {
             Format::Json => outlet.write(&format!("{foot}\n")),
-            Format::Csv => outlet.write(&format!("# {foot}\n")),
+            Format::Csv | Format::Dump => outlet.write(&format!("# {foot}\n")),
         })
     }
 }
@@ -170,15 +186,31 @@ fn json(values: &[(&str, Value)]) -> String {
 
 /// One line with all fields.
 fn csv(values: &[(&str, Value)]) -> String {
-    let cell = |(_, value): &(&str, Value)| match value {
+    values.iter().map(|(_, value)| cell(value)).collect::<Vec<_>>().join(",") + "\n"
+}
+
+fn cell(value: &Value) -> String {
+    match value {
         Value::Null => String::new(),
         Value::String(text) if text.contains([',', '"', '\n']) => {
             format!("\"{}\"", text.replace('"', "\"\""))
         }
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    };
-    values.iter().map(cell).collect::<Vec<_>>().join(",") + "\n"
+    }
+}
+
+/// A line for each sample of the row with this number, counted from 1.
+fn dump(number: u64, row: &Record, values: &[(&str, Value)]) -> String {
+    let named = ["series", "algorithm", "place", "size_bytes", "threads"];
+    let about: Vec<String> = named
+        .iter()
+        .filter_map(|name| values.iter().find(|(field, _)| field == name))
+        .map(|(_, value)| cell(value))
+        .collect();
+    let (about, calls) = (about.join(","), row.calls_per_sample);
+    let line = |(sample, time): (usize, &f64)| format!("{number},{about},{},{calls},{time}\n", sample + 1);
+    row.samples_us.iter().enumerate().map(line).collect()
 }
 
 #[cfg(test)]
@@ -241,6 +273,9 @@ mod tests {
         let columns: Vec<&str> = line.trim_end().split(',').collect();
         let at = FIELDS.iter().position(|name| *name == "samples").unwrap();
         assert_eq!((columns[0], columns[at], *columns.last().unwrap()), ("measured", "0", ""));
+        let samples = Record { samples_us: vec![1.5, 2.0], calls_per_sample: 4, ..row.clone() };
+        let about = "7,measured,\"a \"\"b\"\", c\",out-of-place,,";
+        assert_eq!(dump(7, &samples, &row.values()), format!("{about},1,4,1.5\n{about},2,4,2\n"));
         let line = json(&row.values());
         assert!(line.contains(r#""time_p50_us":20.5"#) && !line.contains("null"), "{line}");
     }

@@ -20,6 +20,7 @@ mod stats;
 mod table;
 mod timing;
 mod usage;
+mod wide;
 mod write;
 
 use std::process::ExitCode;
@@ -28,12 +29,13 @@ use anyhow::{Result, bail};
 pub(crate) use args::Args;
 
 use crate::job::Rank;
-use args::{Operation, Rounding, Sizes};
+use args::{Operation, Pace, Rounding, Sizes};
 use head::Head;
 use output::present;
 use record::Record;
 use table::NcclTable;
 use timing::Session;
+use wide::choose;
 
 /// `aqueduct perf`: an operation, or a measurement with options of its own.
 #[derive(Debug, clap::Args)]
@@ -53,6 +55,8 @@ enum Special {
     Startup(startup::Args),
     /// Bandwidth of a connection: windows of writes
     Write(write::Args),
+    /// Bandwidth of a connection: windows of reads
+    Read(write::Args),
     /// Latency of a connection, one way: a write and a signal until the peer's host has seen the signal
     WriteLat(write::Args),
     /// Latency of a connection's flush: a write until it is known to have arrived
@@ -72,6 +76,7 @@ impl Command {
             Some(Special::Bootstrap(args)) => bootstrap::execute(args),
             Some(Special::Startup(args)) => startup::execute(args),
             Some(Special::Write(args)) => write::execute(args, write::Operation::Write),
+            Some(Special::Read(args)) => write::execute(args, write::Operation::Read),
             Some(Special::WriteLat(args)) => write::execute(args, write::Operation::Latency),
             Some(Special::Flush(args)) => write::execute(args, write::Operation::Flush),
             Some(Special::Fifo(args)) => fifo::execute(args),
@@ -84,7 +89,10 @@ impl Command {
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let Some(measured) = args.operation else { bail!("no operation given; see `aqueduct perf --help`") };
-    let outlets = output::open(&args.files)?;
+    if args.bidirectional && !matches!(measured, Operation::Put | Operation::Get) {
+        bail!("--bidirectional is for put and get; perf {} has both directions already", measured.name());
+    }
+    let outlets = output::open(&args.results.files)?;
     let rank = Rank::join()?;
     let session = Session::new(&rank);
     let (min, max) = default_range(measured, session.software());
@@ -111,7 +119,14 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         ("warmup", args.warmup.into()),
         ("check", args.check.into()),
         ("graph", args.graph.into()),
+        ("bidirectional", args.bidirectional.into()),
     ]);
+    head.parameters(args.pace.parameters());
+    let calls = match measured {
+        Operation::AllReduce | Operation::Put | Operation::Get => "calls",
+        _ => "round trips",
+    };
+    head.time(Pace::meaning(calls));
     if measured == Operation::AllReduce {
         head.parameters([("datatype", args.datatype.name().into()), ("reduction", args.op.name().into())]);
     }
@@ -128,7 +143,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             Box::new(move |index| bench.rows(sizes[index]))
         }
     };
-    present(&session, &head, NcclTable::default(), outlets, |output| {
+    present(&session, &head, choose(args.results.stats, NcclTable::default()), outlets, |output| {
         (0..sizes.len()).try_for_each(|index| {
             session.progress.row(format!("{} B", sizes[index]));
             output.rows(&rows(index)?)

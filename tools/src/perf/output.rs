@@ -73,9 +73,17 @@ impl Foot {
     }
 
     /// Mean of the bus bandwidths, if a row has one.
-    pub(super) fn mean_bandwidth(&self) -> Option<f64> {
+    fn mean_bandwidth(&self) -> Option<f64> {
         let (sum, rows) = self.bandwidth;
         (rows > 0).then(|| sum / rows as f64)
+    }
+
+    /// Prints the mean of the bus bandwidths as nccl-tests does.
+    pub(super) fn print_bandwidth(&self, out: &mut dyn Write) -> Written<()> {
+        match self.mean_bandwidth() {
+            Some(mean) => writeln!(out, "# Avg bus bandwidth    : {mean:.4}"),
+            None => Ok(()),
+        }
     }
 
     /// Prints the verdict as nccl-tests ends: `# Out of bounds values : N OK|FAILED`.
@@ -93,7 +101,7 @@ impl Output {
     pub(super) fn begin(
         root: bool,
         head: &Head,
-        table: impl Table + 'static,
+        table: Box<dyn Table>,
         mut outlets: Outlets,
         progress: Progress,
     ) -> Result<Self> {
@@ -109,7 +117,7 @@ impl Output {
             writeln!(out, "#")?;
             table.print_head(&mut out)?;
         }
-        let table = print.then(|| Box::new(table) as Box<dyn Table>);
+        let table = print.then_some(table);
         Ok(Self { table, outlets, progress, foot: Foot::default() })
     }
 
@@ -150,7 +158,7 @@ impl Output {
 pub(super) fn present(
     session: &Session<'_>,
     head: &Head,
-    table: impl Table + 'static,
+    table: Box<dyn Table>,
     outlets: Outlets,
     measure: impl FnOnce(&mut Output) -> Result<()>,
 ) -> Result<ExitCode> {

@@ -12,6 +12,7 @@ mod ping_pong;
 mod windows;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use aqueduct::comm::Transport;
@@ -21,7 +22,8 @@ use super::args::{self, Rounding, Sizes};
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
 use super::record::Record;
-use super::timing::{Plan, Session, Timed, mean, sample};
+use super::timing::{Plan, Session, Timed, Until, mean, sample};
+use super::wide::choose;
 use crate::job::Rank;
 use bare::{CopyEngine, Relay};
 use end::End;
@@ -45,8 +47,11 @@ struct Common {
     /// Let the proxies spin without ever yielding their cores
     #[arg(long)]
     spin: bool,
+    /// Measure each row for at least this long, such as 500ms, 5s or 2m, instead of a number of rounds
+    #[arg(long, value_name = "TIME", value_parser = args::parse_duration, conflicts_with = "rounds")]
+    duration: Option<Duration>,
     #[command(flatten)]
-    files: args::Files,
+    results: args::Results,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -92,10 +97,12 @@ impl Common {
             ("transport", transport.to_string().into()),
             ("rounds", (*rounds).into()),
             ("warmup", (*warmup).into()),
+            ("duration_s", self.duration.map(|time| time.as_secs_f64()).into()),
             ("spin", self.spin.into()),
         ]);
         let idle = self.idle();
         head.line(format!("transport {transport} {settings} rounds {rounds} warmup {warmup} idle {idle:?}"));
+        head.time("median of the measurements, each the mean of its calls, on the slowest rank");
         head.line(format!("ours: {ours}"));
         if self.has_bare() {
             head.line(format!("bare: {bare}"));
@@ -112,7 +119,7 @@ impl Common {
 pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     const NAME: &str = "port-lat";
     let common = &args.common;
-    let outlets = super::output::open(&common.files)?;
+    let outlets = super::output::open(&common.results.files)?;
     let rank = pairs(NAME)?;
     let session = Session::new(&rank);
     let bounds = common.sweep.bounds(8, 64 << 10)?;
@@ -139,21 +146,23 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     head.parameters([("iterations", args.iterations.into()), ("fenced", args.fenced.into())]);
     note.into_iter().for_each(|note| head.line(note));
     let table = Comparison::by_bytes(Unit::Microseconds);
-    let code = super::output::present(&session, &head, table, outlets, |output| {
-        sizes.iter().try_for_each(|&size| {
-            session.progress.row(format!("{size} B"));
-            let bytes = usize::try_from(size)?;
-            let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
-            let wrong = rank.sum(hop.check(&rank, &end, bytes)?)?;
-            let mut ours = || hop.run(&rank, &end, bytes, iterations);
-            let bare = relay.as_mut().map(|relay| || relay.run(&rank, &end, bytes, iterations));
-            let (ours, bare) = in_turns(&session, common, &mut ours, bare)?;
-            let row = |record: Record| Record { size_bytes: Some(size), ..record };
-            let ours = row(Record::measured(common.transport.to_string(), ours.of_many(iterations.into())));
-            let bare = bare.map(|bare| row(Record::comparison("bare", bare.of_many(iterations.into()))));
-            output.rows(&paired(Record { wrong: Some(wrong), ..ours }, bare))
-        })
-    })?;
+    let code =
+        super::output::present(&session, &head, choose(common.results.stats, table), outlets, |output| {
+            sizes.iter().try_for_each(|&size| {
+                session.progress.row(format!("{size} B"));
+                let bytes = usize::try_from(size)?;
+                let iterations = args.iterations.unwrap_or_else(|| hop.default_iterations(&rank, bytes));
+                let wrong = rank.sum(hop.check(&rank, &end, bytes)?)?;
+                let mut ours = || hop.run(&rank, &end, bytes, iterations);
+                let bare = relay.as_mut().map(|relay| || relay.run(&rank, &end, bytes, iterations));
+                let (ours, bare) = in_turns(&session, common, &mut ours, bare)?;
+                let row = |record: Record| Record { size_bytes: Some(size), ..record };
+                let ours =
+                    row(Record::measured(common.transport.to_string(), ours.of_many(iterations.into())));
+                let bare = bare.map(|bare| row(Record::comparison("bare", bare.of_many(iterations.into()))));
+                output.rows(&paired(Record { wrong: Some(wrong), ..ours }, bare))
+            })
+        })?;
     end.finish(&rank)?;
     Ok(code)
 }
@@ -161,7 +170,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
 pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     const NAME: &str = "port-put";
     let common = &args.common;
-    let outlets = super::output::open(&common.files)?;
+    let outlets = super::output::open(&common.results.files)?;
     let rank = pairs(NAME)?;
     let session = Session::new(&rank);
     let fast = !session.software() && common.has_bare();
@@ -208,12 +217,13 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;
     let table = Comparison::by_bytes(Unit::Bandwidth);
-    let code = super::output::present(&session, &head, table, outlets, |output| {
-        shapes.iter().try_for_each(|&shape| {
-            session.progress.row(format!("{} B", shape.bytes));
-            output.rows(&put_rows(&session, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
-        })
-    })?;
+    let code =
+        super::output::present(&session, &head, choose(common.results.stats, table), outlets, |output| {
+            shapes.iter().try_for_each(|&shape| {
+                session.progress.row(format!("{} B", shape.bytes));
+                output.rows(&put_rows(&session, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
+            })
+        })?;
     end.finish(&rank)?;
     Ok(code)
 }
@@ -253,7 +263,7 @@ fn in_turns(
     ours: &mut dyn FnMut() -> Result<f64>,
     bare: Option<impl FnMut() -> Result<f64>>,
 ) -> Result<(Timed, Option<Timed>)> {
-    let plan = Plan { warmup: common.warmup, samples: common.rounds, calls: 1 };
+    let plan = Plan { warmup: common.warmup, until: Until::of(common.rounds, common.duration), calls: 1 };
     let mine: &mut dyn FnMut(u32) -> Result<f64> = &mut |times| mean(times, &mut *ours);
     let Some(mut bare) = bare else {
         let [mine] = sample(session, &plan, [mine])?;

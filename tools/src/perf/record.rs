@@ -64,6 +64,8 @@ record! {
     threads: Option<u32>,
     /// Bytes of one call.
     size_bytes: Option<u64>,
+    /// Sizes of the parts of a call, where it has several.
+    sizes: Option<String>,
     /// Elements of one call.
     count: Option<u64>,
     datatype: Option<&'static str>,

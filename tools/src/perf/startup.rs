@@ -83,7 +83,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let session = Session::new(&rank);
     let mut head = Head::gather(&rank, "startup")?;
     head.time("of the rank that started last, which did not wait for others");
-    present(&session, &head, Phases, outlets, |output| {
+    present(&session, &head, Box::new(Phases), outlets, |output| {
         let phases = PHASES.into_iter().zip(last.iter().copied());
         let rows: Vec<Record> = phases
             .chain([(TOTAL, total(&last))])

@@ -53,10 +53,7 @@ impl Table for NcclTable {
 
     fn print_foot(&self, foot: &Foot, out: &mut dyn Write) -> Result<()> {
         self.remarks.iter().try_for_each(|remark| writeln!(out, "# {remark}"))?;
-        match foot.mean_bandwidth() {
-            Some(mean) => writeln!(out, "# Avg bus bandwidth    : {mean:.4}"),
-            None => Ok(()),
-        }
+        foot.print_bandwidth(out)
     }
 }
 

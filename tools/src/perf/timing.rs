@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
 
 use super::progress::Progress;
@@ -16,13 +16,21 @@ pub(super) struct Session<'a> {
 }
 
 /// How often one row runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     /// Calls that are not timed.
     pub(super) warmup: u32,
-    pub(super) samples: u32,
+    pub(super) until: Until,
     /// Calls per sample.
     pub(super) calls: u32,
+}
+
+/// When a row has enough samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Until {
+    Samples(u32),
+    /// The timed calls have lasted as long.
+    Lasted(Duration),
 }
 
 /// The samples of a row.
@@ -50,11 +58,29 @@ impl<'a> Session<'a> {
     }
 }
 
+impl Until {
+    /// `samples`, unless there is a duration.
+    pub(super) fn of(samples: u32, duration: Option<Duration>) -> Self {
+        duration.map_or(Self::Samples(samples), Self::Lasted)
+    }
+}
+
 impl Plan {
-    /// `iterations` calls, rounded up to whole samples, of which there are at most `samples`.
-    pub(super) fn new(iterations: u32, warmup: u32, samples: u32) -> Self {
-        let calls = iterations.div_ceil(samples.max(1)).max(1);
-        Self { warmup, samples: iterations.div_ceil(calls).max(1), calls }
+    /// Whether `samples` samples, which have lasted `time`, are enough.
+    fn fulfilled(&self, samples: u32, time: Duration) -> bool {
+        match self.until {
+            Until::Samples(wanted) => samples >= wanted,
+            Until::Lasted(wanted) => time >= wanted,
+        }
+    }
+
+    fn step(&self, number: u32, time: Duration) -> String {
+        match self.until {
+            Until::Samples(wanted) => format!("sample {number} of {wanted}"),
+            Until::Lasted(wanted) => {
+                format!("sample {number}, {:.0} of {:.0} s", time.as_secs_f64(), wanted.as_secs_f64())
+            }
+        }
     }
 }
 
@@ -73,12 +99,19 @@ pub(super) fn sample<const N: usize>(
         }
     }
     let mut kept = [(); N].map(|()| (Vec::new(), Usage::default()));
-    for number in 1..=plan.samples {
-        session.progress.step(|| format!("sample {number} of {}", plan.samples));
-        for (calls, (samples, usage)) in series.iter_mut().zip(&mut kept) {
+    let (mut number, mut lasted) = (0, Duration::ZERO);
+    while number == 0 || !plan.fulfilled(number, lasted) {
+        number += 1;
+        session.progress.step(|| plan.step(number, lasted));
+        for (index, (calls, (samples, usage))) in series.iter_mut().zip(&mut kept).enumerate() {
             rank.barrier()?;
             let mine = usage.meter(|| calls(plan.calls))?;
-            samples.push(rank.max(mine)?);
+            // All ranks see the same times, so they stop after the same sample.
+            let [slowest, wall] = largest(rank, [mine, usage.wall.as_secs_f64()])?;
+            samples.push(slowest);
+            if index == 0 {
+                lasted = Duration::from_secs_f64(wall);
+            }
         }
     }
     let mut timed = Vec::with_capacity(N);
@@ -87,8 +120,21 @@ pub(super) fn sample<const N: usize>(
     }
     match timed.try_into() {
         Ok(timed) => Ok(timed),
-        Err(_) => anyhow::bail!("the samples of {N} series were kept in another number of lists"),
+        Err(_) => bail!("the samples of {N} series were kept in another number of lists"),
     }
+}
+
+/// The largest of each number over all ranks. Collective.
+fn largest(rank: &Rank, mine: [f64; 2]) -> Result<[f64; 2]> {
+    let bytes = [mine[0].to_le_bytes(), mine[1].to_le_bytes()].concat();
+    let mut most = [0.0_f64; 2];
+    for theirs in rank.bootstrap.all_gather(&bytes, rank.deadline())? {
+        let ([a, b], []) = theirs.as_chunks::<8>() else {
+            bail!("another rank sent a sample of a different size; do all ranks run the same version?");
+        };
+        most = [most[0].max(f64::from_le_bytes(*a)), most[1].max(f64::from_le_bytes(*b))];
+    }
+    Ok(most)
 }
 
 /// CPU time of all ranks and wall time of the slowest. Collective.
@@ -203,16 +249,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn iterations_are_spread_over_samples() {
-        let plan = |iterations, samples| {
-            let Plan { samples, calls, .. } = Plan::new(iterations, 0, samples);
-            (samples, calls)
+    fn series_take_turns_after_their_warm_up() {
+        let rank = Rank::join().unwrap();
+        let session = Session { rank: &rank, progress: Progress::default() };
+        let made = std::cell::RefCell::new(Vec::new());
+        let call = |name: char, calls: u32| {
+            made.borrow_mut().push((name, calls));
+            Ok(made.borrow().len() as f64)
         };
-        assert_eq!(plan(200, 10), (10, 20));
-        assert_eq!(plan(3, 10), (3, 1));
-        assert_eq!(plan(25, 10), (9, 3));
-        assert_eq!(plan(1, 10), (1, 1));
-        assert_eq!(plan(1000, 1000), (1000, 1));
+        let run = |warmup: u32, until: Until| {
+            made.borrow_mut().clear();
+            let plan = Plan { warmup, until, calls: 3 };
+            let series: [Calls<'_>; 2] = [&mut |calls| call('a', calls), &mut |calls| call('b', calls)];
+            let timed = sample(&session, &plan, series).unwrap();
+            (timed, made.borrow().clone())
+        };
+        let ([a, b], order) = run(7, Until::Samples(2));
+        assert_eq!(order, [('a', 7), ('b', 7), ('a', 3), ('b', 3), ('a', 3), ('b', 3)]);
+        assert_eq!((a.samples_us, b.samples_us, a.calls), (vec![3.0, 5.0], vec![4.0, 6.0], 3));
+        let (_, order) = run(0, Until::Samples(1));
+        assert_eq!(order, [('a', 3), ('b', 3)], "no warm-up");
+        let wanted = Duration::from_millis(1);
+        let ([a, _], order) = run(0, Until::Lasted(wanted));
+        assert!(a.usage.wall >= wanted && order.len() == 2 * a.samples_us.len(), "{a:?}");
+    }
+
+    #[test]
+    fn a_plan_ends_by_samples_or_by_time() {
+        let second = Duration::from_secs(1);
+        let samples = Plan { warmup: 0, until: Until::Samples(3), calls: 1 };
+        assert!(!samples.fulfilled(2, second * 100) && samples.fulfilled(3, Duration::ZERO));
+        let lasting = Plan { until: Until::Lasted(second), ..samples };
+        assert!(!lasting.fulfilled(1000, second / 2) && lasting.fulfilled(1, second));
+        assert_eq!(lasting.step(7, second / 4), "sample 7, 0 of 1 s");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! `aqueduct perf write|write-lat|flush`: connections driven by the host, over any transport and kind of memory.
+//! `aqueduct perf write|read|write-lat|flush`: connections driven by the host, over any transport and kind of memory.
 //!
-//! `write` posts a window of writes and then flushes; over CudaIpc it is compared with a bare loop of the driver's
+//! `write` and `read` post a window of writes or reads and then flush; over CudaIpc it is compared with a bare loop of the driver's
 //! copies in the same run. `write-lat` bounces a write and a signal between two hosts and reports half a round trip.
 //! `flush` is the time from a write until it is known to have arrived.
 
@@ -14,15 +14,17 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use aqueduct::comm::Transport;
 
+use super::args::Pace;
 use super::head::Head;
 use super::record::Record;
 use super::table::NcclTable;
 use super::timing::{Plan, Session, Timed, mean, sample};
+use super::wide::choose;
 use crate::job::Rank;
 pub(super) use args::Args;
 use args::Pattern;
 use bare::Bare;
-use connections::{Connections, micros};
+use connections::{Connections, Turn, Way, micros};
 
 /// Largest number of samples of `write-lat` and `flush`.
 const BATCHES: u32 = 10;
@@ -34,39 +36,48 @@ const ROUND_TRIPS: u32 = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Write,
+    Read,
     Latency,
     Flush,
 }
 
 pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
-    let outlets = super::output::open(&args.files)?;
+    let name = operation.name();
+    operation.check(args)?;
+    let outlets = super::output::open(&args.results.files)?;
     let rank = Rank::join()?;
     let session = Session::new(&rank);
-    let (size, name) = (rank.bootstrap.size(), operation.name());
-    if size < 2 || (args.pattern == Pattern::Pairs && !size.is_multiple_of(2)) {
+    let size = rank.bootstrap.size();
+    if size < 2 || (args.pattern != Pattern::AllToAll && !size.is_multiple_of(2)) {
         bail!(
             "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name}`"
         );
     }
-    if args.pattern == Pattern::AllToAll && operation != Operation::Write {
-        bail!("perf {name} supports only the pattern pairs");
-    }
     let (min, max) = match (operation, session.software()) {
-        (Operation::Write, true) => (4 << 10, 16 << 20),
-        (Operation::Write, false) => (4 << 10, 128 << 20),
+        (Operation::Write | Operation::Read, true) => (4 << 10, 16 << 20),
+        (Operation::Write | Operation::Read, false) => (4 << 10, 128 << 20),
         (Operation::Latency, _) => (8, 64 << 10),
         (Operation::Flush, _) => (8, 4 << 20),
     };
     let (min, max) = args.sweep.bounds(min, max)?;
-    let sizes = args.sweep.sizes(min, max);
-    let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
+    let turns = match &args.mix {
+        Some(sizes) => vec![sizes.clone()],
+        None => args.sweep.sizes(min, max).into_iter().map(|size| vec![size]).collect(),
+    };
+    let turns = turns
+        .into_iter()
+        .map(|sizes| Ok(Turn::new(sizes.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>()?)))
+        .collect::<Result<Vec<_>>>()?;
+    let most = turns.iter().map(|turn| turn.bytes).max().unwrap_or(0);
     let bench = Bench {
         session: &session,
         args,
         operation,
-        connections: Connections::prepare(&rank, args, most)?,
+        connections: Connections::prepare(&rank, args, operation.way(), most)?,
         bare: match (args.transport, operation) {
-            (Transport::CudaIpc, Operation::Write) => Some(Bare::new(&rank, args.connections)?),
+            (Transport::CudaIpc, Operation::Write | Operation::Read) => {
+                Some(Bare::new(&rank, args.connections)?)
+            }
             _ => None,
         },
     };
@@ -84,42 +95,87 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         auto(args.iterations),
         args.check,
     ));
-    head.parameters(args.sweep.parameters((min, max)));
+    if args.mix.is_none() {
+        head.parameters(args.sweep.parameters((min, max)));
+    }
     head.parameters([
         ("transport", args.transport.to_string().into()),
         ("memory", args.memory.name().into()),
         ("peer_memory", args.peer_memory.unwrap_or(args.memory).name().into()),
         ("connections", args.connections.into()),
         ("pattern", args.pattern.name().into()),
+        ("mix", args.mix.clone().into()),
         ("window", args.window.into()),
         ("iterations", args.iterations.into()),
         ("warmup", args.warmup.into()),
         ("check", args.check.into()),
     ]);
-    head.time(operation.meaning());
-    super::output::present(&session, &head, NcclTable::default(), outlets, |output| {
-        sizes.iter().try_for_each(|&size| {
-            session.progress.row(format!("{size} B"));
-            output.rows(&bench.rows(usize::try_from(size)?)?)
-        })
-    })
+    head.parameters(args.pace.parameters());
+    head.time(format!("{}; {}", operation.meaning(), Pace::meaning(operation.calls())));
+    if let Some(sizes) = &args.mix {
+        let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+        head.line(format!("size, time: of one {name} of each of {} B", sizes.join(", ")));
+    }
+    super::output::present(
+        &session,
+        &head,
+        choose(args.results.stats, NcclTable::default()),
+        outlets,
+        |output| {
+            turns.iter().try_for_each(|turn| {
+                session.progress.row(format!("{} B", turn.bytes));
+                output.rows(&bench.rows(turn)?)
+            })
+        },
+    )
 }
 
 impl Operation {
     fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
+            Self::Read => "read",
             Self::Latency => "write-lat",
             Self::Flush => "flush",
+        }
+    }
+
+    fn way(self) -> Way {
+        if self == Self::Read { Way::Read } else { Way::Write }
+    }
+
+    /// What a sample is a number of.
+    fn calls(self) -> &'static str {
+        match self {
+            Self::Write | Self::Read => "windows",
+            Self::Latency => "round trips",
+            Self::Flush => "flushes",
         }
     }
 
     fn meaning(self) -> &'static str {
         match self {
             Self::Write => "a window of writes and a flush, per write; all peers of a rank together",
+            Self::Read => "a window of reads and a flush, per read; all peers of a rank together",
             Self::Latency => "write and signal until the peer's host has seen the signal, half a round trip",
             Self::Flush => "write and flush",
         }
+    }
+
+    /// Refuses options that do not go together.
+    fn check(self, args: &Args) -> Result<()> {
+        let name = self.name();
+        let windows = matches!(self, Self::Write | Self::Read);
+        if args.pattern != Pattern::Pairs && !windows {
+            bail!("perf {name} supports only the pattern pairs");
+        }
+        if args.mix.is_some() && !windows {
+            bail!("--mix is for write and read; perf {name} measures one size at a time");
+        }
+        if self == Self::Read && args.transport == Transport::Ethernet {
+            bail!("Ethernet connections cannot read: use `perf write`, or `perf read` over CudaIpc or verbs");
+        }
+        Ok(())
     }
 }
 
@@ -134,22 +190,22 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Checks and measures one size. Returns our row and, where there is one, that of the bare loop.
-    fn rows(&self, bytes: usize) -> Result<Vec<Record>> {
-        let rank = self.session.rank;
+    fn rows(&self, turn: &Turn) -> Result<Vec<Record>> {
+        let (rank, bytes) = (self.session.rank, turn.bytes);
         let mut wrong = None;
         for number in 1..=self.args.check {
             self.session.progress.step(|| format!("check {number} of {}", self.args.check));
-            let mine = self.connections.check(rank, bytes)?;
+            let mine = self.connections.check(rank, turn)?;
             wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
         }
         let mut rows = match self.operation {
             Operation::Latency => {
-                self.one_by_one(bytes, |count| self.connections.bounce(rank, bytes, count))?
+                self.one_by_one(turn, |count| self.connections.bounce(rank, bytes, count))?
             }
             Operation::Flush => {
-                self.one_by_one(bytes, |count| self.connections.write_and_flush(rank, bytes, count))?
+                self.one_by_one(turn, |count| self.connections.write_and_flush(rank, bytes, count))?
             }
-            Operation::Write => self.bandwidth(bytes)?,
+            Operation::Write | Operation::Read => self.windows(turn)?,
         };
         if let Some(ours) = rows.first_mut() {
             ours.wrong = wrong;
@@ -158,58 +214,63 @@ impl Bench<'_> {
     }
 
     /// Times `run`, which makes so many calls and returns the time of one in microseconds.
-    fn one_by_one(&self, bytes: usize, run: impl Fn(u32) -> Result<f64>) -> Result<Vec<Record>> {
+    fn one_by_one(&self, turn: &Turn, run: impl Fn(u32) -> Result<f64>) -> Result<Vec<Record>> {
         let iterations = self.args.iterations.unwrap_or(ROUND_TRIPS);
-        let plan = Plan::new(iterations, 0, BATCHES);
+        let plan = self.args.pace.plan(iterations, 0, BATCHES);
         let plan = Plan { warmup: self.args.warmup.unwrap_or(plan.calls), ..plan };
         let [timed] = sample(self.session, &plan, [&mut |count| run(count)])?;
         let record = Record::measured(self.args.transport.to_string(), timed);
-        Ok(vec![sized(record, bytes, 1).moving(bytes as u64, 1.0)])
+        Ok(vec![self.sized(record, turn, 1).moving(turn.bytes as u64, 1.0)])
     }
 
-    fn bandwidth(&self, bytes: usize) -> Result<Vec<Record>> {
+    fn windows(&self, turn: &Turn) -> Result<Vec<Record>> {
         let (rank, connections) = (self.session.rank, &self.connections);
-        let window = self.args.window.unwrap_or_else(|| default_window(bytes));
-        let peers = rank.max(connections.written().max(1) as f64)? as u64;
+        let window = self.args.window.unwrap_or_else(|| default_window(turn.bytes));
+        let peers = rank.max(connections.acted_on().max(1) as f64)? as u64;
         let iterations = self.args.iterations.unwrap_or(WINDOWS);
-        let plan = Plan::new(iterations, self.args.warmup.unwrap_or(1), iterations);
-        // Time per write: a call of what is sampled is a window.
-        let host = |windows: u32| {
-            let start = Instant::now();
-            (0..windows).try_for_each(|_| connections.window(rank, bytes, window))?;
-            Ok(micros(start, windows) / f64::from(window))
+        let plan = self.args.pace.plan(iterations, self.args.warmup.unwrap_or(1), iterations);
+        let ways = if self.args.pattern == Pattern::Bidirectional { 2.0 } else { 1.0 };
+        let row = |record| self.sized(record, turn, window).moving(turn.bytes as u64 * peers, ways);
+        // A call of what is sampled is a window; times are per write or read.
+        let per_call = |time: f64| time / f64::from(window);
+        let ours = |timed: Timed| {
+            row(Record::measured(self.args.transport.to_string(), timed.of_many(window.into())))
         };
-        let row = |record| sized(record, bytes, window).moving(bytes as u64 * peers, 1.0);
-        let ours = |timed: Timed| row(Record::measured(self.args.transport.to_string(), timed));
         let Some(bare) = &self.bare else {
+            let host = |windows: u32| {
+                let start = Instant::now();
+                (0..windows).try_for_each(|_| connections.window(rank, turn, window))?;
+                Ok(per_call(micros(start, windows)))
+            };
             let [timed] = sample(self.session, &plan, [&mut |windows| host(windows)])?;
-            return Ok(vec![ours(timed.of_many(window.into()))]);
+            return Ok(vec![ours(timed)]);
         };
-        let per_write = |time: f64| time / f64::from(window);
-        let connected = || bare.time_connections(rank, connections, bytes, window).map(per_write);
-        let copied = || bare.time_copies(rank, connections, bytes, window).map(per_write);
+        let connected = || bare.time_connections(rank, connections, turn, window).map(per_call);
+        let copied = || bare.time_copies(rank, connections, turn, window).map(per_call);
         let [mine, theirs] = sample(
             self.session,
             &plan,
             [&mut |windows| mean(windows, connected), &mut |windows| mean(windows, copied)],
         )?;
         let theirs = row(Record::comparison("bare", theirs.of_many(window.into())));
-        Ok(vec![ours(mine.of_many(window.into())).compared_with(&theirs), theirs])
+        Ok(vec![ours(mine).compared_with(&theirs), theirs])
+    }
+
+    fn sized(&self, record: Record, turn: &Turn, window: u32) -> Record {
+        let sizes = |sizes: &Vec<u64>| sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("+");
+        Record {
+            size_bytes: Some(turn.bytes as u64),
+            sizes: self.args.mix.as_ref().map(sizes),
+            count: Some(u64::from(window) * turn.len() as u64),
+            window: Some(window),
+            datatype: Some("byte"),
+            reduction: Some("none"),
+            ..record
+        }
     }
 }
 
 /// Default number of writes before a flush: enough for 64 MiB.
 fn default_window(bytes: usize) -> u32 {
     ((64 << 20) / bytes.max(1)).clamp(1, 1000) as u32
-}
-
-fn sized(record: Record, bytes: usize, window: u32) -> Record {
-    Record {
-        size_bytes: Some(bytes as u64),
-        count: Some(window.into()),
-        window: Some(window),
-        datatype: Some("byte"),
-        reduction: Some("none"),
-        ..record
-    }
 }

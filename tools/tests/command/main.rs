@@ -14,6 +14,7 @@ mod limits;
 mod output;
 mod perf;
 mod perf_compare;
+mod perf_options;
 mod perf_output;
 mod perf_ports;
 mod perf_schema;

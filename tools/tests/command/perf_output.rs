@@ -106,7 +106,7 @@ fn a_run_that_is_refused_leaves_files_as_they_were() {
     let (old, new) = (temporary("old.jsonl"), temporary("new.jsonl"));
     std::fs::write(&old, "yesterday").unwrap();
     for path in [&old, &new] {
-        perf("3", &["put", "-J", path.to_str().unwrap()]).exited(1).says(&["perf put works on pairs"]);
+        perf("1", &["put", "-J", path.to_str().unwrap()]).exited(1).says(&["perf put works on pairs"]);
     }
     assert_eq!((std::fs::read_to_string(&old).unwrap().as_str(), new.exists()), ("yesterday", false));
     std::fs::remove_file(old).unwrap();
@@ -180,7 +180,7 @@ fn an_average_is_over_measured_rows() {
 /// Runs with standard error at a terminal, which gets a line while a row takes long; without a terminal there is none.
 #[test]
 fn progress_is_shown_on_a_terminal_only() {
-    let arguments = ["perf", "bootstrap", "-n", "64", "-r", "30"];
+    let arguments = ["perf", "all-reduce", "-b", "8", "-e", "8", "--duration", "1500ms"];
     let (mut ours, theirs) = terminal();
     let mut command = aqueduct(&arguments);
     let (shown, outcome) = std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn progress_is_shown_on_a_terminal_only() {
         (reader.join().unwrap(), outcome)
     });
     assert!(outcome.success());
-    assert!(shown.contains("64 ranks: run ") && shown.contains(" s so far"), "{shown:?}");
+    assert!(shown.contains("8 B: sample ") && shown.contains(" s so far"), "{shown:?}");
     assert!(shown.ends_with("\r\u{1b}[2K"), "the line is erased: {shown:?}");
     let outcome = run(&mut aqueduct(&arguments)).exited(0);
     assert_eq!(outcome.stderr, "");

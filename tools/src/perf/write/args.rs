@@ -1,4 +1,4 @@
-//! Options of `aqueduct perf write|write-lat|flush`.
+//! Options of `aqueduct perf write|read|write-lat|flush`.
 
 use aqueduct::comm::Transport;
 use clap::ValueEnum;
@@ -12,12 +12,14 @@ pub(super) enum Memory {
     Device,
 }
 
-/// The pairs of ranks that write.
+/// The ranks that write or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Pattern {
-    /// From rank 0 to 1, from 2 to 3, ...
+    /// Rank 0 with 1, 2 with 3, ...: the even rank writes or reads
     Pairs,
-    /// From every rank to every other, each beginning with the next
+    /// Both ranks of each pair write or read at the same time; bus bandwidth counts both directions
+    Bidirectional,
+    /// Every rank with every other, each beginning with the next
     AllToAll,
 }
 
@@ -44,15 +46,19 @@ pub(crate) struct Args {
     /// Kind of the target memory; by default that of the source
     #[arg(long, value_enum)]
     pub(super) peer_memory: Option<Memory>,
-    /// Writes before a flush; by default enough for 64 MiB, at most 1000
+    /// Writes or reads before a flush [default: enough for 64 MiB, at most 1000]
     #[arg(short = 'W', long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) window: Option<u32>,
     /// Connections to each peer, used in turn
-    #[arg(short = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(short = 'q', short_alias = 'k', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) connections: u32,
-    /// Which ranks write to which
+    /// Which ranks write or read
     #[arg(short = 'p', long, value_enum, default_value = "pairs")]
     pub(super) pattern: Pattern,
+    /// Measure one row of these sizes together, such as 64,4K,1M: a call is one write or read of each
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = args::parse_size,
+        conflicts_with_all = ["min_bytes", "max_bytes", "step_bytes"])]
+    pub(super) mix: Option<Vec<u64>>,
     #[command(flatten)]
     pub(super) sweep: args::Sweep,
     /// Timed windows, round trips or flushes per size [default: 10 windows, 1000 round trips or flushes]
@@ -65,5 +71,7 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(super) check: u32,
     #[command(flatten)]
-    pub(super) files: args::Files,
+    pub(super) pace: args::Pace,
+    #[command(flatten)]
+    pub(super) results: args::Results,
 }

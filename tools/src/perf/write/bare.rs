@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use aqueduct::comm::Connection;
 use aqueduct::gpu::{Event, Stream};
 
-use super::connections::Connections;
+use super::connections::{Connections, Turn, Way};
 use crate::job::Rank;
 
 pub(super) struct Bare {
@@ -34,19 +34,19 @@ impl Bare {
         })
     }
 
-    /// Device time of a window of writes over connections, in microseconds.
+    /// Device time of a window over connections, in microseconds.
     pub(super) fn time_connections(
         &self,
         rank: &Rank,
         connections: &Connections,
-        bytes: usize,
+        turn: &Turn,
         window: u32,
     ) -> Result<f64> {
         let used: Vec<&Connection> =
-            connections.peers.iter().filter(|peer| peer.sends).flat_map(|peer| &peer.connections).collect();
+            connections.peers.iter().filter(|peer| peer.acts).flat_map(|peer| &peer.connections).collect();
         self.start.record(&self.clock)?;
         used.iter().try_for_each(|connection| connection.wait_event(&self.start))?;
-        connections.post(bytes, window)?;
+        connections.post(turn, window)?;
         for connection in used {
             connection.record_event(&self.join)?;
             self.clock.wait_event(&self.join)?;
@@ -59,26 +59,25 @@ impl Bare {
         &self,
         rank: &Rank,
         connections: &Connections,
-        bytes: usize,
+        turn: &Turn,
         window: u32,
     ) -> Result<f64> {
         let (driver, context) = (rank.context.driver(), &rank.context);
-        let source = connections.source.slice()?.ptr();
-        let targets: Vec<u64> = connections
-            .ways(0)
-            .map(|(peer, _)| Ok(peer.target.slice()?.ptr() + peer.at as u64))
-            .collect::<aqueduct::Result<_>>()?;
-        let streams = &self.streams[..targets.len() * self.connections];
+        let addresses = connections.addresses()?;
+        let streams = &self.streams[..addresses.len() * self.connections];
         self.start.record(&self.clock)?;
         streams.iter().try_for_each(|stream| stream.wait_event(&self.start))?;
         {
             let _entered = context.enter()?;
             let copy = driver.table().cuMemcpyAsync;
-            for number in 0..window as usize {
-                for (index, &target) in targets.iter().enumerate() {
+            for (number, offset, len) in turn.operations(window) {
+                for (index, &(local, remote)) in addresses.iter().enumerate() {
                     let stream = &streams[index * self.connections + number % self.connections];
+                    let (local, remote) = (local + offset as u64, remote + offset as u64);
+                    let (to, from) =
+                        if connections.way() == Way::Write { (remote, local) } else { (local, remote) };
                     // SAFETY: both ranges lie in memories that `connections` keeps until after the wait below.
-                    let code = unsafe { copy(target, source, bytes, stream.raw()) };
+                    let code = unsafe { copy(to, from, len, stream.raw()) };
                     if code.0 != 0 {
                         bail!("cuMemcpyAsync failed with {code:?}");
                     }
