@@ -49,7 +49,7 @@ impl Rank {
 
     fn join_with(machine: Machine, bootstrap: Arc<dyn Bootstrap>, config: CommunicatorConfig) -> Self {
         let context = context(&machine.driver(), bootstrap.rank());
-        let comm = Communicator::new(&*bootstrap, &context, config, soon()).expect("the ranks connect");
+        let comm = Communicator::new(&bootstrap, &context, config, soon()).expect("the ranks connect");
         Self { comm, bootstrap }
     }
 

@@ -62,7 +62,7 @@ impl Rank {
         let bootstrap = connect_bootstrap()?;
         let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
-        let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+        let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
         *joined() = Some(comm.clone());
         Ok(Self { bootstrap, context, comm, timeout })
     }

@@ -1,10 +1,12 @@
-//! The trait [`Bootstrap`], and `all_gather`, `broadcast` and `barrier` over its `send` and `recv`, in ceil(log2(n)) rounds.
+//! The trait [`Bootstrap`], and `all_gather`, `broadcast`, `barrier` and `group_barrier` over its `send` and `recv`, in
+//! ceil(log2(n)) rounds.
 //!
 //! In round k, rank r sends to r - 2^k and receives from r + 2^k (modulo n), so no rank is special and no step is
 //! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
 //! Multiport Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for
-//! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose
-//! edges are among those of the rounds. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered.
+//! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose edges are among those of the rounds if rank 0 is the
+//! root. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered. The tags of a group barrier are made
+//! from its ranks, so that barriers of different groups may overlap.
 //!
 //! A rank that fails sends the reason to the ranks it would have sent to in later rounds, and they do the same. So each rank
 //! learns which rank was lost, and not only that the rank it waits for has given up.
@@ -13,12 +15,14 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::Secret;
 use crate::wire::{Reader, WireError, Writer};
 
-/// Tags from here on belong to [`Bootstrap::all_gather`] and [`Bootstrap::barrier`]; users' tags are below.
+/// Tags from here on belong to the collective calls of [`Bootstrap`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;
 
 /// The longest message that [`Bootstrap::send`] takes.
@@ -27,11 +31,16 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Messages between the ranks of a job while it starts.
 ///
 /// Messages of one (sender, receiver, tag) arrive in order; different tags are independent. Every wait has a
-/// deadline. The implementation may be used from several threads; collective calls ([`all_gather`], [`barrier`])
-/// are made by all ranks in the same order, one at a time.
+/// deadline. The implementation may be used from several threads; collective calls ([`all_gather`], [`broadcast`],
+/// [`barrier`]) are made by all ranks in the same order, one at a time, and each [`group_barrier`] by its ranks.
+///
+/// Those calls are provided over `send` and `recv`; a bootstrap over a library that has its own may use them instead.
+/// `&B`, `Box<B>` and `Arc<B>` are bootstraps if `B` is one.
 ///
 /// [`all_gather`]: Bootstrap::all_gather
+/// [`broadcast`]: Bootstrap::broadcast
 /// [`barrier`]: Bootstrap::barrier
+/// [`group_barrier`]: Bootstrap::group_barrier
 pub trait Bootstrap: Debug + Send + Sync {
     /// This process's rank, `0 .. size`.
     fn rank(&self) -> u32;
@@ -57,15 +66,42 @@ pub trait Bootstrap: Debug + Send + Sync {
         all_gather(self, mine, deadline)
     }
 
+    /// Returns `root`'s `bytes` on every rank; the other ranks' `bytes` are not looked at. Collective, with the same `root`
+    /// everywhere. Provided: a binomial tree, ceil(log2(size)) rounds.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a root that does not exist, and for more than [`MAX_MESSAGE`] bytes, which all ranks learn;
+    /// `Timeout`, with the rank that was waited for, if that one does not come or names another root.
+    fn broadcast(&self, root: u32, bytes: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
+        broadcast(self, root, bytes, deadline)
+    }
+
     /// Returns when every rank has called it. Collective. Provided: dissemination, ceil(log2(size)) rounds.
     fn barrier(&self, deadline: Deadline) -> Result<()> {
         barrier(self, deadline)
+    }
+
+    /// Returns when each of `ranks`, of which this rank is one, has called it with the same ranks, in any order. Other
+    /// ranks do not take part. Barriers of different ranks may overlap, also on one rank; those of the same ranks come one
+    /// after the other. Provided: dissemination, ceil(log2(ranks)) rounds.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a rank that does not exist or is named twice, and if this rank is not among them; `Timeout`, with
+    /// the rank that was waited for, if that one does not come or names other ranks.
+    fn group_barrier(&self, ranks: &[u32], deadline: Deadline) -> Result<()> {
+        group_barrier(self, ranks, deadline)
     }
 }
 
 const GATHER: u64 = RESERVED_TAGS;
 const BARRIER: u64 = RESERVED_TAGS | 1 << 32;
+/// The lower bits of these tags are the root.
 const BROADCAST: u64 = RESERVED_TAGS | 2 << 32;
+/// The lower bits of these tags are made from the ranks of the group and the step.
+const GROUP: u64 = RESERVED_TAGS | 1 << 62;
+
+/// How many ranks an error names.
+const MAX_NAMED: usize = 16;
 
 /// How a message begins.
 const FINE: u8 = 0;
@@ -93,8 +129,8 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
 ) -> Result<Vec<Vec<u8>>> {
     // Block i belongs to rank (rank + i) mod size.
     let mut blocks: Vec<Vec<u8>> = vec![mine.to_vec()];
-    in_rounds(b, GATHER, deadline, |to, from, step| {
-        let tag = GATHER | u64::from(step);
+    let call = Call::of_all("all_gather", GATHER, b);
+    call.in_rounds(b, deadline, |Round { to, from, step, tag }| {
         let count = (step as usize).min(b.size() as usize - step as usize);
         let mut message = Writer::new();
         message.u8(FINE).count(count);
@@ -122,24 +158,89 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     Ok(blocks)
 }
 
-/// Runs `round` for every round. After an error, tells the ranks that wait for this one in later rounds why.
-fn in_rounds<B: Bootstrap + ?Sized>(
-    b: &B,
-    base: u64,
-    deadline: Deadline,
-    mut round: impl FnMut(u32, u32, u32) -> Result<()>,
-) -> Result<()> {
-    let mut rounds = rounds(b.rank(), b.size());
-    while let Some((to, from, step)) = rounds.next() {
-        let Err(error) = round(to, from, step) else { continue };
-        let deadline = deadline.min(Deadline::after(FAREWELL));
-        for (to, _, step) in rounds.filter(|(to, ..)| Some(*to) != error.peer()) {
-            // A rank that cannot be told is lost itself, or notices the loss by itself.
-            let _ = send_long(b, to, base | u64::from(step), &failure(&error), deadline);
-        }
-        return Err(error);
+/// A call that some or all ranks make together, in rounds.
+struct Call<'a> {
+    op: &'static str,
+    /// The tag of step 0. Other steps differ from it in their low bits.
+    tag: u64,
+    /// The ranks in order; all of them if `None`.
+    ranks: Option<&'a [u32]>,
+    /// This rank's place among them.
+    place: u32,
+    count: u32,
+}
+
+/// One round of a call.
+struct Round {
+    to: u32,
+    from: u32,
+    step: u32,
+    tag: u64,
+}
+
+impl<'a> Call<'a> {
+    fn of_all<B: Bootstrap + ?Sized>(op: &'static str, tag: u64, b: &B) -> Self {
+        Self { op, tag, ranks: None, place: b.rank(), count: b.size() }
     }
-    Ok(())
+
+    fn rounds(&self) -> impl Iterator<Item = Round> + '_ {
+        let rank = |place: u32| self.ranks.map_or(place, |ranks| ranks[place as usize]);
+        rounds(self.place, self.count).map(move |(to, from, step)| Round {
+            to: rank(to),
+            from: rank(from),
+            step,
+            tag: self.tag ^ u64::from(step),
+        })
+    }
+
+    /// Runs `round` for every round. After an error, tells the ranks that wait for this one in later rounds why.
+    fn in_rounds<B: Bootstrap + ?Sized>(
+        &self,
+        b: &B,
+        deadline: Deadline,
+        mut round: impl FnMut(Round) -> Result<()>,
+    ) -> Result<()> {
+        let mut rounds = self.rounds();
+        while let Some(this) = rounds.next() {
+            let from = this.from;
+            let Err(error) = round(this) else { continue };
+            let error = self.explained(from, error);
+            let deadline = deadline.min(Deadline::after(FAREWELL));
+            for Round { to, tag, .. } in rounds.filter(|round| Some(round.to) != error.peer()) {
+                // A rank that cannot be told is lost itself, or notices the loss by itself.
+                let _ = send_long(b, to, tag, &failure(&error), deadline);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// `error`, or what it means that `from` sent nothing.
+    fn explained(&self, from: u32, error: Error) -> Error {
+        if error.kind() != ErrorKind::Timeout {
+            return error;
+        }
+        let same = match self.ranks {
+            Some(ranks) => format!("; all name the same ranks, here {}", named(ranks)),
+            None => String::new(),
+        };
+        absent(self.op, from, &same)
+    }
+}
+
+fn absent(op: &'static str, from: u32, same: &str) -> Error {
+    let text = format!(
+        "rank {from} has not called {op}() before the deadline, or waits there for another rank that has not{same}"
+    );
+    Error::timeout(op, text).with_peer(from)
+}
+
+fn named(ranks: &[u32]) -> String {
+    let mut names: Vec<String> = ranks.iter().take(MAX_NAMED).map(u32::to_string).collect();
+    if ranks.len() > MAX_NAMED {
+        names.push(format!("and {} more", ranks.len() - MAX_NAMED));
+    }
+    names.join(", ")
 }
 
 fn failure(error: &Error) -> Vec<u8> {
@@ -164,31 +265,50 @@ fn open<'a>(op: &'static str, from: u32, message: &'a [u8]) -> Result<Reader<'a>
     Err(error.with_peer(if peer == u32::MAX { from } else { peer }))
 }
 
-/// Rank 0's `mine`, on every rank. The parent of a rank is the one without its lowest set bit, so that rank 0 sends
+/// The parent of a rank, counted from the root, is the one without its lowest set bit, so that the root sends
 /// ceil(log2(n)) messages and every other rank at most as many.
-pub(crate) fn broadcast<B: Bootstrap + ?Sized>(b: &B, mine: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
-    let (rank, size) = (b.rank(), b.size());
-    let (bytes, below) = match rank {
+fn broadcast<B: Bootstrap + ?Sized>(b: &B, root: u32, mine: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
+    const OP: &str = "broadcast";
+    exists(OP, root, b.size())?;
+    let (size, tag) = (u64::from(b.size()), BROADCAST | u64::from(root));
+    let place = ((u64::from(b.rank()) + size - u64::from(root)) % size) as u32;
+    let rank = |place: u32| ((u64::from(place) + u64::from(root)) % size) as u32;
+    let (bytes, below) = match place {
+        0 if mine.len() > MAX_MESSAGE => {
+            let text =
+                format!("{} bytes are above the limit of {MAX_MESSAGE}; broadcast them in parts", mine.len());
+            (Err(Error::usage(OP, text)), u32::BITS)
+        }
         0 => (Ok(mine.to_vec()), u32::BITS),
-        _ => (receive(b, rank & (rank - 1), deadline), rank.trailing_zeros()),
+        _ => (receive(b, rank(place & (place - 1)), tag, deadline), place.trailing_zeros()),
     };
     let (message, until) = match &bytes {
         Ok(bytes) => ([&[FINE], &bytes[..]].concat(), deadline),
         Err(error) => (failure(error), deadline.min(Deadline::after(FAREWELL))),
     };
     // The largest subtree first: it has the longest way to go.
-    let children =
-        (0..below).rev().filter_map(|bit| rank.checked_add(1 << bit)).filter(|child| *child < size);
-    let sent =
-        children.map(|child| send_long(b, child, BROADCAST, &message, until)).fold(Ok(()), Result::and);
+    let children = (0..below).rev().filter_map(|bit| place.checked_add(1 << bit));
+    let children = children.filter(|child| u64::from(*child) < size).map(rank);
+    let sent = children.map(|child| send_long(b, child, tag, &message, until)).fold(Ok(()), Result::and);
     let bytes = bytes?;
     sent.map(|()| bytes)
 }
 
-fn receive<B: Bootstrap + ?Sized>(b: &B, parent: u32, deadline: Deadline) -> Result<Vec<u8>> {
-    let message = recv_long(b, parent, BROADCAST, 1, deadline)?;
-    let mut reader = open("broadcast", parent, &message)?;
+fn receive<B: Bootstrap + ?Sized>(b: &B, parent: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
+    const OP: &str = "broadcast";
+    let message = recv_long(b, parent, tag, 1, deadline).map_err(|error| match error.kind() {
+        ErrorKind::Timeout => absent(OP, parent, "; all name the same root"),
+        _ => error,
+    })?;
+    let mut reader = open(OP, parent, &message)?;
     Ok(reader.raw(reader.remaining())?.to_vec())
+}
+
+fn exists(op: &'static str, rank: u32, size: u32) -> Result<()> {
+    if rank < size {
+        return Ok(());
+    }
+    Err(Error::usage(op, format!("there is no rank {rank}; ranks are 0 to {}", size.saturating_sub(1))))
 }
 
 /// A round's blocks together can be longer than one message: the length first, then as many parts as it takes.
@@ -236,11 +356,49 @@ fn recv_long<B: Bootstrap + ?Sized>(
     }
 }
 
-pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
-    in_rounds(b, BARRIER, deadline, |to, from, step| {
-        let tag = BARRIER | u64::from(step);
-        send_long(b, to, tag, &[FINE], deadline)?;
-        open("barrier", from, &recv_long(b, from, tag, 0, deadline)?)?;
-        Ok(())
-    })
+fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
+    Call::of_all("barrier", BARRIER, b).meet(b, deadline)
 }
+
+fn group_barrier<B: Bootstrap + ?Sized>(b: &B, ranks: &[u32], deadline: Deadline) -> Result<()> {
+    const OP: &str = "group_barrier";
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    ranks.iter().try_for_each(|rank| exists(OP, *rank, b.size()))?;
+    if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Error::usage(OP, format!("rank {} is named twice; name each rank once", twice[0])));
+    }
+    let Ok(place) = ranks.binary_search(&b.rank()) else {
+        let text = format!(
+            "this rank, {}, is not among the ranks {}; only those that meet call it",
+            b.rank(),
+            named(&ranks)
+        );
+        return Err(Error::usage(OP, text));
+    };
+    let mut hash = Sha256::new();
+    ranks.iter().for_each(|rank| hash.update(rank.to_le_bytes()));
+    let hash = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let call = Call {
+        op: OP,
+        tag: GROUP | hash,
+        ranks: Some(&ranks),
+        place: place as u32,
+        count: ranks.len() as u32,
+    };
+    call.meet(b, deadline)
+}
+
+impl Call<'_> {
+    /// A barrier of these ranks.
+    fn meet<B: Bootstrap + ?Sized>(&self, b: &B, deadline: Deadline) -> Result<()> {
+        self.in_rounds(b, deadline, |Round { to, from, tag, .. }| {
+            send_long(b, to, tag, &[FINE], deadline)?;
+            open(self.op, from, &recv_long(b, from, tag, 0, deadline)?)?;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

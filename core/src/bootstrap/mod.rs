@@ -11,6 +11,7 @@ pub(crate) mod fuzzing;
 mod launch;
 mod local;
 mod mailbox;
+mod pointers;
 mod rendezvous;
 mod tcp;
 mod unique_id;
@@ -20,7 +21,6 @@ mod tests;
 
 pub use crate::env::{Selection, SocketFamily};
 pub use crate::net::{Secret, SecretText};
-pub(crate) use collective::broadcast;
 pub use collective::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
 pub use config::BootstrapConfig;
 pub use launch::{Launch, Launcher, from_env};

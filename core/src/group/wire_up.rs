@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::birth::Birth;
-use crate::bootstrap::{Bootstrap, broadcast};
+use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::config::GroupConfig;
@@ -52,7 +52,7 @@ impl Introduction {
         check(bootstrap, config)?;
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // The name first: listeners must know it before their addresses can be told.
-        let seed = broadcast(bootstrap, &crate::net::random_bytes::<32>()?, deadline)?;
+        let seed = bootstrap.broadcast(0, &crate::net::random_bytes::<32>()?, deadline)?;
         let seed = <[u8; 32]>::try_from(&seed[..]).map_err(|_| {
             let message = "rank 0 runs something else; use one version of aqueduct everywhere";
             Error::new(ErrorKind::Remote, OP, message)

@@ -1,6 +1,7 @@
 //! Communicators on the software device: ranks as threads of one process, and as processes of their own.
 
 mod abort;
+mod bootstraps;
 mod captures;
 mod closed;
 mod departure;

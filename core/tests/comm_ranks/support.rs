@@ -43,7 +43,7 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn join(bootstrap: Arc<dyn Bootstrap>, context: &Context, config: CommunicatorConfig) -> Self {
-        let comm = Communicator::new(&*bootstrap, context, config, soon()).unwrap();
+        let comm = Communicator::new(&bootstrap, context, config, soon()).unwrap();
         Self { comm, bootstrap }
     }
 

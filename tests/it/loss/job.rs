@@ -68,7 +68,7 @@ fn work(context: &Context) -> Result<()> {
     let config = CommunicatorConfig::from_env()?
         .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
         .with_semaphores(64);
-    let comm = Communicator::new(&*bootstrap, context, config, late())?;
+    let comm = Communicator::new(&bootstrap, context, config, late())?;
     drop(bootstrap);
     match use_it(&comm) {
         Ok(()) => {}

@@ -234,7 +234,7 @@ fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
     };
     let bootstrap = aqueduct::bootstrap::from_env().unwrap().unwrap();
     let context = crate::group::context(&Machine::Software.driver(), me);
-    let comm = aqueduct::comm::Communicator::new(&*bootstrap, &context, config(), soon()).unwrap();
+    let comm = aqueduct::comm::Communicator::new(&bootstrap, &context, config(), soon()).unwrap();
     let rank = Rank { comm, bootstrap };
     let others: Vec<u32> = (0..3).filter(|&other| other != me).collect();
     let ends = peer_connections(&rank, &others, Transport::Ethernet);

@@ -26,7 +26,7 @@ fn three() -> (Rank, Vec<PeerConnection>) {
     assert_eq!(bootstrap.size(), 3);
     let context = crate::group::context(&Machine::Software.driver(), bootstrap.rank());
     let comm = Communicator::new(
-        &*bootstrap,
+        &bootstrap,
         &context,
         CommunicatorConfig::from_env().expect("the environment is valid"),
         soon(),

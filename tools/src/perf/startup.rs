@@ -54,7 +54,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 
     let bootstrap = job::connect_bootstrap()?;
     marks.push(Instant::now());
-    let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+    let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());
     let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
     let all_reduce = AllReduce::prepare(&comm, config, deadline)?;

@@ -171,12 +171,8 @@ pub(super) fn side_by_side(check: &Check<'_>) -> Result<Ran> {
     const COUNT: usize = 2000;
     let turns = if check.quick { 4 } else { 16 };
     let rank = check.rank;
-    let second = Communicator::new(
-        &*rank.bootstrap,
-        &rank.context,
-        CommunicatorConfig::from_env()?,
-        check.deadline(),
-    )?;
+    let second =
+        Communicator::new(&rank.bootstrap, &rank.context, CommunicatorConfig::from_env()?, check.deadline())?;
     let variants = [(ElementType::F32, ReduceOp::Sum)];
     let mut jobs = Vec::new();
     for (comm, algorithm) in [(&check.group.comm, Algorithm::OneShotLl16), (&second, Algorithm::TwoShotHb)] {

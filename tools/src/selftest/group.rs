@@ -45,7 +45,7 @@ impl Group {
     /// Collective.
     pub(super) fn new(rank: &Rank, rounds: &[u32]) -> Result<Self> {
         let config = CommunicatorConfig::from_env()?;
-        let comm = Communicator::new(&*rank.bootstrap, &rank.context, config, rank.deadline())?;
+        let comm = Communicator::new(&rank.bootstrap, &rank.context, config, rank.deadline())?;
         let reachable = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
         let mut pending = Vec::new();
         for peer in

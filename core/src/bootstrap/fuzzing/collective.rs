@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::mailbox::Mailbox;
 use super::super::tcp::{MESSAGE, read_message};
-use super::super::{Bootstrap, LocalBootstrap, broadcast, local};
+use super::super::{Bootstrap, LocalBootstrap, local};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::net::Frame;
@@ -60,7 +60,7 @@ pub fn collective(bytes: &[u8]) -> Option<Vec<u8>> {
     let deadline = Deadline::after(Duration::from_secs(5));
     let blocks = match call {
         0 => listener.all_gather(MINE, deadline).ok()?,
-        1 => vec![broadcast(&listener, MINE, deadline).ok()?],
+        1 => vec![listener.broadcast(0, MINE, deadline).ok()?],
         2 => listener.barrier(deadline).map(|()| Vec::new()).ok()?,
         _ => return None,
     };
@@ -112,7 +112,7 @@ pub(super) fn heard() -> Vec<(&'static str, Vec<u8>)> {
             for each in &all {
                 scope.spawn(move || match call {
                     0 => each.all_gather(b"block", deadline).map(drop),
-                    1 => broadcast(each, b"news", deadline).map(drop),
+                    1 => each.broadcast(0, b"news", deadline).map(drop),
                     _ => each.barrier(deadline),
                 });
             }
