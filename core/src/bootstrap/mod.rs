@@ -4,10 +4,13 @@
 //! supply the same five calls. Everything a running communicator needs (noticing a death, passing memory
 //! handles) goes over its own authenticated control links, never over this.
 
+mod address;
 mod collective;
 mod config;
+mod file;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod joining;
 mod launch;
 mod local;
 mod mailbox;
@@ -18,6 +21,8 @@ mod unique_id;
 
 #[cfg(test)]
 mod tests;
+
+use crate::error::{Error, Result};
 
 pub use crate::env::{Selection, SocketFamily};
 pub use crate::net::{Secret, SecretText};
@@ -32,3 +37,14 @@ pub use unique_id::UniqueId;
 /// The most ranks that a job can have. A larger number is a mistake, here or at a peer, and is refused before anything is
 /// allocated for it.
 pub const MAX_RANKS: u32 = 1 << 20;
+
+/// `Ok` if a job may have `size` ranks.
+pub(crate) fn check_size(op: &'static str, size: u32) -> Result<()> {
+    if (1..=MAX_RANKS).contains(&size) {
+        return Ok(());
+    }
+    let text = format!(
+        "a job has 1 to {MAX_RANKS} ranks, not {size}; give the number of processes that join as the world size"
+    );
+    Err(Error::usage(op, text))
+}

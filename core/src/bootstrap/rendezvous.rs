@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::MAX_RANKS;
 use super::collective::rounds;
 use super::config::BootstrapConfig;
 use super::unique_id::{UniqueId, read_address, write_address};
+use super::{MAX_RANKS, check_size};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::{
@@ -116,12 +116,28 @@ impl Rendezvous {
     }
 
     fn listen(interfaces: &[Interface], size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
-        if let Some(size) = size.filter(|size| *size > MAX_RANKS) {
-            let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
-            return Err(Error::usage("unique id", text));
+        size.map_or(Ok(()), |size| check_size("unique id", size))?;
+        if interfaces.is_empty() {
+            return Err(Error::usage("unique id", "no network interface to listen on"));
         }
-        let secret = Secret::random()?;
-        let nonce = u64::from_le_bytes(random_bytes()?);
+        let at =
+            interfaces.iter().take(UniqueId::MAX_ADDRESSES).map(|interface| SocketAddr::new(interface.ip, 0));
+        Self::serve(at, Secret::random()?, u64::from_le_bytes(random_bytes()?), size, config)
+    }
+
+    /// Listens at the address of `id`, which the ranks know without having been given the id.
+    pub(super) fn at(id: &UniqueId, size: u32, config: &BootstrapConfig) -> Result<Self> {
+        let at = id.addresses().iter().copied();
+        Self::serve(at, id.secret().clone(), id.nonce(), Some(size), config)
+    }
+
+    fn serve(
+        at: impl Iterator<Item = SocketAddr>,
+        secret: Secret,
+        nonce: u64,
+        size: Option<u32>,
+        config: &BootstrapConfig,
+    ) -> Result<Self> {
         let local = Claims { purpose: purpose::RENDEZVOUS, scope: nonce, from: Claims::ANY, to: Claims::ANY };
         // All ranks may come at once, and none is to be sent away because of the others.
         let waiting = size.map_or(0, |size| size as usize).clamp(128, 4096);
@@ -131,15 +147,12 @@ impl Rendezvous {
         let ticks = ReactorConfig { tick: Some(TICK) };
         let reactor = Reactor::start("aq-rendezvous", ticks, Box::new(Meeting::new(size, LONELY)))?;
         let mut addresses = Vec::new();
-        for interface in interfaces.iter().take(UniqueId::MAX_ADDRESSES) {
-            let listener = network.listen_tcp(interface.ip, local)?;
+        for wanted in at {
+            let listener = network.listen_tcp_at(wanted, local)?;
             if let Address::Tcp(address) = listener.address() {
                 addresses.push(*address);
             }
             reactor.listen(listener);
-        }
-        if addresses.is_empty() {
-            return Err(Error::usage("unique id", "no network interface to listen on"));
         }
         Ok(Self { id: UniqueId::new(addresses, secret, nonce), reactor })
     }
@@ -306,7 +319,7 @@ impl Meeting {
         Error::timeout(
             "bootstrap",
             format!(
-                "{ranks} {} of {size} did not arrive in time; see whether they were started, with the same unique id",
+                "{ranks} {} of {size} did not arrive in time; see whether they were started, and with the same unique id, address or file",
                 names.join(", ")
             ),
         )

@@ -1,17 +1,15 @@
-//! The bootstrap over TCP: one small message to the rendezvous, then the ranks talk directly.
+//! The bootstrap over TCP: each rank listens, and they talk directly.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::config::BootstrapConfig;
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
-use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer};
 use super::unique_id::{UniqueId, read_address, write_address};
-use super::{Bootstrap, MAX_MESSAGE, MAX_RANKS};
+use super::{Bootstrap, MAX_MESSAGE};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::heartbeat::{Monitor, MonitoredLink, TICK};
@@ -49,69 +47,15 @@ pub struct TcpBootstrap {
 }
 
 impl TcpBootstrap {
-    /// Makes the id of a new job on the interface that the environment asks for (see
-    /// [`choose`](crate::net::choose)).
-    ///
-    /// This process serves the rendezvous with a thread of its own until all ranks have met; the sockets listen from
-    /// now on, so no port is ever bound twice. The id reaches the other ranks by whatever means the launcher offers.
-    pub fn create_unique_id() -> Result<UniqueId> {
-        Ok(Rendezvous::start(None)?.detach())
-    }
-
-    /// Joins the job as `rank` of `size`. Returns when every rank has done so.
-    ///
-    /// All ranks get the same clear error if two say they are the same rank, if they disagree about `size`, or if
-    /// one is missing when the first of their deadlines passes (it is named). A rank with another secret gets
-    /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
-    ///
-    /// Settings come from the environment ([`BootstrapConfig::from_env`]).
-    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
-        Self::with_config(rank, size, id, &BootstrapConfig::from_env()?, deadline)
-    }
-
-    /// The address at which the other ranks reach this one: where its further listeners belong.
-    pub fn local_ip(&self) -> IpAddr {
-        self.ip
-    }
-
-    /// How many connections with other ranks this one has, and how many bytes it has sent on them so far, handshakes and
-    /// the hello to the rendezvous left out.
-    #[doc(hidden)]
-    pub fn traffic(&self) -> (usize, u64) {
-        let links = lock(&self.peers.links);
-        let links = links.values().flat_map(|peer| &peer.open);
-        links.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
-    }
-
-    /// [`new`](Self::new) with settings of its own.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn with_config(
-        rank: u32,
-        size: u32,
+    /// Rank `rank` of `size` of the job with this `id`, listening at `ip` and knowing no other rank yet; and where others reach it.
+    pub(super) fn listen(
+        (rank, size): (u32, u32),
         id: &UniqueId,
-        config: &BootstrapConfig,
-        deadline: Deadline,
-    ) -> Result<Self> {
-        check_rank(rank, size)?;
-        let network = config.network(id.secret()).with_ranks(size);
+        network: Network,
+        ip: IpAddr,
+        peer_timeout: Option<Duration>,
+    ) -> Result<(Self, SocketAddr)> {
         let scope = id.nonce();
-        let me = Claims { purpose: purpose::RENDEZVOUS, scope, from: rank, to: Claims::ANY };
-        let mut root = network.connect_tcp(id.addresses(), me, deadline).map_err(|error| {
-            let text = format!(
-                "rank {rank} cannot join at the rendezvous {:?}; see that the process that made the unique id still runs, \
-                 that the id is of this job, and that no firewall is between",
-                id.addresses()
-            );
-            Error::new(error.kind(), "bootstrap", text).with_code(error.code()).with_source(error)
-        })?;
-        let ip = match (&config.interfaces.names, root.local_ip()) {
-            // The interface that leads to the rendezvous leads to the other ranks too.
-            (None, Some(ip)) => ip,
-            _ => config.choose()?[0].ip,
-        };
-        let peer_timeout = config.peer_timeout;
         let peers = Arc::new(Peers::new(peer_timeout));
         let listener = network
             .listen_tcp(ip, Claims { purpose: purpose::BOOTSTRAP, scope, from: rank, to: Claims::ANY })?;
@@ -128,21 +72,9 @@ impl TcpBootstrap {
             Box::new(Receiver(peers.clone())),
         )?;
         reactor.listen(listener);
-
-        let hello = Hello { rank, size, patience: deadline.remaining(), address };
-        root.send(HELLO, &hello.encode(), deadline)?;
-        let answer = root.recv(deadline).map_err(|error| {
-            let text = format!("rank {rank} reached the rendezvous, which did not answer");
-            Error::new(error.kind(), "bootstrap", text).with_source(error)
-        })?;
-        drop(root);
-        let mut addresses = vec![None; size as usize];
-        for (neighbour, address) in read_answer(&answer, size)? {
-            addresses[neighbour as usize] = Some(address);
-        }
-        let outgoing = Mutex::default();
+        let (addresses, outgoing) = (vec![None; size as usize], Mutex::default());
         let secret = id.secret().derive("communicators");
-        let mut this = Self {
+        let this = Self {
             rank,
             size,
             scope,
@@ -155,8 +87,35 @@ impl TcpBootstrap {
             peers,
             reactor,
         };
-        this.addresses = this.learn_addresses(address, deadline)?;
-        Ok(this)
+        Ok((this, address))
+    }
+
+    /// Learns the addresses of all ranks over those of the first `neighbours`, and tells them this rank's own, `mine`.
+    pub(super) fn meet(
+        &mut self,
+        neighbours: BTreeMap<u32, SocketAddr>,
+        mine: SocketAddr,
+        deadline: Deadline,
+    ) -> Result<()> {
+        for (neighbour, address) in neighbours {
+            self.addresses[neighbour as usize] = Some(address);
+        }
+        self.addresses = self.learn_addresses(mine, deadline)?;
+        Ok(())
+    }
+
+    /// The address at which the other ranks reach this one: where its further listeners belong.
+    pub fn local_ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// How many connections with other ranks this one has, and how many bytes it has sent on them so far, handshakes and
+    /// the hello to the rendezvous left out.
+    #[doc(hidden)]
+    pub fn traffic(&self) -> (usize, u64) {
+        let links = lock(&self.peers.links);
+        let links = links.values().flat_map(|peer| &peer.open);
+        links.fold((0, 0), |(count, bytes), line| (count + 1, bytes + line.link.sent()))
     }
 
     /// Everybody's address, exchanged in ceil(log2(n)) rounds with the neighbours known so far.
@@ -210,18 +169,6 @@ impl TcpBootstrap {
             Error::new(error.kind(), "send", text).with_code(error.code()).with_peer(peer).with_source(error)
         })
     }
-}
-
-fn check_rank(rank: u32, size: u32) -> Result<()> {
-    if size > MAX_RANKS {
-        let text = format!("a job of {size} ranks; the limit is {MAX_RANKS}");
-        return Err(Error::usage("bootstrap", text));
-    }
-    if rank >= size {
-        let text = format!("rank {rank} of {size} ranks; ranks are 0 to size - 1");
-        return Err(Error::usage("bootstrap", text));
-    }
-    Ok(())
 }
 
 impl Bootstrap for TcpBootstrap {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
-use crate::net::{Secret, SecretText};
+use crate::net::{Secret, SecretText, from_hex, to_hex};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"AQID");
@@ -50,6 +50,15 @@ impl UniqueId {
         Self { addresses, secret, nonce }
     }
 
+    /// The id of the job that meets at `address` and whose ranks know `secret`: the same on all ranks that name the same port.
+    /// Jobs at different ports have different keys.
+    pub(super) fn of_address(address: SocketAddr, secret: &Secret) -> Self {
+        let secret = secret.derive(&format!("job that meets at port {}", address.port()));
+        let nonce =
+            secret.derive("nonce").expose().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self::new(vec![address], secret, nonce)
+    }
+
     /// Where the rendezvous listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -82,7 +91,7 @@ impl UniqueId {
 
     /// The text form, 256 hexadecimal digits, to pass in an environment variable or a private file.
     pub fn to_text(&self) -> SecretText {
-        SecretText::new(self.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        SecretText::new(to_hex(&self.to_bytes()))
     }
 
     /// Takes the binary form apart; an error if it is not one, was damaged, or comes from another version.
@@ -116,16 +125,11 @@ impl FromStr for UniqueId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let digits = text.trim().as_bytes();
+        let digits = text.trim();
         if digits.len() != 2 * Self::BYTES {
             return Err(bad(&format!("it has {} characters instead of {}", digits.len(), 2 * Self::BYTES)));
         }
-        let mut bytes = [0; Self::BYTES];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |c: u8| char::from(c).to_digit(16).ok_or_else(|| bad("it is not hexadecimal"));
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Self::from_bytes(&bytes)
+        Self::from_bytes(&from_hex(digits).ok_or_else(|| bad("it is not hexadecimal"))?)
     }
 }
 

@@ -20,8 +20,8 @@ impl Communicator {
     /// device.
     ///
     /// # Errors
-    /// `InvalidUsage` for a rank that does not exist, and for the same connection asked for twice before `setup()`;
-    /// `Unsupported` if the transport cannot reach the peer.
+    /// `InvalidUsage` for a rank that does not exist, for the same connection asked for twice before `setup()`, and for an
+    /// endpoint with a timeout of 0; `Unsupported` if the transport cannot reach the peer.
     pub fn connect(
         &self,
         peer: u32,
@@ -150,6 +150,12 @@ impl Communicator {
     }
 
     fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {
+        if endpoint.timeout.is_zero() {
+            let message = format!(
+                "{key}: the endpoint's timeout is 0; give EndpointConfig::with_timeout the longest time that it may take to                  connect, and a call to wait for earlier operations (30 s by default)"
+            );
+            return Err(Error::usage("connect", message));
+        }
         match endpoint.transport {
             Transport::CudaIpc => self.check_reach(key)?,
             Transport::Ethernet | Transport::Ib(_) if key.peer == self.rank() => {

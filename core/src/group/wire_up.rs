@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::birth::Birth;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, check_size};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::config::GroupConfig;
@@ -102,6 +102,7 @@ impl Introduction {
 /// Checks that `bootstrap` and `config` make sense by themselves.
 pub(crate) fn check(bootstrap: &dyn Bootstrap, config: &GroupConfig) -> Result<()> {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
+    check_size(OP, size)?;
     if rank >= size {
         return Err(Error::usage(OP, format!("rank {rank} is not below the world size of {size}")));
     }

@@ -22,8 +22,8 @@ const NOT_YET: Duration = Duration::from_secs(1);
 impl Network {
     /// Connects to the first of `addresses` that answers, and proves the secret both ways.
     ///
-    /// `local.to` names the rank that must be found there. A refused connection is tried again for a second, an
-    /// overloaded listener until the deadline.
+    /// `local.to` names the rank that must be found there. A refused connection is tried again for a second, or as long as
+    /// [`with_patience`](Self::with_patience) says, an overloaded listener until the deadline.
     pub fn connect_tcp(&self, addresses: &[SocketAddr], local: Claims, deadline: Deadline) -> Result<Stream> {
         let addresses: Vec<Address> = addresses.iter().copied().map(Address::Tcp).collect();
         self.connect(&addresses, local, deadline)
@@ -35,7 +35,7 @@ impl Network {
     }
 
     fn connect(&self, addresses: &[Address], local: Claims, deadline: Deadline) -> Result<Stream> {
-        let not_yet = Deadline::after(NOT_YET);
+        let not_yet = Deadline::after(self.not_yet.unwrap_or(NOT_YET));
         let mut pause = Duration::from_millis(2);
         loop {
             let mut last = Error::usage("connect", "no address to connect to");
@@ -48,7 +48,9 @@ impl Network {
                     Err(Attempt::Final(error)) => return Err(error),
                     Err(Attempt::Refused(error)) => (again, last) = (again || !not_yet.expired(), error),
                     Err(Attempt::Busy(error)) => (again, last) = (true, error),
-                    Err(Attempt::Unreachable(error)) => last = error,
+                    Err(Attempt::Unreachable(error)) => {
+                        (again, last) = (again || (self.not_yet.is_some() && !not_yet.expired()), error);
+                    }
                 }
             }
             if !again {

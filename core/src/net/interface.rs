@@ -78,8 +78,9 @@ fn pick(all: Vec<Interface>, selection: &Selection) -> Result<Vec<Interface>> {
             ErrorKind::InvalidUsage,
             "interface choice",
             format!(
-                "no network interface fits AQUEDUCT_SOCKET_IFNAME={} and family {:?}; there are: {}",
-                selection.names.as_deref().unwrap_or("(unset)"),
+                "no network interface fits the names {} and the family {:?} (of AQUEDUCT_SOCKET_IFNAME and AQUEDUCT_SOCKET_FAMILY, \
+                 unless the program says otherwise); there are: {}",
+                selection.names.as_deref().unwrap_or("(any)"),
                 selection.family,
                 known.join(", ")
             ),
@@ -140,7 +141,9 @@ mod tests {
         assert_eq!(names(&wish("^lo,docker,=eth01"), &all), ["eth0 10.0.0.1"]);
         let error = pick(all.to_vec(), &wish("ib")).unwrap_err().to_string();
         assert!(
-            error.contains("AQUEDUCT_SOCKET_IFNAME=ib") && error.contains("docker0 (172.17.0.1)"),
+            error.contains("the names ib and")
+                && error.contains("AQUEDUCT_SOCKET_IFNAME")
+                && error.contains("docker0 (172.17.0.1)"),
             "{error}"
         );
     }

@@ -66,11 +66,19 @@ struct Pending {
 impl Network {
     /// Listens on a free port of `ip`, as `local` (`local.from` is the rank that listens).
     pub fn listen_tcp(&self, ip: IpAddr, local: Claims) -> Result<Listener> {
-        let wanted = SocketAddr::new(ip, 0);
-        let failed = |error| Error::system("listen", format!("cannot listen on {ip}"), error);
-        let socket =
-            Socket::new(if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).map_err(failed)?;
-        SockAddr::ip(wanted).bind(&socket).map_err(failed)?;
+        self.listen_tcp_at(SocketAddr::new(ip, 0), local)
+    }
+
+    /// Listens at `address`; port 0 stands for a free one.
+    pub fn listen_tcp_at(&self, address: SocketAddr, local: Claims) -> Result<Listener> {
+        let failed = |error| Error::system("listen", format!("cannot listen on {address}"), error);
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let socket = Socket::new(family).map_err(failed)?;
+        if address.port() != 0 {
+            // Connections of an earlier listener that are still being closed do not hold the port. One that listens does.
+            socket.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(failed)?;
+        }
+        SockAddr::ip(address).bind(&socket).map_err(failed)?;
         let address = Address::Tcp(local_address(socket.fd()).map_err(failed)?);
         Listener::start(self.clone(), socket, address, local, None)
     }

@@ -50,6 +50,7 @@ pub use raw::{Layer, RawStream};
 pub use reactor::{Reactor, ReactorConfig};
 pub use registration::Registration;
 pub use secret::{Secret, SecretText, random_bytes};
+pub(crate) use secret::{from_hex, to_hex};
 pub use stream::Stream;
 
 pub(crate) use unix::sweep as sweep_sockets;

@@ -19,6 +19,7 @@ pub struct Network {
     pub(super) ranks: Option<u32>,
     pub(super) max_connections: usize,
     pub(super) handshake_timeout: Duration,
+    pub(super) not_yet: Option<Duration>,
     layer: Option<Arc<dyn Layer>>,
 }
 
@@ -33,6 +34,7 @@ impl Network {
             ranks: None,
             max_connections: 1 << 16,
             handshake_timeout: Duration::from_secs(5),
+            not_yet: None,
             layer: None,
         }
     }
@@ -69,6 +71,14 @@ impl Network {
     #[must_use]
     pub fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
         self.handshake_timeout = timeout;
+        self
+    }
+
+    /// For how long an address where nobody listens, or which cannot be reached, may still be of somebody who is about to come.
+    /// Without it, a second, and an address that cannot be reached is given up at once.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.not_yet = Some(patience);
         self
     }
 

@@ -1,6 +1,7 @@
 //! The job's 256-bit secret and the one thing done with it: HMAC-SHA256 (RFC 2104, FIPS 198-1).
 
 use std::fmt;
+use std::str::FromStr;
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -30,6 +31,11 @@ impl Secret {
         &self.0
     }
 
+    /// The text form, 64 hexadecimal digits, to pass in an environment variable or a private file.
+    pub fn to_text(&self) -> SecretText {
+        SecretText::new(to_hex(&self.0))
+    }
+
     /// Another secret for a narrower use. Knowing it says nothing about this one.
     #[must_use]
     pub fn derive(&self, label: &str) -> Self {
@@ -53,6 +59,18 @@ impl Secret {
 
     fn hmac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         keyed(&self.0, parts)
+    }
+}
+
+/// From 64 hexadecimal digits, as [`Secret::to_text`] gives them and `openssl rand -hex 32` prints them.
+impl FromStr for Secret {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        from_hex(text.trim()).map(Self).ok_or_else(|| {
+            let wanted = "a secret is 64 hexadecimal digits, as `openssl rand -hex 32` prints them";
+            Error::usage("Secret", format!("{wanted}; this text of {} bytes is none", text.trim().len()))
+        })
     }
 }
 
@@ -83,6 +101,24 @@ impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretText({} bytes)", self.0.len())
     }
+}
+
+/// `bytes` as hexadecimal digits.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The `N` bytes of `2 * N` hexadecimal digits; `None` for anything else.
+pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |c: u8| char::from(c).to_digit(16);
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(bytes)
 }
 
 fn keyed(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -144,5 +180,15 @@ mod tests {
         assert!(a.verify(&[b"onetwo"], &proof));
         assert!(!b.verify(&[b"onetwo"], &proof) && !a.verify(&[b"onetwo"], &proof[..31]));
         assert_eq!(format!("{a:?}"), "Secret(..)");
+        let back: Secret = format!(" {}\n", a.to_text().expose()).parse().unwrap();
+        assert_eq!(back.expose(), a.expose());
+        for bad in ["", &a.to_text().expose()[1..], &"g".repeat(64), &"\u{e9}".repeat(32)] {
+            let error = bad.parse::<Secret>().unwrap_err();
+            assert!(error.message().contains("openssl rand -hex 32"), "{error}");
+            assert!(
+                bad.is_empty() || !error.message().contains(bad),
+                "a secret with a mistake is one too: {error}"
+            );
+        }
     }
 }

@@ -112,7 +112,7 @@ impl EndpointConfig {
         self
     }
 
-    /// The same with another bound on waiting.
+    /// The same with another bound on waiting, more than 0.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

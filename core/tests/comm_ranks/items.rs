@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct::comm::{
-    Communicator, Connection, Device2DeviceSemaphore, Pending, RegisteredMemory, Transport,
+    Communicator, Connection, Device2DeviceSemaphore, EndpointConfig, Pending, RegisteredMemory, Transport,
 };
 use aqueduct::{Deadline, ErrorKind};
 
@@ -221,6 +221,21 @@ fn the_slots_of_semaphores_that_timed_out_are_free_again() {
         let again: Vec<Pending<Device2DeviceSemaphore>> = ask();
         rank.comm.setup(soon()).unwrap();
         assert!(again.iter().all(Pending::is_ready));
+        rank.barrier();
+    });
+}
+
+#[test]
+fn an_endpoint_without_time_is_refused_at_once_for_every_transport() {
+    threads(2, |rank| {
+        for transport in [Transport::CudaIpc, Transport::Ethernet, Transport::Ib(0)] {
+            let endpoint = EndpointConfig::new(transport).with_timeout(Duration::ZERO);
+            let error = rank.comm.connect(1 - rank.me(), 3, endpoint).unwrap_err();
+            assert_eq!((error.op(), error.kind()), ("connect", ErrorKind::InvalidUsage), "{error}");
+            assert!(error.message().contains("timeout is 0; give EndpointConfig::with_timeout"), "{error}");
+        }
+        // Nothing was asked for.
+        rank.comm.setup(soon()).unwrap();
         rank.barrier();
     });
 }

@@ -35,26 +35,31 @@ fn a_rank_that_never_comes() {
     refused(result, ErrorKind::Timeout, &["rank 1 of 2 did not arrive", "whether they were started"]);
 }
 
-/// A bootstrap that reports wrong ranks, as a launcher that numbers its processes wrongly would.
+/// A bootstrap that reports wrong numbers, as a launcher that numbers its processes wrongly would.
 #[test]
-fn a_bootstrap_with_a_wrong_rank() {
+fn a_bootstrap_with_wrong_numbers() {
     #[derive(Debug)]
-    struct Lying(bootstrap::LocalBootstrap);
+    struct Lying(u32, u32);
     impl bootstrap::Bootstrap for Lying {
         fn rank(&self) -> u32 {
-            7
+            self.0
         }
         fn size(&self) -> u32 {
-            self.0.size()
+            self.1
         }
-        fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: aqueduct::Deadline) -> Result<()> {
-            self.0.send(peer, tag, bytes, deadline)
+        fn send(&self, _: u32, _: u64, _: &[u8], _: aqueduct::Deadline) -> Result<()> {
+            unreachable!("nobody is sent anything")
         }
-        fn recv(&self, peer: u32, tag: u64, deadline: aqueduct::Deadline) -> Result<Vec<u8>> {
-            self.0.recv(peer, tag, deadline)
+        fn recv(&self, _: u32, _: u64, _: aqueduct::Deadline) -> Result<Vec<u8>> {
+            unreachable!("nothing is waited for")
         }
     }
-    let liar = Lying(bootstrap::local(1).remove(0));
-    let joined = Communicator::new(&liar, &device(), CommunicatorConfig::default(), soon());
-    refused(joined, ErrorKind::InvalidUsage, &["rank 7 is not below the world size of 1"]);
+    let context = device();
+    let join = |liar: Lying| Communicator::new(&liar, &context, CommunicatorConfig::default(), soon());
+    let usage = ErrorKind::InvalidUsage;
+    refused(join(Lying(7, 1)), usage, &["Communicator::new", "rank 7 is not below the world size of 1"]);
+    for size in [0, bootstrap::MAX_RANKS + 1, u32::MAX] {
+        let words = ["Communicator::new", "1 to 1048576 ranks", "number of processes that join"];
+        refused(join(Lying(0, size)), usage, &words);
+    }
 }

@@ -6,11 +6,12 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct::channel::InboundSignals;
-use aqueduct::comm::{EndpointConfig, Transport};
-use aqueduct::gpu::{Event, Stream};
+use aqueduct::channel::{InboundSignals, load_kernels};
+use aqueduct::comm::{EndpointConfig, Host2DeviceSemaphore, Transport};
+use aqueduct::gpu::{Event, GpuBuffer, LaunchConfig, Stream, arg};
 use aqueduct::internals::fault::{LinkKind, NetAction, NetFault, NetFaults};
 use aqueduct::{Deadline, ErrorKind};
+use aqueduct_ptx::abi::MemoryChannelHandle;
 use aqueduct_tests::ranks;
 
 use super::pair::{Kind, LEN, Pair, look};
@@ -102,17 +103,22 @@ fn a_failed_connection_ends_the_waits_of_kernels() {
     threads_with(Machine::Software, 2, test, &config, &[], |rank| {
         let (me, comm) = (rank.me(), &rank.comm);
         let connection = comm.connect(1 - me, 3, Transport::Ethernet).unwrap();
-        let semaphore = comm.build_host2device_semaphore(&connection, 3).unwrap();
+        let [semaphore, own] = [3, 4].map(|tag| comm.build_host2device_semaphore(&connection, tag).unwrap());
         comm.setup(soon()).unwrap();
-        let (connection, semaphore) = (connection.get().unwrap(), semaphore.get().unwrap());
+        let (connection, semaphore, own) =
+            (connection.get().unwrap(), semaphore.get().unwrap(), own.get().unwrap());
         if me == 0 {
             rank.barrier();
             semaphore.signal().unwrap();
         } else {
             let (signals, stream) =
                 (InboundSignals::new(&semaphore).unwrap(), Stream::new(comm.context()).unwrap());
+            let (other, scratch) = (Stream::new(comm.context()).unwrap(), rank.buffer(64));
             signals.wait(&stream).unwrap();
+            wait_by_a_kernel_of_ones_own(&other, own, &scratch);
             rank.barrier();
+            let error = other.synchronize(Deadline::after(Duration::from_secs(20))).unwrap_err();
+            assert_eq!((error.op(), error.kind()), ("synchronize", ErrorKind::Remote), "{error}");
             let error = stream.synchronize(Deadline::after(Duration::from_secs(20))).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(0)), "{error}");
             assert!(error.to_string().contains("no message"), "it says why: {error}");
@@ -127,6 +133,31 @@ fn a_failed_connection_ends_the_waits_of_kernels() {
     if ranks::rank().is_some() {
         assert_eq!(faults.fired(), 1, "the rule took effect");
     }
+}
+
+/// Launches a kernel that waits for `semaphore`, as a program's own would, and more work behind it. Afterwards the stream alone
+/// keeps the semaphore.
+fn wait_by_a_kernel_of_ones_own(stream: &Stream, semaphore: Host2DeviceSemaphore, scratch: &Arc<GpuBuffer>) {
+    let wait = load_kernels(semaphore.context(), "semaphore", &[]).unwrap().remove(2);
+    let handle = MemoryChannelHandle {
+        semaphore: semaphore.device_handle(),
+        abort: semaphore.abort_handle(),
+        peer: semaphore.peer(),
+        dst: 0,
+        dst_bytes: 0,
+        src: 0,
+        src_bytes: 0,
+        packets: 0,
+        packet_bytes: 0,
+        arrived: 0,
+        reserved: 0,
+    };
+    // SAFETY: the catalog's parameter; the stream keeps the semaphore.
+    unsafe { wait.launch(stream, &LaunchConfig::linear(1, 32), &[arg(&handle)]) }.unwrap();
+    stream.retain(semaphore.keep_alive()).unwrap();
+    semaphore.report_to(stream);
+    drop(semaphore);
+    stream.fill(&scratch.slice(..).unwrap(), 7).unwrap();
 }
 
 /// A peer that acknowledges what was never sent: nothing counts as done, and neither calls nor streams wait for ever.

@@ -140,7 +140,7 @@ fn a_bad_value_is_refused() {
         (
             "AQUEDUCT_SOCKET_IFNAME",
             "=nonesuch0",
-            "no network interface fits AQUEDUCT_SOCKET_IFNAME==nonesuch0",
+            "no network interface fits the names =nonesuch0 and the family Any (of AQUEDUCT_SOCKET_IFNAME",
         ),
         ("AQUEDUCT_RANK", "1", "AQUEDUCT_WORLD_SIZE is not set"),
         ("AQUEDUCT_SCRATCH_BYTES", "100", "set AQUEDUCT_SCRATCH_BYTES to"),

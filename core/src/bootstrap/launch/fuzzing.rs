@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::file::Entry;
+use super::super::file::Entry;
 use super::slurm::{NodeList, TaskCounts};
 use super::store::Store;
 use super::{Launch, pmi};

@@ -6,7 +6,6 @@
 //! one host.
 
 mod discover;
-mod file;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
 mod launcher;
@@ -26,10 +25,10 @@ use std::sync::Arc;
 
 pub use launcher::{Launch, Launcher};
 
-use self::file::{Place, read_private};
 use self::launcher::Service;
 use self::pmix::Pmix;
 use self::store::Store;
+use super::file::{Place, read_private};
 use super::{Bootstrap, BootstrapConfig, Rendezvous, TcpBootstrap, UniqueId, local};
 use crate::deadline::Deadline;
 use crate::env::Env;
@@ -96,11 +95,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn known_id(&self, size: Option<u32>, id: &UniqueId) -> Result<Joined> {
-        let Some(size) = size else {
-            let text = "AQUEDUCT_UNIQUE_ID is set, but the number of ranks is not known; set AQUEDUCT_RANK and \
-                        AQUEDUCT_WORLD_SIZE too";
-            return Err(Error::usage("launch", text));
-        };
+        let size = known(size)?;
         Ok(Arc::new(TcpBootstrap::with_config(self.launch.rank, size, id, self.config, self.deadline)?))
     }
 
@@ -109,28 +104,9 @@ impl Job<'_> {
         Ok(Rendezvous::with_config(self.launch.size, self.config)?.detach())
     }
 
-    /// Rank 0 leaves the id in a file, which is removed when all ranks have met, or when that failed.
     fn by_file(&self, place: &Place) -> Result<Joined> {
-        if self.launch.rank == 0 {
-            let id = self.make_id()?;
-            let _published = place.publish(&id.to_text())?;
-            return self.known_id(self.launch.size, &id);
-        }
-        let mut unserved: Option<(SecretText, Error)> = None;
-        loop {
-            let old = unserved.as_ref().map(|(text, _)| text);
-            let text = place.wait(old, self.deadline).map_err(|error| match unserved.take() {
-                Some((_, why)) => error.with_source(why),
-                None => error,
-            })?;
-            match self.known_id(self.launch.size, &text.expose().parse()?) {
-                // Nobody answers there: an earlier job on another host may have left it, and rank 0 is still to come.
-                Err(error) if error.kind() == ErrorKind::System && !self.deadline.expired() => {
-                    unserved = Some((text, error));
-                }
-                joined => return joined,
-            }
-        }
+        let size = known(self.launch.size)?;
+        Ok(Arc::new(TcpBootstrap::by_place(self.launch.rank, size, place, self.config, self.deadline)?))
     }
 
     /// `None` if this host lacks what the service needs.
@@ -174,6 +150,14 @@ impl Job<'_> {
         };
         Ok(Some(joined))
     }
+}
+
+fn known(size: Option<u32>) -> Result<u32> {
+    size.ok_or_else(|| {
+        let text = "the ranks are to meet by AQUEDUCT_UNIQUE_ID or a file, but the number of ranks is not known; set \
+                    AQUEDUCT_RANK and AQUEDUCT_WORLD_SIZE too";
+        Error::usage("launch", text)
+    })
 }
 
 /// A connection of our own to the process manager at `PMI_FD`; the launcher's descriptor stays as it is.

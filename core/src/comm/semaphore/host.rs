@@ -11,7 +11,7 @@ use crate::comm::connection::Connection;
 use crate::comm::tokens::{INBOUND, Side};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, KeepAlive};
+use crate::gpu::{Context, KeepAlive, Stream};
 use crate::outcome::Outcome;
 use crate::sync::{Mutex, Ordering, lock};
 
@@ -35,11 +35,14 @@ pub struct Host2HostSemaphore {
 struct Counted {
     ends: Ends,
     outbound: Mutex<u64>,
+    /// Kept, because streams forget an outcome whose owner is gone.
+    outcome: Arc<dyn Outcome>,
 }
 
 impl Counted {
     fn new(ends: Ends) -> Arc<Self> {
-        Arc::new(Self { ends, outbound: Mutex::new(0) })
+        let outcome = ends.outcome();
+        Arc::new(Self { ends, outbound: Mutex::new(0), outcome })
     }
 
     /// The lock makes the signals leave in the order of their values. Nobody holds it while waiting for room.
@@ -77,7 +80,14 @@ impl Host2DeviceSemaphore {
 
     /// Tells waits for streams whether kernels gave up waiting for this semaphore.
     pub(crate) fn outcome(&self) -> Arc<dyn Outcome> {
-        self.ends.ends.outcome()
+        self.ends.outcome.clone()
+    }
+
+    /// Has waits for `stream` return an error if kernels that wait for this semaphore give up: its connection has failed, or
+    /// the communicator. Call it after launching a kernel of your own that waits by
+    /// [`device_handle`](Self::device_handle); [`InboundSignals`](crate::channel::InboundSignals) does this by itself.
+    pub fn report_to(&self, stream: &Stream) {
+        stream.depend_on(&self.ends.outcome);
     }
 
     /// Signals the peer's device, after the data of all earlier writes of the connection.

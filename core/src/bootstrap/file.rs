@@ -17,6 +17,7 @@ use crate::net::{SecretText, random_bytes};
 
 const TITLE: &str = "aqueduct rendezvous 1";
 const MAX_BYTES: u64 = 4096;
+const OP: &str = "bootstrap";
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A path at which the ranks of a job meet.
@@ -69,11 +70,11 @@ impl Place {
         let draft = self.path.with_file_name(name);
         let failed = |error| {
             let text = format!(
-                "cannot write {}; see the directory's permissions and space, or set AQUEDUCT_RENDEZVOUS_FILE to \
-                 another path",
+                "cannot write {}; see that its folder exists, and its permissions and space, or choose another path \
+                 (AQUEDUCT_RENDEZVOUS_FILE under a launcher)",
                 self.path.display()
             );
-            Error::system("launch", text, error)
+            Error::system(OP, text, error)
         };
         let file = OpenOptions::new()
             .write(true)
@@ -93,11 +94,10 @@ impl Place {
         Ok(Published { path: self.path.clone(), file })
     }
 
-    /// Waits until rank 0 of this job has left its id, and returns it; `unserved` is an id that is known to be of no
-    /// use.
-    pub(super) fn wait(&self, unserved: Option<&SecretText>, deadline: Deadline) -> Result<SecretText> {
-        let mut seen = "there is none";
+    /// Waits until rank 0 of this job has left its id, and returns it.
+    pub(super) fn wait(&self, deadline: Deadline) -> Result<SecretText> {
         loop {
+            let mut seen = "there is none";
             if let Some(text) = read_private(&self.path)? {
                 match Entry::parse(text.expose()) {
                     None => seen = "the one there is not aqueduct's or of another version",
@@ -105,11 +105,14 @@ impl Place {
                     Some(entry) if entry.writer.is_gone() => {
                         seen = "the one there was left by a job that has ended"
                     }
-                    Some(entry) if Some(&entry.id) == unserved => {
-                        seen = "nobody serves the id in the one there; remove it if an earlier job left it";
-                    }
                     Some(entry) => return Ok(entry.id),
                 }
+            } else if !self
+                .path
+                .parent()
+                .is_none_or(|folder| folder.as_os_str().is_empty() || folder.exists())
+            {
+                seen = "its folder does not exist here";
             }
             if deadline.expired() {
                 let text = format!(
@@ -117,10 +120,19 @@ impl Place {
                      system, and belongs to this job",
                     self.path.display()
                 );
-                return Err(Error::timeout("launch", text));
+                return Err(Error::timeout(OP, text));
             }
             std::thread::sleep(PAUSE.min(deadline.remaining()));
         }
+    }
+
+    /// What `error` means, with which the rendezvous that the file names was not reached.
+    pub(super) fn not_met(&self, error: Error) -> Error {
+        let text = format!(
+            "nobody serves the id in {}; see whether rank 0 still runs, and remove the file if an earlier job left it",
+            self.path.display()
+        );
+        Error::timeout(OP, text).with_source(error)
     }
 
     /// The path.
@@ -133,7 +145,10 @@ impl Place {
 /// The text of a file that only this user can read and write; `None` if there is none. A secret that others can
 /// read is none.
 pub(super) fn read_private(path: &Path) -> Result<Option<SecretText>> {
-    let failed = |error| Error::system("launch", format!("cannot read {}", path.display()), error);
+    let failed = |error| {
+        let text = format!("cannot read {}; see the permissions of it and its folders", path.display());
+        Error::system(OP, text, error)
+    };
     // Not blocking: a FIFO in its place must not hold us up.
     let file =
         match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
@@ -151,7 +166,7 @@ pub(super) fn read_private(path: &Path) -> Result<Option<SecretText>> {
 
 fn denied(path: &Path, wanted: &str) -> Error {
     let text = format!("{} holds a secret; it must be {wanted}", path.display());
-    Error::new(ErrorKind::Authentication, "launch", text)
+    Error::new(ErrorKind::Authentication, OP, text)
 }
 
 fn user() -> u32 {
@@ -268,7 +283,7 @@ mod tests {
         let place = Place::at(&folder.0.join("meet"), "job 1");
         let waiting = {
             let place = place.clone();
-            std::thread::spawn(move || place.wait(None, Deadline::after(Duration::from_secs(10))))
+            std::thread::spawn(move || place.wait(Deadline::after(Duration::from_secs(10))))
         };
         let published = place.publish(&SecretText::new("abc")).unwrap();
         assert_eq!(waiting.join().unwrap().unwrap().expose(), "abc");
@@ -288,26 +303,25 @@ mod tests {
         };
         let me = Writer::myself();
         leave(Writer { started: me.started + 1, ..me.clone() }, "job");
-        assert!(place.wait(None, soon()).unwrap_err().message().contains("a job that has ended"));
+        assert!(place.wait(soon()).unwrap_err().message().contains("a job that has ended"));
         leave(me.clone(), "another");
-        assert!(place.wait(None, soon()).unwrap_err().message().contains("another job"));
+        assert!(place.wait(soon()).unwrap_err().message().contains("another job"));
         leave(Writer { host: "elsewhere".to_owned(), ..me }, "job");
         assert_eq!(
-            place.wait(None, soon()).unwrap().expose(),
+            place.wait(soon()).unwrap().expose(),
             "old",
             "nobody here knows whether it is still there"
         );
         std::fs::write(place.path(), "something else").unwrap();
-        assert!(place.wait(None, soon()).unwrap_err().message().contains("not aqueduct's"));
+        assert!(place.wait(soon()).unwrap_err().message().contains("not aqueduct's"));
         let first = place.publish(&SecretText::new("new")).unwrap();
-        assert_eq!(place.wait(None, soon()).unwrap().expose(), "new");
+        assert_eq!(place.wait(soon()).unwrap().expose(), "new");
         let newer = SecretText::new("newer");
         let second = place.publish(&newer).unwrap();
         drop(first);
-        assert_eq!(place.wait(None, soon()).unwrap(), newer, "only one's own file is removed");
-        assert!(place.wait(Some(&newer), soon()).unwrap_err().message().contains("nobody serves"));
+        assert_eq!(place.wait(soon()).unwrap(), newer, "only one's own file is removed");
         drop(second);
-        assert_eq!(place.wait(None, soon()).unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(place.wait(soon()).unwrap_err().kind(), ErrorKind::Timeout);
     }
 
     #[test]
@@ -316,10 +330,10 @@ mod tests {
         let place = Place::at(&folder.0.join("meet"), "job");
         let _published = place.publish(&SecretText::new("abc")).unwrap();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(place.wait(None, soon()).unwrap_err().kind(), ErrorKind::Authentication);
+        assert_eq!(place.wait(soon()).unwrap_err().kind(), ErrorKind::Authentication);
         let link = Place::at(&folder.0.join("link"), "job");
         std::os::unix::fs::symlink(place.path(), link.path()).unwrap();
-        assert_eq!(link.wait(None, soon()).unwrap_err().kind(), ErrorKind::System);
+        assert_eq!(link.wait(soon()).unwrap_err().kind(), ErrorKind::System);
         let error = Place::at(&folder.0.join("no/such"), "job").publish(&SecretText::new("abc")).unwrap_err();
         assert!(error.message().contains("permissions"), "{error}");
     }
