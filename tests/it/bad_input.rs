@@ -14,7 +14,7 @@ use aqueduct::bootstrap;
 use aqueduct::channel::{MemoryChannel, PacketFormat};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
 use aqueduct::gpu::{
-    BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, LaunchConfig, Module, Stream,
+    BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, LaunchConfig, Module, Stream, arg,
 };
 use aqueduct::internals::share::{HandleTypes, Mapping, PhysicalAllocation};
 use aqueduct::internals::share::{LegacyHandle, LegacyMapping};

@@ -33,13 +33,14 @@ unsafe impl<T: KernelParam, const N: usize> KernelParam for [T; N] {}
 #[derive(Clone, Copy, Debug)]
 pub struct KernelArg<'a> {
     value: *const c_void,
+    bytes: usize,
     borrow: PhantomData<&'a ()>,
 }
 
 /// `value` as a parameter; it is copied at the launch.
 pub fn arg<T: KernelParam>(value: &T) -> KernelArg<'_> {
     let value: *const T = value;
-    KernelArg { value: value.cast(), borrow: PhantomData }
+    KernelArg { value: value.cast(), bytes: size_of::<T>(), borrow: PhantomData }
 }
 
 /// The shape of a launch.
@@ -88,6 +89,10 @@ const MAX_ARGS: usize = 64;
 impl Function {
     /// Enqueues the kernel on `stream`.
     ///
+    /// The number of `args` and the size of each are compared with the kernel's parameters, which the driver tells since
+    /// CUDA 12.4; for older drivers the PTX text is read, and a kernel is not checked whose text gives an array's length
+    /// by an expression.
+    ///
     /// # Safety
     /// - `args` must be the kernel's parameters, in number, order and type.
     /// - Every address the kernel computes from them must be valid for what it does there until it has finished:
@@ -97,8 +102,8 @@ impl Function {
     ///   to give up.
     ///
     /// # Errors
-    /// Invalid usage if the shape does not fit the kernel or the device; a driver error, including failures of
-    /// earlier work.
+    /// Invalid usage if the shape does not fit the kernel or the device, or if the number of arguments or the size of one
+    /// is not the kernel's; nothing is then enqueued. A driver error, including failures of earlier work.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
@@ -130,6 +135,7 @@ impl Function {
             let message = format!("kernel {} and the stream belong to different contexts", self.name());
             return Err(Error::usage("launch", message));
         }
+        self.check_args(args)?;
         let mut params = [std::ptr::null_mut(); MAX_ARGS];
         let Some(params) = params.get_mut(..args.len()) else {
             let message =
@@ -158,6 +164,33 @@ impl Function {
             }
         };
         stream.enqueue(keep, enqueue)
+    }
+
+    /// Returns an error unless `args` have the number and the sizes of the kernel's parameters, or these are not known.
+    fn check_args(&self, args: &[KernelArg<'_>]) -> Result<()> {
+        let Some(sizes) = &self.inner.params else { return Ok(()) };
+        if args.len() == sizes.len() && args.iter().zip(sizes).all(|(arg, &size)| arg.bytes == size) {
+            return Ok(());
+        }
+        Err(self.wrong_args(args, sizes))
+    }
+
+    #[cold]
+    fn wrong_args(&self, args: &[KernelArg<'_>], sizes: &[usize]) -> Error {
+        let (name, arguments, parameters) = (self.name(), args.len(), sizes.len());
+        let wrong = args.iter().zip(sizes).position(|(arg, &size)| arg.bytes != size);
+        let message = match wrong {
+            Some(nth) if arguments == parameters => format!(
+                "kernel {name}: argument {} of {arguments} has {} bytes, its parameter has {}",
+                nth + 1,
+                args[nth].bytes,
+                sizes[nth]
+            ),
+            _ => format!(
+                "kernel {name}: arguments: {arguments}, parameters: {parameters}; pass one argument for each parameter"
+            ),
+        };
+        Error::usage("launch", message)
     }
 
     /// Whether `config` fits the kernel and the device. A launch checks it too; a plan can check it earlier.

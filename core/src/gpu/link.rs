@@ -44,7 +44,7 @@ impl Module {
         // SAFETY: the image belongs to the link, which lives until this returns. What is loaded is unloaded once, after
         // the last holder.
         context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image)) })?;
-        Ok(Self::of(context, raw))
+        Ok(Self::of(context, raw, parts.iter().map(|(_, ptx)| *ptx)))
     }
 }
 

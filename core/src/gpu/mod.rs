@@ -31,6 +31,7 @@ mod link;
 mod module;
 mod order;
 mod outcomes;
+mod params;
 mod pinned;
 mod pod;
 mod pointer;

@@ -13,6 +13,7 @@ use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
 use super::jit::{JitLog, explain};
+use super::params::{self, Declared, Sizes};
 use super::reaper::Users;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -27,6 +28,7 @@ pub struct Module {
 struct ModuleInner {
     raw: CUmodule,
     context: Context,
+    declared: Declared,
 }
 
 // SAFETY: `raw` is the only field that is not Send: an opaque handle, accepted by the driver on any thread.
@@ -62,12 +64,13 @@ impl Module {
             return Err(explain(&error, ptx, &log.errors()));
         }
         log.tell("loading");
-        Ok(Self::of(context, raw))
+        Ok(Self::of(context, raw, [ptx].into_iter()))
     }
 
-    /// The owner of a module just loaded into `context`.
-    pub(super) fn of(context: &Context, raw: CUmodule) -> Self {
-        Self { inner: Arc::new(ModuleInner { raw, context: context.clone() }) }
+    /// The owner of a module just loaded into `context` from these texts.
+    pub(super) fn of<'a>(context: &Context, raw: CUmodule, texts: impl Iterator<Item = &'a str>) -> Self {
+        let declared = Declared::for_driver(context.driver(), texts);
+        Self { inner: Arc::new(ModuleInner { raw, context: context.clone(), declared }) }
     }
 
     /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
@@ -183,6 +186,8 @@ pub(super) struct FunctionInner {
     pub(super) name: String,
     pub(super) attributes: FunctionAttributes,
     pub(super) device: DeviceLimits,
+    /// The bytes of each parameter; `None` if neither the driver nor the text says.
+    pub(super) params: Option<Sizes>,
     /// Per (threads per block, dynamic shared bytes): how many blocks are resident on the whole device.
     resident: Mutex<Option<(u32, u32, u32)>>,
     module: Module,
@@ -220,6 +225,11 @@ impl Function {
             static_shared_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
             local_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         };
+        let params = match params::ask(context.driver(), raw) {
+            Ok(Some(sizes)) => Some(sizes),
+            Ok(None) => module.inner.declared.get(name).cloned(),
+            Err(error) => return Err(context.note(error)),
+        };
         let device = context.device();
         let unsigned = |attribute| Ok::<_, Error>(u32::try_from(device.attribute(attribute)?).unwrap_or(0));
         let limits = DeviceLimits {
@@ -236,7 +246,15 @@ impl Function {
         };
         let (name, resident) = (name.to_owned(), Mutex::default());
         Ok(Self {
-            inner: Arc::new(FunctionInner { raw, name, attributes, device: limits, resident, module }),
+            inner: Arc::new(FunctionInner {
+                raw,
+                name,
+                attributes,
+                device: limits,
+                params,
+                resident,
+                module,
+            }),
         })
     }
 

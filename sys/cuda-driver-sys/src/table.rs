@@ -133,6 +133,7 @@ macro_rules! for_each_driver_fn {
         { required cuLinkDestroy "cuLinkDestroy" 5050 (state: CUlinkState) }
         { required cuFuncGetAttribute "cuFuncGetAttribute" 2020 (pi: *mut core::ffi::c_int, attrib: CUfunction_attribute, hfunc: CUfunction) }
         { required cuFuncSetAttribute "cuFuncSetAttribute" 9000 (hfunc: CUfunction, attrib: CUfunction_attribute, value: core::ffi::c_int) }
+        { optional cuFuncGetParamInfo "cuFuncGetParamInfo" 12040 (func: CUfunction, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize) }
         { required cuOccupancyMaxActiveBlocksPerMultiprocessor "cuOccupancyMaxActiveBlocksPerMultiprocessor" 6050 (numBlocks: *mut core::ffi::c_int, func: CUfunction, blockSize: core::ffi::c_int, dynamicSMemSize: usize) }
         { required cuLaunchKernel "cuLaunchKernel" 4000 (f: CUfunction, gridDimX: core::ffi::c_uint, gridDimY: core::ffi::c_uint, gridDimZ: core::ffi::c_uint, blockDimX: core::ffi::c_uint, blockDimY: core::ffi::c_uint, blockDimZ: core::ffi::c_uint, sharedMemBytes: core::ffi::c_uint, hStream: CUstream, kernelParams: *mut *mut core::ffi::c_void, extra: *mut *mut core::ffi::c_void) }
         { optional cuLaunchKernelEx "cuLaunchKernelEx" 11060 (config: *const CUlaunchConfig, f: CUfunction, kernelParams: *mut *mut core::ffi::c_void, extra: *mut *mut core::ffi::c_void) }

@@ -46,7 +46,8 @@ cases! {
         memory_outlives_its_handle;
     streams: work_runs_in_order, events_order_streams, write_value_and_wait_value, query_while_busy, host_functions,
         elapsed_time;
-    modules: log_of_bad_text, globals_and_functions, linked_pieces, attributes_and_occupancy, images_are_told_apart;
+    modules: log_of_bad_text, globals_and_functions, linked_pieces, attributes_and_occupancy, sizes_of_parameters,
+        images_are_told_apart;
     execution: threads_see_their_indices, shared_memory_and_barriers, atomics_count_exactly, extra_parameters,
         limits_are_checked, cooperative_limit, host_releases_a_spinning_kernel, message_passing_between_kernels;
     graphs: replay_of_everything, illegal_calls_invalidate_capture, fork_and_join;

@@ -106,6 +106,30 @@ pub(super) fn attributes_and_occupancy(d: &Dut) {
     assert!(blocks >= 1);
 }
 
+pub(super) fn sizes_of_parameters(d: &Dut) {
+    let Some(get) = d.t.cuFuncGetParamInfo else {
+        eprintln!("not run: this driver has no cuFuncGetParamInfo, which came with CUDA 12.4");
+        return;
+    };
+    let text = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none() { ret; }\n.visible .entry k(.param .u32 a, .param .u64 b, .param .align 8 .b8 c[120], .param .u8 d, .param .align 4 .b8 e[12])\n{\n    ret;\n}\n";
+    let mut module = std::ptr::null_mut();
+    ok!((d.t.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()));
+    let function = d.function(module, "k");
+    let (mut offset, mut size) = (0, 0);
+    for (index, expected) in [(0, 4), (8, 8), (16, 120), (136, 1), (140, 12)].into_iter().enumerate() {
+        ok!(get(function, index, &raw mut offset, &raw mut size));
+        assert_eq!((offset, size), expected, "parameter {index}");
+    }
+    ok!(get(function, 1, &raw mut offset, std::ptr::null_mut()));
+    assert_eq!(offset, 8);
+    // How a caller learns the number of parameters.
+    for index in [5, 6, usize::MAX] {
+        refused!(get(function, index, &raw mut offset, &raw mut size), CUDA_ERROR_INVALID_VALUE);
+    }
+    refused!(get(d.function(module, "none"), 0, &raw mut offset, &raw mut size), CUDA_ERROR_INVALID_VALUE);
+    ok!((d.t.cuModuleUnload)(module));
+}
+
 pub(super) fn images_are_told_apart(d: &Dut) {
     let mut module = std::ptr::null_mut();
     let empty = c"";

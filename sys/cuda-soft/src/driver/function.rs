@@ -1,4 +1,4 @@
-//! Attributes of kernels, and occupancy.
+//! Attributes and parameters of kernels, and occupancy.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,24 @@ entries! {
             }
             _ => Err(INVALID_VALUE),
         }
+    }
+
+    fn cuFuncGetParamInfo(
+        function: CUfunction,
+        index: usize,
+        offset: *mut usize => out,
+        size: *mut usize,
+    ) {
+        let machine = machine()?;
+        context::current(machine)?;
+        let kernel = machine.kernels.get(function)?;
+        let param = kernel.function().params.get(index).ok_or(INVALID_VALUE)?;
+        offset.set(param.offset as usize);
+        if !size.is_null() {
+            // SAFETY: not null, hence valid for a write by contract.
+            unsafe { size.write(param.size as usize) };
+        }
+        Ok(())
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -3,6 +3,7 @@
 //! Each test makes a driver value of its own, so contexts and reapers are not shared; tests that block a stream or lose
 //! a context use a device of their own, since the software machine is one per process.
 
+mod arguments;
 mod captures;
 mod drop_order;
 mod kernels;
