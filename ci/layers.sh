@@ -75,7 +75,7 @@ check_modules() { # SRC
             (map { $_ => 8 } qw(comm)),
             (map { $_ => 9 } qw(proxy)),
             (map { $_ => 10 } qw(channel)),
-            (map { $_ => 11 } qw(plan collective message)),
+            (map { $_ => 11 } qw(plan collective message device)),
             (map { $_ => 12 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
         );
         my $src = shift;

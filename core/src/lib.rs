@@ -27,7 +27,7 @@
 //! Ranks meet through a [`bootstrap`] and become a group with a [`comm::Communicator`]. They register memory, connect, build
 //! semaphores, and call `setup()` together; then hosts move data over [`comm::Connection`]s, kernels over the channels of
 //! [`channel`], and whole groups by [`collective`]s. [`gpu`] is the CUDA driver as safe values; [`proxy`] lets kernels ask
-//! the host for work.
+//! the host for work; [`device`] has what kernels of your own take.
 //!
 //! Every fallible call returns an [`Error`] that says what to do. Every call that waits takes a [`Deadline`], or a
 //! [`Duration`](std::time::Duration) from now. A wait that kernels gave up, because a peer was lost or the communicator
@@ -49,7 +49,7 @@
 //! | 8 | [`comm`] |
 //! | 9 | [`proxy`] |
 //! | 10 | [`channel`] |
-//! | 11 | [`collective`] |
+//! | 11 | [`collective`], [`device`] |
 
 mod abort;
 mod deadline;
@@ -79,6 +79,8 @@ pub mod proxy;
 pub mod channel;
 
 pub mod collective;
+
+pub mod device;
 
 /// Parts that the project's own tools and tests need besides. Not an interface: they change without notice.
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 // to pinned memory and then pops the trigger, which is what a thread waits for. Any grid, any blocks.
 #include "aqueduct_device.h"
 
-extern "C" __global__ void custom_trigger(const AqueductFifo fifo, uint32_t rounds, const uint64_t *answers,
+extern "C" __global__ void custom_trigger(const AqueductFifoHandle fifo, uint32_t rounds, const uint64_t *answers,
                                           uint64_t *results, uint32_t *left)
 {
     const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;

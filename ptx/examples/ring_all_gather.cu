@@ -7,8 +7,8 @@
 #include "aqueduct_device.h"
 
 extern "C" __global__ void ring_all_gather(const AqueductMemoryChannelHandle next, const AqueductMemoryChannelHandle prev,
-                                           AqueductGridBarrier *barrier, uint64_t bytes, uint32_t rank, uint32_t ranks,
-                                           uint32_t *left)
+                                           const AqueductGridBarrierHandle grid, uint64_t bytes, uint32_t rank,
+                                           uint32_t ranks, uint32_t *left)
 {
     const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
@@ -19,7 +19,7 @@ extern "C" __global__ void ring_all_gather(const AqueductMemoryChannelHandle nex
         aqueduct_memory_channel_relaxed_signal(prev);
         status = aqueduct_memory_channel_relaxed_wait(next);
     }
-    status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, next.abort);
+    status = aqueduct_grid_sync(grid, status);
 
     uint32_t part = rank;
     for (uint32_t step = 1; step < ranks && status == AQUEDUCT_LEFT_NOT; step++) {
@@ -32,7 +32,7 @@ extern "C" __global__ void ring_all_gather(const AqueductMemoryChannelHandle nex
             status = aqueduct_memory_channel_wait(prev);
         }
         part = (part == 0 ? ranks : part) - 1;
-        status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, next.abort);
+        status = aqueduct_grid_sync(grid, status);
     }
     if (threadIdx.x == 0 && status != AQUEDUCT_LEFT_NOT) {
         *left = status;

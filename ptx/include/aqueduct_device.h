@@ -13,7 +13,7 @@
 #define AQUEDUCT_ASSERT(condition, message) _Static_assert(condition, message)
 #endif
 
-#define AQUEDUCT_ABI_VERSION 2u
+#define AQUEDUCT_ABI_VERSION 3u
 #define AQUEDUCT_MAX_REGION_RANKS 72u
 #define AQUEDUCT_SPINS_FREE 1000u
 #define AQUEDUCT_SPINS_PER_ABORT_READ 1000u
@@ -45,28 +45,8 @@
 #define AQUEDUCT_LAST_EPOCH 4294967295u
 #define AQUEDUCT_FIRST_EPOCH_OF_LAP 2u
 
-/* A Device2Device semaphore as the kernels see it (the receiving half and the sending half of one end).
- *
- * The sender increments its own outbound and publishes the new absolute value into the peer's inbound
- * counter (st.release.sys); the receiver increments expected_inbound and waits until inbound has
- * reached it (ld.acquire.sys). Each word has one writer; no native atomics are needed. */
-typedef struct AqueductSemaphoreHandle {
-    /* Address of my inbound counter (u64, my device memory): written by the peer, read by me. */
-    uint64_t inbound;
-    /* Address of the value I wait for next minus one (u64, my device memory): mine alone. */
-    uint64_t expected_inbound;
-    /* Address of the number of signals I have sent (u64, my device memory): mine alone. */
-    uint64_t outbound;
-    /* Address of the peer's inbound counter (u64, mapped here): written by me, read by the peer. */
-    uint64_t remote_inbound;
-} AqueductSemaphoreHandle;
-AQUEDUCT_ASSERT(sizeof(AqueductSemaphoreHandle) == 32, "AqueductSemaphoreHandle");
-AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, inbound) == 0, "AqueductSemaphoreHandle.inbound");
-AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, expected_inbound) == 8, "AqueductSemaphoreHandle.expected_inbound");
-AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, outbound) == 16, "AqueductSemaphoreHandle.outbound");
-AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, remote_inbound) == 24, "AqueductSemaphoreHandle.remote_inbound");
-
-/* The word that tells a kernel to leave, and the claim through which it records what it was waiting for. */
+/* What every wait of a kernel needs: the word that tells it to leave, the claim through which it records what it was
+ * waiting for, and for whom. */
 typedef struct AqueductAbortHandle {
     /* Address of the abort word (u32, pinned host memory): written by the host, see ABORT_WORD_RUN. */
     uint64_t word;
@@ -74,14 +54,14 @@ typedef struct AqueductAbortHandle {
     uint64_t claim;
     /* My rank. */
     uint32_t rank;
-    /* Zero. */
-    uint32_t reserved;
+    /* The rank waited for, for the record, or NO_PEER. */
+    uint32_t peer;
 } AqueductAbortHandle;
 AQUEDUCT_ASSERT(sizeof(AqueductAbortHandle) == 24, "AqueductAbortHandle");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, word) == 0, "AqueductAbortHandle.word");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, claim) == 8, "AqueductAbortHandle.claim");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, rank) == 16, "AqueductAbortHandle.rank");
-AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, reserved) == 20, "AqueductAbortHandle.reserved");
+AQUEDUCT_ASSERT(offsetof(AqueductAbortHandle, peer) == 20, "AqueductAbortHandle.peer");
 
 /* The right to write an AbortRecord, and its address. Memory of the device whose kernels leave, one per
  * record.
@@ -135,13 +115,37 @@ AQUEDUCT_ASSERT(offsetof(AqueductAbortRecord, epoch) == 20, "AqueductAbortRecord
 AQUEDUCT_ASSERT(offsetof(AqueductAbortRecord, awaited) == 24, "AqueductAbortRecord.awaited");
 AQUEDUCT_ASSERT(offsetof(AqueductAbortRecord, seen) == 32, "AqueductAbortRecord.seen");
 
+/* A Device2Device semaphore as the kernels see it (the receiving half and the sending half of one end).
+ *
+ * The sender increments its own outbound and publishes the new absolute value into the peer's inbound
+ * counter (st.release.sys); the receiver increments expected_inbound and waits until inbound has
+ * reached it (ld.acquire.sys). Each word has one writer; no native atomics are needed. */
+typedef struct AqueductSemaphoreHandle {
+    /* Address of my inbound counter (u64, my device memory): written by the peer, read by me. */
+    uint64_t inbound;
+    /* Address of the value I wait for next minus one (u64, my device memory): mine alone. */
+    uint64_t expected_inbound;
+    /* Address of the number of signals I have sent (u64, my device memory): mine alone. */
+    uint64_t outbound;
+    /* Address of the peer's inbound counter (u64, mapped here): written by me, read by the peer. */
+    uint64_t remote_inbound;
+    /* Abort word, claim of the record, my rank and the peer's, for waits. */
+    AqueductAbortHandle abort;
+} AqueductSemaphoreHandle;
+AQUEDUCT_ASSERT(sizeof(AqueductSemaphoreHandle) == 56, "AqueductSemaphoreHandle");
+AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, inbound) == 0, "AqueductSemaphoreHandle.inbound");
+AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, expected_inbound) == 8, "AqueductSemaphoreHandle.expected_inbound");
+AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, outbound) == 16, "AqueductSemaphoreHandle.outbound");
+AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, remote_inbound) == 24, "AqueductSemaphoreHandle.remote_inbound");
+AQUEDUCT_ASSERT(offsetof(AqueductSemaphoreHandle, abort) == 32, "AqueductSemaphoreHandle.abort");
+
 /* One end of a memory channel, passed by value to every channel and packet kernel.
  *
  * put copies src to dst; get copies dst to src; put_packets writes packets made from src to
  * dst; unpack_packets reads packets from packets into src (so the peer's dst is this buffer).
  * Sizes are for the host's checks: kernels do not look at them. */
 typedef struct AqueductMemoryChannelHandle {
-    /* The semaphore of the connection. */
+    /* The semaphore of the connection. Its abort handle serves the channel's other waits, too. */
     AqueductSemaphoreHandle semaphore;
     /* Base of the peer's buffer, mapped here. */
     uint64_t dst;
@@ -157,39 +161,45 @@ typedef struct AqueductMemoryChannelHandle {
     uint64_t packet_bytes;
     /* Address of a u32 in my device memory that counts finished blocks of a launch; zero between launches. */
     uint64_t arrived;
-    /* Abort word, claim of the record and my rank. */
-    AqueductAbortHandle abort;
-    /* Rank of the peer. */
-    uint32_t peer;
-    /* Zero. */
-    uint32_t reserved;
 } AqueductMemoryChannelHandle;
-AQUEDUCT_ASSERT(sizeof(AqueductMemoryChannelHandle) == 120, "AqueductMemoryChannelHandle");
+AQUEDUCT_ASSERT(sizeof(AqueductMemoryChannelHandle) == 112, "AqueductMemoryChannelHandle");
 AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, semaphore) == 0, "AqueductMemoryChannelHandle.semaphore");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, dst) == 32, "AqueductMemoryChannelHandle.dst");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, dst_bytes) == 40, "AqueductMemoryChannelHandle.dst_bytes");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, src) == 48, "AqueductMemoryChannelHandle.src");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, src_bytes) == 56, "AqueductMemoryChannelHandle.src_bytes");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, packets) == 64, "AqueductMemoryChannelHandle.packets");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, packet_bytes) == 72, "AqueductMemoryChannelHandle.packet_bytes");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, arrived) == 80, "AqueductMemoryChannelHandle.arrived");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, abort) == 88, "AqueductMemoryChannelHandle.abort");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, peer) == 112, "AqueductMemoryChannelHandle.peer");
-AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, reserved) == 116, "AqueductMemoryChannelHandle.reserved");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, dst) == 56, "AqueductMemoryChannelHandle.dst");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, dst_bytes) == 64, "AqueductMemoryChannelHandle.dst_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, src) == 72, "AqueductMemoryChannelHandle.src");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, src_bytes) == 80, "AqueductMemoryChannelHandle.src_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, packets) == 88, "AqueductMemoryChannelHandle.packets");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, packet_bytes) == 96, "AqueductMemoryChannelHandle.packet_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductMemoryChannelHandle, arrived) == 104, "AqueductMemoryChannelHandle.arrived");
 
-/* State of the barrier across the blocks of one grid: device memory, zeroed once, never reset.
+/* State of a grid's barrier: device memory, zeroed once, for one kernel at a time.
  *
- * The low 31 bits count arrivals and return to zero by themselves; the top bit is the phase. All blocks must
- * be resident (cooperative launch). After an abort the word is undefined: the host zeroes it before reuse. */
-typedef struct AqueductGridBarrier {
-    /* Phase bit and arrivals. */
-    uint32_t word;
-    /* Zero. */
-    uint32_t reserved;
-} AqueductGridBarrier;
-AQUEDUCT_ASSERT(sizeof(AqueductGridBarrier) == 8, "AqueductGridBarrier");
-AQUEDUCT_ASSERT(offsetof(AqueductGridBarrier, word) == 0, "AqueductGridBarrier.word");
-AQUEDUCT_ASSERT(offsetof(AqueductGridBarrier, reserved) == 4, "AqueductGridBarrier.reserved");
+ * | bits | |
+ * |---|---|
+ * | 0-31 | groups that have arrived |
+ * | 32-61 | those of them that came with a status |
+ * | 62 | whether one of the groups that the last barrier joined had come with a status |
+ * | 63 | phase: flipped by the last group to arrive |
+ *
+ * The last group sets both counts to zero. A group that gives up takes its arrival back. So both are zero whenever no
+ * kernel is in the barrier, however the last one ended. */
+typedef struct AqueductGridBarrierState {
+    /* All of it. */
+    uint64_t word;
+} AqueductGridBarrierState;
+AQUEDUCT_ASSERT(sizeof(AqueductGridBarrierState) == 8, "AqueductGridBarrierState");
+AQUEDUCT_ASSERT(offsetof(AqueductGridBarrierState, word) == 0, "AqueductGridBarrierState.word");
+
+/* The barrier of a grid as its kernel sees it. All blocks must be resident: launch cooperatively. */
+typedef struct AqueductGridBarrierHandle {
+    /* Address of the GridBarrierState (my device memory). */
+    uint64_t state;
+    /* Abort word, claim of the record and my rank. The barrier gives up when the word is raised. */
+    AqueductAbortHandle abort;
+} AqueductGridBarrierHandle;
+AQUEDUCT_ASSERT(sizeof(AqueductGridBarrierHandle) == 32, "AqueductGridBarrierHandle");
+AQUEDUCT_ASSERT(offsetof(AqueductGridBarrierHandle, state) == 0, "AqueductGridBarrierHandle.state");
+AQUEDUCT_ASSERT(offsetof(AqueductGridBarrierHandle, abort) == 8, "AqueductGridBarrierHandle.abort");
 
 /* A symmetric scratch region: the same layout in the memory of every rank, mapped by all of them.
  *
@@ -213,7 +223,7 @@ typedef struct AqueductScratchRegion {
     uint32_t rank;
     /* One of the PACKET_FORMAT_* values. */
     uint32_t format;
-    /* Address of a GridBarrier in my device memory. */
+    /* Address of a super::GridBarrierState in my device memory. */
     uint64_t barrier;
     /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
@@ -232,7 +242,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, barrier) == 40, "AqueductScratch
 AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, abort) == 48, "AqueductScratchRegion.abort");
 AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, peers) == 72, "AqueductScratchRegion.peers");
 
-/* One slot of a Fifo, as written by the device: four words, lap bits included.
+/* One slot of a FifoHandle's queue, as written by the device: four words, lap bits included.
  *
  * As a ChannelTrigger, word 0: destination offset (bits 0-47), kind (48-55); word 1: source offset (0-47);
  * word 2: size (0-39), semaphore id (40-55); word 3: destination id (0-15), source id (16-31); every other
@@ -249,7 +259,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductProxyTrigger, words) == 0, "AqueductProxyTrigge
  * A producer takes position p by adding one to head; slot p % capacity is free once p < tail + capacity.
  * The host publishes its tail with a release store; the device keeps a copy so that it seldom reads across the
  * bus. Positions have 63 bits: the top bit of a closed head is set, and a value taken from it is no position. */
-typedef struct AqueductFifo {
+typedef struct AqueductFifoHandle {
     /* Address of capacity ProxyTrigger slots, pinned host memory, 32-byte aligned. */
     uint64_t slots;
     /* Address of the next position to hand out (u64, device memory). */
@@ -264,15 +274,15 @@ typedef struct AqueductFifo {
     uint32_t capacity_log2;
     /* Abort word, record and my rank. */
     AqueductAbortHandle abort;
-} AqueductFifo;
-AQUEDUCT_ASSERT(sizeof(AqueductFifo) == 64, "AqueductFifo");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, slots) == 0, "AqueductFifo.slots");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, head) == 8, "AqueductFifo.head");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, tail) == 16, "AqueductFifo.tail");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, tail_cache) == 24, "AqueductFifo.tail_cache");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity) == 32, "AqueductFifo.capacity");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, capacity_log2) == 36, "AqueductFifo.capacity_log2");
-AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 40, "AqueductFifo.abort");
+} AqueductFifoHandle;
+AQUEDUCT_ASSERT(sizeof(AqueductFifoHandle) == 64, "AqueductFifoHandle");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, slots) == 0, "AqueductFifoHandle.slots");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, head) == 8, "AqueductFifoHandle.head");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, tail) == 16, "AqueductFifoHandle.tail");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, tail_cache) == 24, "AqueductFifoHandle.tail_cache");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, capacity) == 32, "AqueductFifoHandle.capacity");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, capacity_log2) == 36, "AqueductFifoHandle.capacity_log2");
+AQUEDUCT_ASSERT(offsetof(AqueductFifoHandle, abort) == 40, "AqueductFifoHandle.abort");
 
 /* One end of a port channel, passed by value to every port kernel.
  *
@@ -282,11 +292,10 @@ AQUEDUCT_ASSERT(offsetof(AqueductFifo, abort) == 40, "AqueductFifo.abort");
  * form: data becomes packets in src, which are put; packets that arrive in packets become data. */
 typedef struct AqueductPortChannelHandle {
     /* The queue to the proxy. */
-    AqueductFifo fifo;
-    /* The semaphore of the connection; its outbound counter is the host's. */
+    AqueductFifoHandle fifo;
+    /* The semaphore of the connection; its outbound counter is the host's. Its abort handle is the channel's own, for waits
+     * for the peer and for flushes. */
     AqueductSemaphoreHandle semaphore;
-    /* Abort word, record and my rank, for waits for the peer and for flushes. */
-    AqueductAbortHandle abort;
     /* Address of the FIFO position behind the latest flush that has completed (u64, pinned host memory). */
     uint64_t flushed;
     /* Bytes of the peer's memory. */
@@ -311,13 +320,12 @@ typedef struct AqueductPortChannelHandle {
     uint32_t dst_id;
     /* The proxy's number of my memory. */
     uint32_t src_id;
-    /* Rank of the peer. */
-    uint32_t peer;
+    /* Zero. */
+    uint32_t reserved;
 } AqueductPortChannelHandle;
 AQUEDUCT_ASSERT(sizeof(AqueductPortChannelHandle) == 208, "AqueductPortChannelHandle");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, fifo) == 0, "AqueductPortChannelHandle.fifo");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, semaphore) == 64, "AqueductPortChannelHandle.semaphore");
-AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, abort) == 96, "AqueductPortChannelHandle.abort");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, flushed) == 120, "AqueductPortChannelHandle.flushed");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, dst_bytes) == 128, "AqueductPortChannelHandle.dst_bytes");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src) == 136, "AqueductPortChannelHandle.src");
@@ -330,7 +338,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, arrived) == 184, "AqueductPo
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, semaphore_id) == 192, "AqueductPortChannelHandle.semaphore_id");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, dst_id) == 196, "AqueductPortChannelHandle.dst_id");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src_id) == 200, "AqueductPortChannelHandle.src_id");
-AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, peer) == 204, "AqueductPortChannelHandle.peer");
+AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, reserved) == 204, "AqueductPortChannelHandle.reserved");
 
 #if defined(__CUDACC__)
 
@@ -2742,37 +2750,183 @@ static __device__ __forceinline__ void aqueduct_block_group_sync(uint32_t barrie
         : "memory");
 }
 
+static __device__ __forceinline__ void aqueduct_block_grid_sync(uint64_t state, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t &aborted)
+{
+    asm volatile(
+        "{\n\t"
+        ".reg .u32 %%gy_groups;\n\t"
+        ".reg .u32 %%gy_width;\n\t"
+        ".reg .u32 %%gy_lane;\n\t"
+        ".reg .u32 %%gy_t;\n\t"
+        "mov.u32 %%gy_groups, %%nctaid.x;\n\t"
+        "mov.u32 %%gy_t, %%nctaid.y;\n\t"
+        "mul.lo.u32 %%gy_groups, %%gy_groups, %%gy_t;\n\t"
+        "mov.u32 %%gy_t, %%nctaid.z;\n\t"
+        "mul.lo.u32 %%gy_groups, %%gy_groups, %%gy_t;\n\t"
+        "mov.u32 %%gy_width, %%ntid.x;\n\t"
+        "mov.u32 %%gy_t, %%ntid.y;\n\t"
+        "mul.lo.u32 %%gy_width, %%gy_width, %%gy_t;\n\t"
+        "mov.u32 %%gy_t, %%ntid.z;\n\t"
+        "mul.lo.u32 %%gy_width, %%gy_width, %%gy_t;\n\t"
+        "add.u32 %%gy_width, %%gy_width, 31;\n\t"
+        "and.b32 %%gy_width, %%gy_width, 0xffffffe0;\n\t"
+        "mov.u32 %%gy_lane, %%tid.x;\n\t"
+        "mov.u32 %%gy_t, %%tid.y;\n\t"
+        "or.b32 %%gy_lane, %%gy_lane, %%gy_t;\n\t"
+        "mov.u32 %%gy_t, %%tid.z;\n\t"
+        "or.b32 %%gy_lane, %%gy_lane, %%gy_t;\n\t"
+        "{\n\t"
+        ".reg .u64  %%gb_mine;\n\t"
+        ".reg .u64  %%gb_old;\n\t"
+        ".reg .u64  %%gb_word;\n\t"
+        ".reg .u64  %%gb_t;\n\t"
+        ".reg .u32  %%gb_count;\n\t"
+        ".reg .u32  %%gb_spins;\n\t"
+        ".reg .pred %%gb_p;\n\t"
+        "{\n\t"
+        ".reg .pred %%gs_mine;\n\t"
+        ".reg .pred %%gs_any;\n\t"
+        "setp.ne.u32 %%gs_mine, %0, 0;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
+        "bar.red.or.pred %%gs_any, 0, %%gy_width, %%gs_mine;\n\t"
+        "selp.u32 %0, 1, 0, %%gs_any;\n\t"
+        "}\n\t"
+        "setp.ne.u32 %%gb_p, %%gy_lane, 0;\n\t"
+        "@%%gb_p bra TOGETHER;\n\t"
+        "setp.ne.u32 %%gb_p, %0, 0;\n\t"
+        "selp.u64 %%gb_mine, 0x100000001, 1, %%gb_p;\n\t"
+        "atom.acq_rel.gpu.global.add.u64 %%gb_old, [%1+0], %%gb_mine;\n\t"
+        "add.u64 %%gb_word, %%gb_old, %%gb_mine;\n\t"
+        "cvt.u32.u64 %%gb_count, %%gb_word;\n\t"
+        "mov.u32 %%gb_spins, 1000;\n\t"
+        "setp.ne.u32 %%gb_p, %%gb_count, %%gy_groups;\n\t"
+        "@%%gb_p bra WAIT;\n\t"
+        "shr.u64 %%gb_t, %%gb_word, 32;\n\t"
+        "and.b64 %%gb_t, %%gb_t, 0x3fffffff;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, 0;\n\t"
+        "selp.u64 %%gb_t, 0x4000000000000000, 0, %%gb_p;\n\t"
+        "not.b64 %%gb_word, %%gb_old;\n\t"
+        "and.b64 %%gb_word, %%gb_word, 0x8000000000000000;\n\t"
+        "or.b64 %%gb_word, %%gb_word, %%gb_t;\n\t"
+        "st.release.gpu.global.u64 [%1+0], %%gb_word;\n\t"
+        "bra OPEN;\n\t"
+        "WAIT:\n\t"
+        "ld.acquire.gpu.global.u64 %%gb_word, [%1+0];\n\t"
+        "xor.b64 %%gb_t, %%gb_word, %%gb_old;\n\t"
+        "setp.lt.s64 %%gb_p, %%gb_t, 0;\n\t"
+        "@%%gb_p bra OPEN;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sn_word;\n\t"
+        ".reg .pred %%sn_p;\n\t"
+        "setp.gt.s32 %%sn_p, %%gb_spins, 1;\n\t"
+        "sub.u32 %%gb_spins, %%gb_spins, 1;\n\t"
+        "@%%sn_p bra WAIT;\n\t"
+        "setp.lt.s32 %%sn_p, %%gb_spins, 0;\n\t"
+        "@%%sn_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sn_word, [%2];\n\t"
+        "mov.u32 %%gb_spins, 1000;\n\t"
+        "setp.eq.u32 %%sn_p, %%sn_word, 0;\n\t"
+        "@%%sn_p bra WAIT;\n\t"
+        "mov.u32 %%gb_spins, 0xffffffff;\n\t"
+        "fence.acq_rel.sys;\n\t"
+        "bra WAIT;\n\t"
+        "GIVEN_UP:\n\t"
+        "}\n\t"
+        "cvt.u32.u64 %%gb_count, %%gb_word;\n\t"
+        "setp.eq.u32 %%gb_p, %%gb_count, %%gy_groups;\n\t"
+        "@%%gb_p bra WAIT;\n\t"
+        "sub.u64 %%gb_t, %%gb_word, %%gb_mine;\n\t"
+        "atom.relaxed.gpu.global.cas.b64 %%gb_t, [%1+0], %%gb_word, %%gb_t;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, %%gb_word;\n\t"
+        "@%%gb_p bra WAIT;\n\t"
+        "mov.u32 %0, 1;\n\t"
+        "cvt.u64.u32 %%gb_t, %%gy_groups;\n\t"
+        "cvt.u64.u32 %%gb_word, %%gb_count;\n\t"
+        "{\n\t"
+        ".reg .u32  %%ar_old;\n\t"
+        ".reg .u32  %%ar_block;\n\t"
+        ".reg .u64  %%ar_record;\n\t"
+        ".reg .pred %%ar_lost;\n\t"
+        "atom.relaxed.gpu.global.cas.b32 %%ar_old, [%3+0],\n\t"
+        "0, 1;\n\t"
+        "setp.ne.u32 %%ar_lost, %%ar_old, 0;\n\t"
+        "@%%ar_lost bra AR_DONE;\n\t"
+        "ld.weak.global.u64 %%ar_record, [%3+8];\n\t"
+        "mov.u32 %%ar_block, %%ctaid.x;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+4], %4;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+8], 5;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
+        "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%gb_t;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%gb_word;\n\t"
+        "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
+        "AR_DONE:\n\t"
+        "}\n\t"
+        "bra TOGETHER;\n\t"
+        "OPEN:\n\t"
+        "and.b64 %%gb_t, %%gb_word, 0x4000000000000000;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, 0;\n\t"
+        "selp.u32 %0, 1, 0, %%gb_p;\n\t"
+        "TOGETHER:\n\t"
+        "{\n\t"
+        ".reg .pred %%gs_mine;\n\t"
+        ".reg .pred %%gs_any;\n\t"
+        "setp.ne.u32 %%gs_mine, %0, 0;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
+        "bar.red.or.pred %%gs_any, 0, %%gy_width, %%gs_mine;\n\t"
+        "selp.u32 %0, 1, 0, %%gs_any;\n\t"
+        "}\n\t"
+        "}\n\t"
+        "}\n\t"
+        : "+r"(aborted)
+        : "l"(state), "l"(abort_word), "l"(abort_claim), "r"(rank)
+        : "memory");
+}
+
 static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t state, uint32_t groups, uint32_t tid, uint32_t nthreads, uint32_t barrier, uint64_t abort_word, uint64_t abort_claim, uint32_t rank, uint32_t &aborted)
 {
     asm volatile(
         "{\n\t"
-        ".reg .u32  %%gb_old;\n\t"
+        ".reg .u64  %%gb_mine;\n\t"
+        ".reg .u64  %%gb_old;\n\t"
+        ".reg .u64  %%gb_word;\n\t"
+        ".reg .u64  %%gb_t;\n\t"
         ".reg .u32  %%gb_count;\n\t"
-        ".reg .u32  %%gb_word;\n\t"
         ".reg .u32  %%gb_spins;\n\t"
-        ".reg .u64  %%gb_seen;\n\t"
-        ".reg .u64  %%gb_awaited;\n\t"
         ".reg .pred %%gb_p;\n\t"
+        "{\n\t"
+        ".reg .pred %%gs_mine;\n\t"
+        ".reg .pred %%gs_any;\n\t"
+        "setp.ne.u32 %%gs_mine, %0, 0;\n\t"
         "bar.warp.sync 0xffffffff;\n\t"
-        "bar.sync %5, %4;\n\t"
+        "bar.red.or.pred %%gs_any, %5, %4, %%gs_mine;\n\t"
+        "selp.u32 %0, 1, 0, %%gs_any;\n\t"
+        "}\n\t"
         "setp.ne.u32 %%gb_p, %3, 0;\n\t"
         "@%%gb_p bra TOGETHER;\n\t"
-        "atom.acq_rel.gpu.global.add.u32 %%gb_old, [%1+0], 1;\n\t"
-        "and.b32 %%gb_count, %%gb_old, 0x7fffffff;\n\t"
-        "add.u32 %%gb_count, %%gb_count, 1;\n\t"
-        "setp.ne.u32 %%gb_p, %%gb_count, %2;\n\t"
+        "setp.ne.u32 %%gb_p, %0, 0;\n\t"
+        "selp.u64 %%gb_mine, 0x100000001, 1, %%gb_p;\n\t"
+        "atom.acq_rel.gpu.global.add.u64 %%gb_old, [%1+0], %%gb_mine;\n\t"
+        "add.u64 %%gb_word, %%gb_old, %%gb_mine;\n\t"
+        "cvt.u32.u64 %%gb_count, %%gb_word;\n\t"
         "mov.u32 %%gb_spins, 1000;\n\t"
+        "setp.ne.u32 %%gb_p, %%gb_count, %2;\n\t"
         "@%%gb_p bra WAIT;\n\t"
-        "not.b32 %%gb_word, %%gb_old;\n\t"
-        "and.b32 %%gb_word, %%gb_word, 0x80000000;\n\t"
-        "st.release.gpu.global.u32 [%1+0], %%gb_word;\n\t"
-        "bra TOGETHER;\n\t"
+        "shr.u64 %%gb_t, %%gb_word, 32;\n\t"
+        "and.b64 %%gb_t, %%gb_t, 0x3fffffff;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, 0;\n\t"
+        "selp.u64 %%gb_t, 0x4000000000000000, 0, %%gb_p;\n\t"
+        "not.b64 %%gb_word, %%gb_old;\n\t"
+        "and.b64 %%gb_word, %%gb_word, 0x8000000000000000;\n\t"
+        "or.b64 %%gb_word, %%gb_word, %%gb_t;\n\t"
+        "st.release.gpu.global.u64 [%1+0], %%gb_word;\n\t"
+        "bra OPEN;\n\t"
         "WAIT:\n\t"
-        "ld.acquire.gpu.global.u32 %%gb_word, [%1+0];\n\t"
-        "xor.b32 %%gb_count, %%gb_word, %%gb_old;\n\t"
-        "and.b32 %%gb_count, %%gb_count, 0x80000000;\n\t"
-        "setp.ne.u32 %%gb_p, %%gb_count, 0;\n\t"
-        "@%%gb_p bra TOGETHER;\n\t"
+        "ld.acquire.gpu.global.u64 %%gb_word, [%1+0];\n\t"
+        "xor.b64 %%gb_t, %%gb_word, %%gb_old;\n\t"
+        "setp.lt.s64 %%gb_p, %%gb_t, 0;\n\t"
+        "@%%gb_p bra OPEN;\n\t"
         "{\n\t"
         ".reg .u32  %%sn_word;\n\t"
         ".reg .pred %%sn_p;\n\t"
@@ -2790,10 +2944,16 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
         "bra WAIT;\n\t"
         "GIVEN_UP:\n\t"
         "}\n\t"
+        "cvt.u32.u64 %%gb_count, %%gb_word;\n\t"
+        "setp.eq.u32 %%gb_p, %%gb_count, %2;\n\t"
+        "@%%gb_p bra WAIT;\n\t"
+        "sub.u64 %%gb_t, %%gb_word, %%gb_mine;\n\t"
+        "atom.relaxed.gpu.global.cas.b64 %%gb_t, [%1+0], %%gb_word, %%gb_t;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, %%gb_word;\n\t"
+        "@%%gb_p bra WAIT;\n\t"
         "mov.u32 %0, 1;\n\t"
-        "cvt.u64.u32 %%gb_awaited, %2;\n\t"
-        "and.b32 %%gb_word, %%gb_word, 0x7fffffff;\n\t"
-        "cvt.u64.u32 %%gb_seen, %%gb_word;\n\t"
+        "cvt.u64.u32 %%gb_t, %2;\n\t"
+        "cvt.u64.u32 %%gb_word, %%gb_count;\n\t"
         "{\n\t"
         ".reg .u32  %%ar_old;\n\t"
         ".reg .u32  %%ar_block;\n\t"
@@ -2810,11 +2970,16 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
         "st.relaxed.sys.global.u32 [%%ar_record+12], 4294967295;\n\t"
         "st.relaxed.sys.global.u32 [%%ar_record+16], %%ar_block;\n\t"
         "st.relaxed.sys.global.u32 [%%ar_record+20], 0;\n\t"
-        "st.relaxed.sys.global.u64 [%%ar_record+24], %%gb_awaited;\n\t"
-        "st.relaxed.sys.global.u64 [%%ar_record+32], %%gb_seen;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+24], %%gb_t;\n\t"
+        "st.relaxed.sys.global.u64 [%%ar_record+32], %%gb_word;\n\t"
         "st.release.sys.global.u32 [%%ar_record+0], 1;\n\t"
         "AR_DONE:\n\t"
         "}\n\t"
+        "bra TOGETHER;\n\t"
+        "OPEN:\n\t"
+        "and.b64 %%gb_t, %%gb_word, 0x4000000000000000;\n\t"
+        "setp.ne.u64 %%gb_p, %%gb_t, 0;\n\t"
+        "selp.u32 %0, 1, 0, %%gb_p;\n\t"
         "TOGETHER:\n\t"
         "{\n\t"
         ".reg .pred %%gs_mine;\n\t"
@@ -2838,7 +3003,7 @@ static __device__ __forceinline__ void aqueduct_block_grid_barrier(uint64_t stat
  *   AQUEDUCT_LEFT_TOLD     the host told the kernel to leave: it does, without waiting for anything else
  *   AQUEDUCT_LEFT_REFUSED  an argument does not fit, such as a put past the end; nothing was done
  *   AQUEDUCT_LEFT_CLOSED   the FIFO was closed, because its proxy stopped or failed; nothing was done
- * aqueduct_group_barrier spreads a status to a whole group. `order` names the pairs of release and acquire that an
+ * aqueduct_grid_sync spreads a status to a whole grid, aqueduct_group_barrier to a group. `order` names the pairs of release and acquire that an
  * operation takes part in; docs/memory-model.md lists them. */
 
 /* Copies bytes from my src to the peer's dst; any alignment. To publish them: the group's barrier, then one
@@ -2960,7 +3125,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_put_packets_ll128
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll16(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
+    aqueduct_block_unpack_packets_ll16(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.semaphore.abort.word, channel.semaphore.abort.claim, channel.semaphore.abort.rank, channel.semaphore.abort.peer, result);
     return result;
 }
 
@@ -2978,7 +3143,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packet
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll8(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
+    aqueduct_block_unpack_packets_ll8(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.semaphore.abort.word, channel.semaphore.abort.claim, channel.semaphore.abort.rank, channel.semaphore.abort.peer, result);
     return result;
 }
 
@@ -2996,7 +3161,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packet
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_unpack_packets_ll128(const AqueductMemoryChannelHandle &channel, uint64_t packet_offset, uint64_t dst_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_ll128_unpack(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
+    aqueduct_block_ll128_unpack(channel.packets + packet_offset, channel.src + dst_offset, bytes, thread, threads, flag, channel.semaphore.abort.word, channel.semaphore.abort.claim, channel.semaphore.abort.rank, channel.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3070,7 +3235,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_relaxed_signal(co
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_wait(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
+    aqueduct_block_sem_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.semaphore.abort.word, channel.semaphore.abort.claim, channel.semaphore.abort.rank, channel.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3081,7 +3246,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_wait(const Aq
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_relaxed_wait(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_relaxed_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.abort.word, channel.abort.claim, channel.abort.rank, channel.peer, result);
+    aqueduct_block_sem_relaxed_wait(channel.semaphore.inbound, channel.semaphore.expected_inbound, channel.semaphore.abort.word, channel.semaphore.abort.claim, channel.semaphore.abort.rank, channel.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3124,7 +3289,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put(const AqueductPortC
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA, dst_offset, src_offset, bytes, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA, dst_offset, src_offset, bytes, position_unused, result);
     return result;
 }
 
@@ -3137,7 +3302,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_signal(const AqueductPo
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_FLAG, 0, 0, 0, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_FLAG, 0, 0, 0, position_unused, result);
     return result;
 }
 
@@ -3149,7 +3314,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_signal(const AqueductPo
 static __device__ __forceinline__ uint32_t aqueduct_port_flush(const AqueductPortChannelHandle &port)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_SYNC, 0, 0, 0, port.flushed, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_SYNC, 0, 0, 0, port.flushed, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3165,7 +3330,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal(const A
 {
     uint64_t position_unused;
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG, dst_offset, src_offset, bytes, position_unused, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG, dst_offset, src_offset, bytes, position_unused, result);
     return result;
 }
 
@@ -3180,7 +3345,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal(const A
 static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal_and_flush(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG + AQUEDUCT_TRIGGER_SYNC, dst_offset, src_offset, bytes, port.flushed, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_port_complete(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG + AQUEDUCT_TRIGGER_SYNC, dst_offset, src_offset, bytes, port.flushed, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3197,7 +3362,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_with_signal_and_flu
 static __device__ __forceinline__ uint32_t aqueduct_port_push(const AqueductPortChannelHandle &port, uint32_t kind, uint64_t dst_offset, uint64_t src_offset, uint64_t bytes, uint64_t &position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, kind, dst_offset, src_offset, bytes, position, result);
+    aqueduct_block_port_push(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, kind, dst_offset, src_offset, bytes, position, result);
     return result;
 }
 
@@ -3210,7 +3375,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_push(const AqueductPort
 static __device__ __forceinline__ uint32_t aqueduct_port_flushed(const AqueductPortChannelHandle &port, uint64_t position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_flushed(port.flushed, position, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_port_flushed(port.flushed, position, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3222,7 +3387,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_flushed(const AqueductP
 static __device__ __forceinline__ uint32_t aqueduct_port_wait(const AqueductPortChannelHandle &port)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(port.semaphore.inbound, port.semaphore.expected_inbound, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_sem_wait(port.semaphore.inbound, port.semaphore.expected_inbound, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3256,7 +3421,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_poll(const AqueductPort
 static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll16(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t barrier, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_put_packets_ll16(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
+    aqueduct_block_port_put_packets_ll16(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
     return result;
 }
 
@@ -3278,7 +3443,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll16(const 
 static __device__ __forceinline__ uint32_t aqueduct_port_put_packets_ll8(const AqueductPortChannelHandle &port, uint64_t dst_offset, uint64_t src_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t barrier, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_port_put_packets_ll8(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.abort.claim, port.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
+    aqueduct_block_port_put_packets_ll8(port.fifo.slots, port.fifo.head, port.fifo.tail, port.fifo.tail_cache, port.fifo.capacity, port.fifo.capacity_log2, port.fifo.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore_id, port.dst_id, port.src_id, port.dst_bytes, port.src_bytes, dst_offset, src_offset, port.src + src_offset, port.data + data_offset, bytes, thread, threads, barrier, flag, result);
     return result;
 }
 
@@ -3328,7 +3493,7 @@ static __device__ __forceinline__ void aqueduct_port_pack_packets_ll8(const Aque
 static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll16(const AqueductPortChannelHandle &port, uint64_t packet_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_unpack_packets_ll16(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3346,7 +3511,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll16(con
 static __device__ __forceinline__ uint32_t aqueduct_port_unpack_packets_ll8(const AqueductPortChannelHandle &port, uint64_t packet_offset, uint64_t data_offset, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.abort.word, port.abort.claim, port.abort.rank, port.peer, result);
+    aqueduct_block_unpack_packets_ll8(port.packets + packet_offset, port.data + data_offset, bytes, thread, threads, flag, port.semaphore.abort.word, port.semaphore.abort.claim, port.semaphore.abort.rank, port.semaphore.abort.peer, result);
     return result;
 }
 
@@ -3372,7 +3537,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_last_group(const Aquedu
  * gives position: position of the trigger in the FIFO
  * called by: one, for itself or, behind its group's barrier, for the group
  * order: fifo.commit (release), fifo.tail (acquire), fifo.closed */
-static __device__ __forceinline__ uint32_t aqueduct_fifo_push(const AqueductFifo &fifo, const AqueductProxyTrigger &trigger, uint64_t &position)
+static __device__ __forceinline__ uint32_t aqueduct_fifo_push(const AqueductFifoHandle &fifo, const AqueductProxyTrigger &trigger, uint64_t &position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
     aqueduct_block_fifo_push(fifo.slots, fifo.head, fifo.tail, fifo.tail_cache, fifo.capacity, fifo.capacity_log2, trigger.words[0], trigger.words[1], trigger.words[2], trigger.words[3], fifo.abort.word, fifo.abort.claim, fifo.abort.rank, position, result);
@@ -3385,7 +3550,7 @@ static __device__ __forceinline__ uint32_t aqueduct_fifo_push(const AqueductFifo
  * returns popped: 1 or 0
  * called by: any
  * order: fifo.tail (acquire) */
-static __device__ __forceinline__ uint32_t aqueduct_fifo_poll(const AqueductFifo &fifo, uint64_t position)
+static __device__ __forceinline__ uint32_t aqueduct_fifo_poll(const AqueductFifoHandle &fifo, uint64_t position)
 {
     uint32_t result;
     aqueduct_block_fifo_poll(fifo.tail, position, result);
@@ -3398,7 +3563,7 @@ static __device__ __forceinline__ uint32_t aqueduct_fifo_poll(const AqueductFifo
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: any
  * order: fifo.tail (acquire) */
-static __device__ __forceinline__ uint32_t aqueduct_fifo_sync(const AqueductFifo &fifo, uint64_t position)
+static __device__ __forceinline__ uint32_t aqueduct_fifo_sync(const AqueductFifoHandle &fifo, uint64_t position)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
     aqueduct_block_fifo_sync(fifo.tail, position, fifo.abort.word, fifo.abort.claim, fifo.abort.rank, result);
@@ -3424,28 +3589,24 @@ static __device__ __forceinline__ void aqueduct_semaphore_relaxed_signal(const A
 
 /* Takes one signal, waiting for it; sees what was published before it.
  * semaphore: the semaphore
- * abort: how the wait learns that it must be given up
- * peer: the rank that signals
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: one at a time per semaphore
  * order: semaphore.signal (acquire) */
-static __device__ __forceinline__ uint32_t aqueduct_semaphore_wait(const AqueductSemaphoreHandle &semaphore, const AqueductAbortHandle &abort, uint32_t peer)
+static __device__ __forceinline__ uint32_t aqueduct_semaphore_wait(const AqueductSemaphoreHandle &semaphore)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.claim, abort.rank, peer, result);
+    aqueduct_block_sem_wait(semaphore.inbound, semaphore.expected_inbound, semaphore.abort.word, semaphore.abort.claim, semaphore.abort.rank, semaphore.abort.peer, result);
     return result;
 }
 
 /* Takes one signal, waiting for it: orders execution, not data.
  * semaphore: the semaphore
- * abort: how the wait learns that it must be given up
- * peer: the rank that signals
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: one at a time per semaphore */
-static __device__ __forceinline__ uint32_t aqueduct_semaphore_relaxed_wait(const AqueductSemaphoreHandle &semaphore, const AqueductAbortHandle &abort, uint32_t peer)
+static __device__ __forceinline__ uint32_t aqueduct_semaphore_relaxed_wait(const AqueductSemaphoreHandle &semaphore)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_sem_relaxed_wait(semaphore.inbound, semaphore.expected_inbound, abort.word, abort.claim, abort.rank, peer, result);
+    aqueduct_block_sem_relaxed_wait(semaphore.inbound, semaphore.expected_inbound, semaphore.abort.word, semaphore.abort.claim, semaphore.abort.rank, semaphore.abort.peer, result);
     return result;
 }
 
@@ -3466,7 +3627,7 @@ static __device__ __forceinline__ uint32_t aqueduct_semaphore_poll(const Aqueduc
  * status: what this thread's operations gave: LEFT_NOT, or anything else to make all leave
  * barrier: barrier resource, 0 to 15, that no other group uses
  * threads: threads in the group, whole warps: a multiple of 32
- * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them
+ * returns status: LEFT_NOT if every thread of the group came with it, else LEFT_TOLD; the same in all of them
  * called by: the whole group */
 static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t status, uint32_t barrier, uint32_t threads)
 {
@@ -3475,22 +3636,35 @@ static __device__ __forceinline__ uint32_t aqueduct_group_barrier(uint32_t statu
     return result;
 }
 
-/* Barrier of all groups (blocks) of a grid, launched cooperatively: what any thread wrote before, every thread
- * sees after. Spreads the status within each group, not between groups.
+/* Barrier of all threads of a grid, launched cooperatively, that spreads a status: all leave together or none
+ * does. What any thread wrote before, every thread sees after. Grid and blocks of any shape.
+ * grid: the grid's barrier
  * status: what this thread's operations gave: LEFT_NOT, or anything else to make all leave
- * state: a GridBarrier in device memory, zeroed once
- * groups: groups that take part, below 2^31
+ * returns status: LEFT_NOT if every thread of every group came with it, and no group gave up; else LEFT_TOLD in all of them
+ * called by: all of the grid
+ * order: grid.barrier (release by every block, acquire by every block) */
+static __device__ __forceinline__ uint32_t aqueduct_grid_sync(const AqueductGridBarrierHandle &grid, uint32_t status)
+{
+    uint32_t result = status;
+    aqueduct_block_grid_sync(grid.state, grid.abort.word, grid.abort.claim, grid.abort.rank, result);
+    return result;
+}
+
+/* As grid_sync, of some groups of threads only, each of one block: of one role in every block, for example. Calls
+ * that share a grid's barrier come one after the other.
+ * grid: the grid's barrier
+ * status: what this thread's operations gave: LEFT_NOT, or anything else to make all leave
+ * groups: groups that take part, below 2^30
  * thread: index of this thread in its group
  * threads: threads in the group, whole warps: a multiple of 32
  * barrier: barrier resource, 0 to 15, that no other group uses
- * abort: how the wait learns that it must be given up
- * returns status: LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them
+ * returns status: LEFT_NOT if every thread of every group came with it, and no group gave up; else LEFT_TOLD in all of them
  * called by: the whole group, of every group of the grid
  * order: grid.barrier (release by every group, acquire by every group) */
-static __device__ __forceinline__ uint32_t aqueduct_grid_barrier(uint32_t status, const volatile void *state, uint32_t groups, uint32_t thread, uint32_t threads, uint32_t barrier, const AqueductAbortHandle &abort)
+static __device__ __forceinline__ uint32_t aqueduct_grid_barrier(const AqueductGridBarrierHandle &grid, uint32_t status, uint32_t groups, uint32_t thread, uint32_t threads, uint32_t barrier)
 {
     uint32_t result = status;
-    aqueduct_block_grid_barrier((uint64_t)__cvta_generic_to_global((const void *)state), groups, thread, threads, barrier, abort.word, abort.claim, abort.rank, result);
+    aqueduct_block_grid_barrier(grid.state, groups, thread, threads, barrier, grid.abort.word, grid.abort.claim, grid.abort.rank, result);
     return result;
 }
 
@@ -3582,15 +3756,14 @@ static __device__ __forceinline__ void aqueduct_put_packets_ll128(const volatile
  * thread: index of this thread in its group
  * threads: threads in the group, at least 1
  * flag: flag awaited
- * abort: how the wait learns that it must be given up
- * peer: the rank that sends
+ * abort: how the wait learns that it must be given up, and for whom it waits
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: the whole group; no barrier inside
  * order: packet.word (relaxed; the word carries both data and flag) */
-static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll16(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
+static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll16(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll16((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
+    aqueduct_block_unpack_packets_ll16((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, abort.peer, result);
     return result;
 }
 
@@ -3601,15 +3774,14 @@ static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll16(const vo
  * thread: index of this thread in its group
  * threads: threads in the group, at least 1
  * flag: flag awaited
- * abort: how the wait learns that it must be given up
- * peer: the rank that sends
+ * abort: how the wait learns that it must be given up, and for whom it waits
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: the whole group; no barrier inside
  * order: packet.word (relaxed; the word carries both data and flag) */
-static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll8(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
+static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll8(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_unpack_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
+    aqueduct_block_unpack_packets_ll8((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, abort.peer, result);
     return result;
 }
 
@@ -3620,15 +3792,14 @@ static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll8(const vol
  * thread: index of this thread in its group
  * threads: threads in the group, a multiple of 32
  * flag: flag awaited
- * abort: how the wait learns that it must be given up
- * peer: the rank that sends
+ * abort: how the wait learns that it must be given up, and for whom it waits
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: the whole group, in whole warps; no barrier inside
  * order: packet.line (relaxed; the line carries both data and flag), abort.word (acquire), abort.record (release) */
-static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll128(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort, uint32_t peer)
+static __device__ __forceinline__ uint32_t aqueduct_unpack_packets_ll128(const volatile void *packets, const volatile void *dst, uint64_t bytes, uint64_t thread, uint64_t threads, uint32_t flag, const AqueductAbortHandle &abort)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
-    aqueduct_block_ll128_unpack((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, peer, result);
+    aqueduct_block_ll128_unpack((uint64_t)__cvta_generic_to_global((const void *)packets), (uint64_t)__cvta_generic_to_global((const void *)dst), bytes, thread, threads, flag, abort.word, abort.claim, abort.rank, abort.peer, result);
     return result;
 }
 

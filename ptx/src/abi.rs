@@ -9,6 +9,7 @@
 //! that launches the kernel, "peer" the rank at the other end.
 
 mod abort;
+mod grid_barrier;
 mod layout;
 mod memory_channel;
 mod port;
@@ -20,12 +21,13 @@ pub use abort::{
     ABORT_CLAIM_FREE, ABORT_CLAIM_TAKEN, ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, ABORT_WORD_RUN,
     AbortClaim, AbortHandle, AbortRecord, NO_PEER, Operation, SPINS_FREE, SPINS_PER_ABORT_READ,
 };
+pub use grid_barrier::{GridBarrierHandle, GridBarrierState};
 pub use layout::{DeviceStruct, Field, StructLayout};
 pub use memory_channel::{MemoryChannelHandle, SemaphoreHandle};
 pub use port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 pub use scratch::{
-    FIRST_EPOCH_OF_LAP, GridBarrier, LAST_EPOCH, MAX_REGION_RANKS, PACKET_FORMAT_HB, PACKET_FORMAT_LL8,
+    FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, PACKET_FORMAT_HB, PACKET_FORMAT_LL8,
     PACKET_FORMAT_LL16, PACKET_FORMAT_LL128, ScratchRegion, epoch_scrubs, next_epoch,
 };
 pub use symbols::{ABI_VERSION, CONSTANTS, STRUCTS, symbol, symbols};
-pub use trigger::{ChannelTrigger, Fifo, ProxyTrigger, TriggerError, TriggerKind, lap_bit};
+pub use trigger::{ChannelTrigger, FifoHandle, ProxyTrigger, TriggerError, TriggerKind, lap_bit};

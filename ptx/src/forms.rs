@@ -76,11 +76,11 @@ const DECLARATIONS_HEAD: &str = "\
 //
 // Declarations of the functions of the device library. Copy those that you call into your PTX.
 //
-// A parameter that is a handle (channel, port, fifo, semaphore, abort) is the generic address of the structure. Of a
+// A parameter that is a handle (channel, port, fifo, semaphore, grid, abort) is the generic address of the structure. Of a
 // kernel's parameter passed by value, with PTX 7.7 and newer:
 //     mov.b64 %at, channel;
 //     cvta.param.u64 %at, %at;
-// A memory (dst, src, packets, state, arrived) is a global address. One result is returned as it is; several lie in
+// A memory (dst, src, packets, arrived) is a global address. One result is returned as it is; several lie in
 // slots of 8 bytes, the first of them the status.
 ";
 
@@ -116,7 +116,7 @@ const HEADER_OPERATIONS: &str = "
  *   AQUEDUCT_LEFT_TOLD     the host told the kernel to leave: it does, without waiting for anything else
  *   AQUEDUCT_LEFT_REFUSED  an argument does not fit, such as a put past the end; nothing was done
  *   AQUEDUCT_LEFT_CLOSED   the FIFO was closed, because its proxy stopped or failed; nothing was done
- * aqueduct_group_barrier spreads a status to a whole group. `order` names the pairs of release and acquire that an
+ * aqueduct_grid_sync spreads a status to a whole grid, aqueduct_group_barrier to a group. `order` names the pairs of release and acquire that an
  * operation takes part in; docs/memory-model.md lists them. */
 ";
 
@@ -172,7 +172,7 @@ mod tests {
         let text = header().unwrap();
         let put = &text[text.find("aqueduct_port_put_with_signal(").unwrap()..];
         let put = &put[..put.find("\n}").unwrap()];
-        assert!(put.contains("port.fifo.abort.word, port.abort.claim, port.abort.rank"), "{put}");
+        assert!(put.contains("port.fifo.abort.word, port.semaphore.abort.claim"), "{put}");
         assert!(put.contains("AQUEDUCT_TRIGGER_DATA + AQUEDUCT_TRIGGER_FLAG"), "{put}");
         assert!(put.contains("return result;"), "{put}");
     }

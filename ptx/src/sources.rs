@@ -34,6 +34,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/fifo_push.ptxi",
     "inc/fifo_sync.ptxi",
     "inc/grid_barrier.ptxi",
+    "inc/grid_sync.ptxi",
     "inc/grid_thread.ptxi",
     "inc/group_sync.ptxi",
     "inc/last_block.ptxi",

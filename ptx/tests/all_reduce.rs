@@ -3,7 +3,8 @@
 mod device;
 
 use aqueduct_ptx::abi::{
-    ABORT_RECORD_COMPLETE, Operation, PACKET_FORMAT_HB, PACKET_FORMAT_LL16, ScratchRegion, next_epoch,
+    ABORT_RECORD_COMPLETE, NO_PEER, Operation, PACKET_FORMAT_HB, PACKET_FORMAT_LL16, ScratchRegion,
+    next_epoch,
 };
 use aqueduct_ptx::collective::{
     ElementType, HbLayout, LaunchShape, ReduceOp, ll16_packets, one_shot_half_bytes, one_shot_shape,
@@ -42,7 +43,7 @@ impl World {
                 ranks: ranks as u32,
                 rank: rank as u32,
                 format: if hb.is_some() { PACKET_FORMAT_HB } else { PACKET_FORMAT_LL16 },
-                abort: machine.abort_handle(rank),
+                abort: machine.abort_handle(rank, NO_PEER),
                 ..Default::default()
             };
             region.peers[..ranks].copy_from_slice(&bases);

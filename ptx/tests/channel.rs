@@ -4,7 +4,7 @@
 mod device;
 
 use aqueduct_ptx::abi::{
-    ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, GridBarrier, MemoryChannelHandle, NO_PEER, Operation,
+    ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, GridBarrierHandle, MemoryChannelHandle, NO_PEER, Operation,
     SemaphoreHandle,
 };
 use aqueduct_ptx::collective::LaunchShape;
@@ -57,6 +57,7 @@ impl Pair {
                     expected_inbound: counters[rank] + 8,
                     outbound: counters[rank] + 16,
                     remote_inbound: counters[peer],
+                    abort: machine.abort_handle(rank, peer as u32),
                 },
                 dst: buffers[peer],
                 dst_bytes: CAPACITY as u64,
@@ -65,9 +66,6 @@ impl Pair {
                 packets: packets[rank],
                 packet_bytes: 2 * CAPACITY as u64,
                 arrived: counters[rank] + 24,
-                abort: machine.abort_handle(rank),
-                peer: peer as u32,
-                reserved: 0,
             }
         });
         let mut functions = HashMap::new();
@@ -323,19 +321,17 @@ fn every_wait_leaves_when_asked_and_says_what_it_waited_for() {
 /// round.
 const ROUNDS: &str = r"
 .visible .entry rounds(
-    .param .u64 state, .param .u64 said, .param .u64 errors, .param .u32 rounds, .param .align 8 .b8 abort[24],
-    .param .u32 groups
+    .param .align 8 .b8 grid[32], .param .u64 said, .param .u64 errors, .param .u32 rounds, .param .u32 groups
 )
 {
-    .reg .u64 %state, %said, %errors, %abort, %mine, %next;
+    .reg .u64 %grid, %said, %errors, %mine, %next;
     .reg .u32 %rounds, %groups, %round, %block, %lane, %width, %heard, %aborted, %t;
     .reg .pred %p, %first;
-    ld.param.u64 %state, [state];
     ld.param.u64 %said, [said];
     ld.param.u64 %errors, [errors];
     ld.param.u32 %rounds, [rounds];
-    mov.b64 %abort, abort;
-    cvta.param.u64 %abort, %abort;
+    mov.b64 %grid, grid;
+    cvta.param.u64 %grid, %grid;
     ld.param.u32 %groups, [groups];
     mov.u32 %block, %ctaid.x;
     mov.u32 %lane, %tid.x;
@@ -365,16 +361,15 @@ LEAVE:
 ";
 
 const CALL: &str = "{
-        .param .u32 a0; .param .u64 a1; .param .u32 a2; .param .u32 a3; .param .u32 a4; .param .u32 a5; .param .u64 a6;
+        .param .u64 a0; .param .u32 a1; .param .u32 a2; .param .u32 a3; .param .u32 a4; .param .u32 a5;
         .param .u32 r;
-        st.param.u32 [a0], %aborted;
-        st.param.u64 [a1], %state;
+        st.param.u64 [a0], %grid;
+        st.param.u32 [a1], %aborted;
         st.param.u32 [a2], %groups;
         st.param.u32 [a3], %lane;
         st.param.u32 [a4], %width;
         st.param.u32 [a5], 1;
-        st.param.u64 [a6], %abort;
-        call.uni (r), aqueduct_device_grid_barrier, (a0, a1, a2, a3, a4, a5, a6);
+        call.uni (r), aqueduct_device_grid_barrier, (a0, a1, a2, a3, a4, a5);
         ld.param.u32 %aborted, [r];
     }";
 
@@ -387,18 +382,17 @@ fn a_users_kernel_calls_the_grid_barrier_as_a_function() {
     let machine = &pair.machine;
     let text = format!("{}{}", functions(CVTA_PARAM).expect("fragments").text, ROUNDS.replace("CALL", CALL));
     let function = machine.load(0, &text, "rounds");
-    let (state, said, errors) =
-        (machine.alloc(0, size_of::<GridBarrier>()), machine.alloc(0, 256), machine.alloc(0, 8));
-    let abort = pair.handles[0].abort;
-    let launch = |grid: u32, groups: u32, rounds: u32| {
-        let args = Args::default().u64(state).u64(said).u64(errors).u32(rounds);
-        machine.launch(0, function, shape(grid, 64), &args.structure(&abort).u32(groups));
+    let (said, errors) = (machine.alloc(0, 256), machine.alloc(0, 8));
+    let grid = GridBarrierHandle { state: machine.alloc(0, 8), abort: machine.abort_handle(0, NO_PEER) };
+    let launch = |blocks: u32, groups: u32, rounds: u32| {
+        let args = Args::default().structure(&grid).u64(said).u64(errors).u32(rounds).u32(groups);
+        machine.launch(0, function, shape(blocks, 64), &args);
     };
     // The barrier's word is never reset between grids of different sizes, with odd and even numbers of rounds.
-    for (grid, rounds) in [(1, 3), (4, 5), (3, 4), (2, 1), (4, 2)] {
-        launch(grid, grid, rounds);
+    for (blocks, rounds) in [(1, 3), (4, 5), (3, 4), (2, 1), (4, 2)] {
+        launch(blocks, blocks, rounds);
         machine.finish();
-        assert_eq!(pair.counter(0, errors), 0, "{grid} blocks: a block ran ahead");
+        assert_eq!(pair.counter(0, errors), 0, "{blocks} blocks: a block ran ahead");
     }
     // A block that never comes: the others leave when asked.
     launch(2, 3, 1);

@@ -2,4 +2,4 @@
 #include "aqueduct_device.h"
 
 AqueductPortChannelHandle port;
-uint32_t status(void) { return port.peer == AQUEDUCT_NO_PEER ? AQUEDUCT_LEFT_TOLD : AQUEDUCT_LEFT_NOT; }
+uint32_t status(void) { return port.semaphore.abort.peer == AQUEDUCT_NO_PEER ? AQUEDUCT_LEFT_TOLD : AQUEDUCT_LEFT_NOT; }

@@ -53,8 +53,8 @@ extern "C" __global__ void port(const AqueductPortChannelHandle port, uint64_t b
     }
 }
 
-extern "C" __global__ void without_a_channel(const AqueductFifo fifo, const AqueductSemaphoreHandle semaphore,
-                                             AqueductGridBarrier *barrier, uint8_t *from, uint8_t *packets, uint8_t *to,
+extern "C" __global__ void without_a_channel(const AqueductFifoHandle fifo, const AqueductSemaphoreHandle semaphore,
+                                             const AqueductGridBarrierHandle grid, uint8_t *from, uint8_t *packets, uint8_t *to,
                                              uint32_t *arrived, uint64_t *result)
 {
     const uint64_t thread = threadIdx.x, threads = blockDim.x;
@@ -63,20 +63,21 @@ extern "C" __global__ void without_a_channel(const AqueductFifo fifo, const Aque
     aqueduct_copy(to, from, 960, thread, threads);
     aqueduct_copy_aligned(to, from, 960, thread, threads);
     aqueduct_put_packets_ll8(packets, from, 960, thread, threads, 1);
-    status |= aqueduct_unpack_packets_ll8(packets, to, 960, thread, threads, 1, fifo.abort, 0);
+    status |= aqueduct_unpack_packets_ll8(packets, to, 960, thread, threads, 1, fifo.abort);
     aqueduct_put_packets_ll16(packets, from, 960, thread, threads, 2);
-    status |= aqueduct_unpack_packets_ll16(packets, to, 960, thread, threads, 2, fifo.abort, 0);
+    status |= aqueduct_unpack_packets_ll16(packets, to, 960, thread, threads, 2, fifo.abort);
     aqueduct_put_packets_ll128(packets, from, 960, thread, threads, 3);
-    status |= aqueduct_unpack_packets_ll128(packets, to, 960, thread, threads, 3, fifo.abort, 0);
-    status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, fifo.abort);
-    status = aqueduct_grid_barrier(status, barrier, gridDim.x, threadIdx.x, blockDim.x, 0, fifo.abort);
+    status |= aqueduct_unpack_packets_ll128(packets, to, 960, thread, threads, 3, fifo.abort);
+    status = aqueduct_grid_sync(grid, status);
+    status = aqueduct_grid_sync(grid, status);
+    status = aqueduct_grid_barrier(grid, status, gridDim.x, threadIdx.x, blockDim.x, 1);
     if (thread == 0 && status == AQUEDUCT_LEFT_NOT && aqueduct_last_group(arrived, gridDim.x)) {
         AqueductProxyTrigger trigger = {{1, 2, 3, 4}};
         uint64_t position;
         aqueduct_semaphore_signal(semaphore);
         aqueduct_semaphore_relaxed_signal(semaphore);
-        status |= aqueduct_semaphore_wait(semaphore, fifo.abort, 1);
-        status |= aqueduct_semaphore_relaxed_wait(semaphore, fifo.abort, 1);
+        status |= aqueduct_semaphore_wait(semaphore);
+        status |= aqueduct_semaphore_relaxed_wait(semaphore);
         status |= aqueduct_fifo_push(fifo, trigger, position);
         if (!aqueduct_fifo_poll(fifo, position)) status |= aqueduct_fifo_sync(fifo, position);
         *result = status + aqueduct_semaphore_poll(semaphore);

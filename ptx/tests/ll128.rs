@@ -35,6 +35,7 @@ impl Pair {
                     expected_inbound: counters + 8,
                     outbound: counters + 16,
                     remote_inbound: peer_counters,
+                    abort: machine.abort_handle(rank, 1 - rank as u32),
                 },
                 dst: peer_data,
                 dst_bytes: BUFFER as u64,
@@ -43,9 +44,6 @@ impl Pair {
                 packets,
                 packet_bytes: 2 * BUFFER as u64,
                 arrived: counters + 24,
-                abort: machine.abort_handle(rank),
-                peer: 1 - rank as u32,
-                reserved: 0,
             }
         });
         Self { machine, channels }

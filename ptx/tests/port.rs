@@ -53,8 +53,8 @@ impl End {
                 expected_inbound: counters,
                 outbound: 0,
                 remote_inbound: 0,
+                abort: machine.abort_handle(0, PEER),
             },
-            abort: machine.abort_handle(0),
             flushed: machine.host(8) as u64,
             dst_bytes: LEN as u64,
             src: machine.alloc(0, LEN),
@@ -67,7 +67,7 @@ impl End {
             semaphore_id: 0xffff,
             dst_id: 0xfffe,
             src_id: 0xfffd,
-            peer: PEER,
+            reserved: 0,
         };
         let [act, wait, poll] = [0, 1, 2].map(|index| machine.function(0, "port", &[], index));
         let [status, taken] = [(); 2].map(|()| machine.host(4) as u64);

@@ -63,9 +63,6 @@ impl InboundSignals {
             packets: 0,
             packet_bytes: 0,
             arrived: 0,
-            abort: semaphore.abort_handle(),
-            peer: semaphore.peer(),
-            reserved: 0,
         };
         Ok(Self {
             inner: Arc::new(Inner {

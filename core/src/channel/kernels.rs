@@ -5,14 +5,17 @@ use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Function, KernelParam, Module};
 
-// SAFETY: repr(C) integers with every offset frozen by constant assertions; its PTX parameter is `.align 8 .b8[size]`.
-unsafe impl KernelParam for abi::MemoryChannelHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for abi::ScratchRegion {}
-// SAFETY: as above.
-unsafe impl KernelParam for abi::Fifo {}
-// SAFETY: as above.
-unsafe impl KernelParam for abi::PortChannelHandle {}
+macro_rules! params {
+    ($($structure:ident),*) => {
+        $(
+            // SAFETY: repr(C) integers with every offset frozen by constant assertions; its PTX parameter is
+            // `.align 8 .b8[size]`.
+            unsafe impl KernelParam for abi::$structure {}
+        )*
+    };
+}
+params!(MemoryChannelHandle, PortChannelHandle, FifoHandle, SemaphoreHandle, AbortHandle, GridBarrierHandle);
+params!(ProxyTrigger, ScratchRegion);
 
 /// Returns the kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in
 /// the order of the row's entries. They are loaded once per context, and stay loaded while a caller holds one.

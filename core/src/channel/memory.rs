@@ -101,7 +101,7 @@ impl MemoryChannel {
         src: &RegisteredMemory,
         packets: Option<&RegisteredMemory>,
     ) -> Result<Self> {
-        let (context, peer) = (src.context(), semaphore.peer());
+        let context = src.context();
         check_sides(semaphore, dst, src, packets)?;
         let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
         let arrived = GpuBuffer::with_options(context, size_of::<u64>(), plain)?;
@@ -114,9 +114,6 @@ impl MemoryChannel {
             packets: packets.map_or(0, RegisteredMemory::ptr),
             packet_bytes: packets.map_or(0, |p| p.len() as u64),
             arrived: arrived.ptr(),
-            abort: semaphore.abort_handle(),
-            peer,
-            reserved: 0,
         };
         Ok(Self {
             inner: Arc::new(Inner {
@@ -145,7 +142,7 @@ impl MemoryChannel {
 
     /// The rank at the other end.
     pub fn peer(&self) -> u32 {
-        self.inner.handle.peer
+        self.inner.semaphore.peer()
     }
 
     /// Copies `bytes` from my `src_offset` to the peer's `dst_offset`. Any alignment.

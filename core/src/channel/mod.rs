@@ -4,10 +4,11 @@
 //! [`device_handle`](MemoryChannel::device_handle) is plain data for a user's kernel; its methods launch the
 //! library's own kernels on a stream. A [`PortChannel`] (ProxyChannel in MSCCL++) does the same over a connection of
 //! any transport, by way of a [`ProxyService`](crate::proxy::ProxyService). [`InboundSignals`] lets a stream wait for
-//! signals that a peer's host sends through a connection.
+//! signals that a peer's host sends through a connection. A [`GridBarrier`] joins all threads of a user's kernel.
 
 mod checks;
 mod geometry;
+mod grid_barrier;
 mod inbound;
 mod kernels;
 mod launch;
@@ -15,6 +16,7 @@ mod memory;
 mod packet;
 mod port;
 
+pub use grid_barrier::GridBarrier;
 pub use inbound::InboundSignals;
 pub use kernels::{device_library, load_kernels};
 pub use memory::MemoryChannel;

@@ -4,7 +4,7 @@ mod packets;
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{self, TriggerKind};
+use aqueduct_ptx::abi::{self, SemaphoreHandle, TriggerKind};
 
 use super::checks::check;
 use super::geometry::Geometry;
@@ -109,8 +109,7 @@ impl PortChannel {
         let bytes = |memory: Option<&RegisteredMemory>| memory.map_or(0, |memory| memory.len() as u64);
         let handle = abi::PortChannelHandle {
             fifo: port.fifo,
-            semaphore: port.semaphore.device_handle(),
-            abort: port.abort,
+            semaphore: SemaphoreHandle { abort: port.abort, ..port.semaphore.device_handle() },
             flushed: port.flushed,
             dst_bytes: port.dst.len() as u64,
             src: port.src.ptr(),
@@ -123,7 +122,7 @@ impl PortChannel {
             semaphore_id: u32::from(port.id().0),
             dst_id: u32::from(dst.0),
             src_id: u32::from(src.0),
-            peer: port.semaphore.peer(),
+            reserved: 0,
         };
         let (geometry, functions) = (Geometry::of(context)?, Functions::load(context)?);
         let inner = Inner { handle, port, packets, geometry, functions, _arrived: arrived };
@@ -148,7 +147,7 @@ impl PortChannel {
 
     /// The rank at the other end.
     pub fn peer(&self) -> u32 {
-        self.inner.handle.peer
+        self.inner.port.semaphore.peer()
     }
 
     /// Returns `Ok` while the channel works.

@@ -111,4 +111,4 @@ impl PendingRegion {
 
 /// Offset of the per-block entries, behind the grid barrier.
 const ENTRIES: usize = 64;
-const _: () = assert!(size_of::<abi::GridBarrier>() <= ENTRIES);
+const _: () = assert!(size_of::<abi::GridBarrierState>() <= ENTRIES);

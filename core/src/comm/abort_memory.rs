@@ -52,17 +52,17 @@ impl AbortMemory {
 
     /// The handle for kernels that wait for any rank.
     pub(crate) fn handle(&self) -> AbortHandle {
-        self.handle_at(0)
+        self.handle_at(0, NO_PEER)
     }
 
     /// The handle for kernels that wait for `peer` only.
     pub(crate) fn handle_for(&self, peer: u32) -> AbortHandle {
-        self.handle_at(peer as usize + 1)
+        self.handle_at(peer as usize + 1, peer)
     }
 
-    /// The handle for kernels that wait for signals of a connection that [`follow`](Self::follow) was called for.
-    pub(crate) fn handle_of(&self, connection: &KernelAbort) -> AbortHandle {
-        self.handle_with(connection.device_ptr())
+    /// The handle for kernels that wait for signals of a connection to `peer` that [`follow`](Self::follow) was called for.
+    pub(crate) fn handle_of(&self, connection: &KernelAbort, peer: u32) -> AbortHandle {
+        self.handle_with(connection.device_ptr(), peer)
     }
 
     /// Raises the word of a connection, too, when its peer departs; at once if it has.
@@ -76,13 +76,13 @@ impl AbortMemory {
         connections.push((peer, Arc::downgrade(connection)));
     }
 
-    fn handle_at(&self, word: usize) -> AbortHandle {
+    fn handle_at(&self, word: usize, peer: u32) -> AbortHandle {
         debug_assert!(word < self.words.len(), "a word of a rank that does not exist");
-        self.handle_with(self.pinned.device_ptr() + (word * size_of::<u32>()) as u64)
+        self.handle_with(self.pinned.device_ptr() + (word * size_of::<u32>()) as u64, peer)
     }
 
-    fn handle_with(&self, word: u64) -> AbortHandle {
-        AbortHandle { word, claim: self.record.claim_ptr(), rank: self.rank, reserved: 0 }
+    fn handle_with(&self, word: u64, peer: u32) -> AbortHandle {
+        AbortHandle { word, claim: self.record.claim_ptr(), rank: self.rank, peer }
     }
 
     pub(crate) fn keep_alive(&self) -> KeepAlive {

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aqueduct_ptx::abi;
+use aqueduct_ptx::abi::FifoHandle;
 
 use super::affinity;
 use super::config::{Idler, ProxyConfig};
@@ -92,7 +92,7 @@ impl Proxy {
 
     /// The handle that kernels push with. Plain addresses: retain [`keep_alive`](Self::keep_alive) while a kernel uses
     /// them.
-    pub fn fifo(&self) -> abi::Fifo {
+    pub fn fifo(&self) -> FifoHandle {
         self.fifo.device_handle(self.shared.words.handle(FIFO))
     }
 

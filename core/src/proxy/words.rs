@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{AbortHandle, AbortRecord};
+use aqueduct_ptx::abi::{AbortHandle, AbortRecord, NO_PEER};
 
 use crate::comm::AbortRecordMemory;
 use crate::error::Result;
@@ -37,13 +37,13 @@ impl Words {
         Ok(Arc::new(Self { rank, pinned, slots, record }))
     }
 
-    /// The abort handle of kernels that wait for slot `slot`.
+    /// The abort handle of kernels that wait for slot `slot`, not yet for whom.
     pub(super) fn handle(&self, slot: usize) -> AbortHandle {
         AbortHandle {
             word: self.pinned.device_ptr() + (slot * SLOT + ABORT) as u64,
             claim: self.record.claim_ptr(),
             rank: self.rank,
-            reserved: 0,
+            peer: NO_PEER,
         }
     }
 

@@ -168,6 +168,51 @@ fn loom_a_barrier_opened_relaxed_does_not() {
     barrier(Ordering::AcqRel, Ordering::Relaxed);
 }
 
+/// `grid.barrier`, given up: each of two blocks looks once and then takes its arrival back, unless the count is
+/// complete and `careful`. Either both pass or none does, and the counts are back at zero.
+fn given_up(careful: bool) {
+    const FLIPPED: u32 = 1 << 31;
+    /// Whether the block passed.
+    fn block(word: &AtomicU32, careful: bool) -> bool {
+        if word.fetch_add(1, Ordering::AcqRel) == 1 {
+            word.store(FLIPPED, Ordering::Release);
+            return true;
+        }
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen & FLIPPED != 0 {
+                return true;
+            }
+            if seen == 2 && careful {
+                thread::yield_now();
+                continue;
+            }
+            if word.compare_exchange(seen, seen - 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return false;
+            }
+        }
+    }
+    loom::model(move || {
+        let word = Arc::new(AtomicU32::new(0));
+        let other = word.clone();
+        let second = thread::spawn(move || block(&other, careful));
+        let passed = [block(&word, careful), second.join().unwrap()];
+        assert_eq!(passed[0], passed[1], "one block left and the other went on");
+        assert_eq!(word.load(Ordering::Acquire) & !FLIPPED, 0, "the next launch begins with a count");
+    });
+}
+
+#[test]
+fn loom_a_grid_barrier_is_given_up_by_all_or_none() {
+    given_up(true);
+}
+
+#[test]
+#[should_panic(expected = "one block left and the other went on")]
+fn loom_a_complete_grid_barrier_cannot_be_given_up() {
+    given_up(false);
+}
+
 /// `abort.record`: of two leaving threads one writes the record; the host reads it only when it is complete.
 fn record(publish: Ordering) {
     const WRITING: u32 = 1;

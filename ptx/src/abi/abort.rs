@@ -67,7 +67,8 @@ impl Operation {
 }
 
 device_struct! {
-    /// The word that tells a kernel to leave, and the claim through which it records what it was waiting for.
+    /// What every wait of a kernel needs: the word that tells it to leave, the claim through which it records what it was
+    /// waiting for, and for whom.
     pub struct AbortHandle as "ABORT_HANDLE" size 24 {
         /// Address of the abort word (u32, pinned host memory): written by the host, see [`ABORT_WORD_RUN`].
         pub word: u64 => "WORD" at 0,
@@ -75,8 +76,8 @@ device_struct! {
         pub claim: u64 => "CLAIM" at 8,
         /// My rank.
         pub rank: u32 => "RANK" at 16,
-        /// Zero.
-        pub reserved: u32 => "RESERVED" at 20,
+        /// The rank waited for, for the record, or [`NO_PEER`].
+        pub peer: u32 => "PEER" at 20,
     }
 }
 

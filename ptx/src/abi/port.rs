@@ -1,9 +1,8 @@
 //! A port channel as kernels see it.
 
-use super::abort::AbortHandle;
 use super::layout::device_struct;
 use super::memory_channel::SemaphoreHandle;
-use super::trigger::Fifo;
+use super::trigger::FifoHandle;
 
 /// `ABORTED` of a device operation: it was done.
 pub const LEFT_NOT: u32 = 0;
@@ -24,11 +23,10 @@ device_struct! {
     /// form: data becomes packets in `src`, which are put; packets that arrive in `packets` become `data`.
     pub struct PortChannelHandle as "PORT_CHANNEL" size 208 {
         /// The queue to the proxy.
-        pub fifo: Fifo => "FIFO" at 0,
-        /// The semaphore of the connection; its outbound counter is the host's.
+        pub fifo: FifoHandle => "FIFO" at 0,
+        /// The semaphore of the connection; its outbound counter is the host's. Its abort handle is the channel's own, for waits
+        /// for the peer and for flushes.
         pub semaphore: SemaphoreHandle => "SEMAPHORE" at 64,
-        /// Abort word, record and my rank, for waits for the peer and for flushes.
-        pub abort: AbortHandle => "ABORT" at 96,
         /// Address of the FIFO position behind the latest flush that has completed (u64, pinned host memory).
         pub flushed: u64 => "FLUSHED" at 120,
         /// Bytes of the peer's memory.
@@ -53,7 +51,7 @@ device_struct! {
         pub dst_id: u32 => "DST_ID" at 196,
         /// The proxy's number of my memory.
         pub src_id: u32 => "SRC_ID" at 200,
-        /// Rank of the peer.
-        pub peer: u32 => "PEER" at 204,
+        /// Zero.
+        pub reserved: u32 => "RESERVED" at 204,
     }
 }

@@ -7,19 +7,6 @@ use super::layout::device_struct;
 pub const MAX_REGION_RANKS: usize = 72;
 
 device_struct! {
-    /// State of the barrier across the blocks of one grid: device memory, zeroed once, never reset.
-    ///
-    /// The low 31 bits count arrivals and return to zero by themselves; the top bit is the phase. All blocks must
-    /// be resident (cooperative launch). After an abort the word is undefined: the host zeroes it before reuse.
-    pub struct GridBarrier as "GRID_BARRIER" size 8 {
-        /// Phase bit and arrivals.
-        pub word: u32 => "WORD" at 0,
-        /// Zero.
-        pub reserved: u32 => "RESERVED" at 4,
-    }
-}
-
-device_struct! {
     /// A symmetric scratch region: the same layout in the memory of every rank, mapped by all of them.
     ///
     /// A region is two halves of `half_bytes`; epoch `e` uses half `e & 1`. It carries one packet format for life
@@ -42,7 +29,7 @@ device_struct! {
         pub rank: u32 => "RANK" at 32,
         /// One of the `PACKET_FORMAT_*` values.
         pub format: u32 => "FORMAT" at 36,
-        /// Address of a [`GridBarrier`] in my device memory.
+        /// Address of a [`super::GridBarrierState`] in my device memory.
         pub barrier: u64 => "BARRIER" at 40,
         /// Abort word, claim of the record and my rank.
         pub abort: AbortHandle => "ABORT" at 48,

@@ -4,14 +4,15 @@ use super::abort::{
     ABORT_CLAIM_FREE, ABORT_CLAIM_TAKEN, ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, ABORT_WORD_RUN,
     AbortClaim, AbortHandle, AbortRecord, NO_PEER, Operation, SPINS_FREE, SPINS_PER_ABORT_READ,
 };
+use super::grid_barrier::{GridBarrierHandle, GridBarrierState};
 use super::layout::{DeviceStruct, StructLayout};
 use super::memory_channel::{MemoryChannelHandle, SemaphoreHandle};
 use super::port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
-use super::scratch::{FIRST_EPOCH_OF_LAP, GridBarrier, LAST_EPOCH, MAX_REGION_RANKS, ScratchRegion};
-use super::trigger::{Fifo, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, TriggerKind};
+use super::scratch::{FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, ScratchRegion};
+use super::trigger::{FifoHandle, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, TriggerKind};
 
 /// Version of everything in this module. Ranks compare it when they connect; a difference is refused.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Constants other than offsets that templates may name, as `(name, value)`.
 pub const CONSTANTS: &[(&str, u64)] = &[
@@ -50,15 +51,16 @@ pub const CONSTANTS: &[(&str, u64)] = &[
 
 /// Every structure of the ABI, in the order in which a C header can declare them.
 pub const STRUCTS: &[&StructLayout] = &[
-    &SemaphoreHandle::LAYOUT,
     &AbortHandle::LAYOUT,
     &AbortClaim::LAYOUT,
     &AbortRecord::LAYOUT,
+    &SemaphoreHandle::LAYOUT,
     &MemoryChannelHandle::LAYOUT,
-    &GridBarrier::LAYOUT,
+    &GridBarrierState::LAYOUT,
+    &GridBarrierHandle::LAYOUT,
     &ScratchRegion::LAYOUT,
     &ProxyTrigger::LAYOUT,
-    &Fifo::LAYOUT,
+    &FifoHandle::LAYOUT,
     &PortChannelHandle::LAYOUT,
 ];
 

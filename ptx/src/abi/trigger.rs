@@ -21,7 +21,7 @@ pub(super) const SIZE_BITS: u32 = 40;
 pub(super) const ID_BITS: u32 = 16;
 
 device_struct! {
-    /// One slot of a [`Fifo`], as written by the device: four words, lap bits included.
+    /// One slot of a [`FifoHandle`]'s queue, as written by the device: four words, lap bits included.
     ///
     /// As a [`ChannelTrigger`], word 0: destination offset (bits 0-47), kind (48-55); word 1: source offset (0-47);
     /// word 2: size (0-39), semaphore id (40-55); word 3: destination id (0-15), source id (16-31); every other
@@ -38,7 +38,7 @@ device_struct! {
     /// A producer takes position `p` by adding one to `head`; slot `p % capacity` is free once `p < tail + capacity`.
     /// The host publishes its tail with a release store; the device keeps a copy so that it seldom reads across the
     /// bus. Positions have 63 bits: the top bit of a closed head is set, and a value taken from it is no position.
-    pub struct Fifo as "FIFO" size 64 {
+    pub struct FifoHandle as "FIFO" size 64 {
         /// Address of `capacity` [`ProxyTrigger`] slots, pinned host memory, 32-byte aligned.
         pub slots: u64 => "SLOTS" at 0,
         /// Address of the next position to hand out (u64, device memory).

@@ -64,9 +64,14 @@ pub(super) const fn wide(name: &'static str, doc: &'static str) -> Argument {
     Argument { name, ty: Type::U64, doc }
 }
 
-/// The usual source of a fragment's parameter: a path that begins with an argument or a field of a handle.
-fn usual(param: &str) -> String {
+/// The usual source of a fragment's parameter: a path that begins with an argument or a field of a handle. `abort` is the
+/// path of the abort handle.
+fn usual(param: &str, abort: &str) -> String {
     let path = match param {
+        "ABORT_WORD" => return format!("{abort}.word"),
+        "ABORT_CLAIM" => return format!("{abort}.claim"),
+        "RANK" => return format!("{abort}.rank"),
+        "PEER" => return format!("{abort}.peer"),
         "INBOUND" => "semaphore.inbound",
         "EXPECTED" => "semaphore.expected_inbound",
         "OUTBOUND" => "semaphore.outbound",
@@ -78,9 +83,6 @@ fn usual(param: &str) -> String {
         "CAPACITY" => "fifo.capacity",
         "CAPACITY_LOG2" => "fifo.capacity_log2",
         "FIFO_WORD" => "fifo.abort.word",
-        "ABORT_WORD" => "abort.word",
-        "ABORT_CLAIM" => "abort.claim",
-        "RANK" => "abort.rank",
         "ABORTED" => "LEFT_NOT",
         "TID" => "thread",
         "NTHREADS" => "threads",
@@ -204,7 +206,9 @@ impl Call {
 
     fn value(&self, param: &FragmentParam) -> Result<Vec<Term>, String> {
         let bound = self.operation.with.iter().find(|(name, _)| *name == param.name);
-        let sum = bound.map_or_else(|| usual(&param.name), |(_, sum)| (*sum).to_owned());
+        // A channel's own waits are for the peer of its semaphore.
+        let abort = if self.owner("semaphore").is_some() { "semaphore.abort" } else { "abort" };
+        let sum = bound.map_or_else(|| usual(&param.name, abort), |(_, sum)| (*sum).to_owned());
         let wanted = param.register(&self.variant);
         let mut terms = Vec::new();
         for text in sum.split('+').map(str::trim) {
@@ -215,6 +219,12 @@ impl Call {
             terms.push(term);
         }
         Ok(terms)
+    }
+
+    /// The structure among the arguments that has a field `name`.
+    fn owner(&self, name: &str) -> Option<(&'static Argument, &'static StructLayout)> {
+        let mut structures = self.arguments.iter().filter_map(|&(a, ..)| Some((a, a.layout()?)));
+        structures.find(|(_, layout)| layout.fields.iter().any(|field| field.name == name))
     }
 
     /// One summand, and its type if it has one.
@@ -234,9 +244,7 @@ impl Call {
                 _ => Err(format!("{first} is not used as what it is")),
             };
         }
-        let structures = self.arguments.iter().filter_map(|&(a, ..)| Some((a, a.layout()?)));
-        let mut owners = structures.filter(|(_, layout)| layout.fields.iter().any(|f| f.name == first));
-        match owners.next() {
+        match self.owner(first) {
             Some((argument, layout)) => field(argument, layout, text),
             None => Err(format!("no argument is, and none has a field, {first}")),
         }
@@ -289,7 +297,7 @@ fn field(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{DeviceStruct, Fifo, PortChannelHandle};
+    use crate::abi::{DeviceStruct, FifoHandle, PortChannelHandle};
 
     const PORT: Argument = Argument { name: "port", ty: Type::Handle(&PortChannelHandle::LAYOUT), doc: "" };
     static POLL: Operation =
@@ -309,7 +317,7 @@ mod tests {
     fn fields_are_found_through_handles() {
         let call = attempt(&[PORT, POSITION], &[]).unwrap();
         let [Term::Field { path, offset, .. }] = call.values[0].as_deref().unwrap() else { panic!() };
-        assert_eq!((path.as_str(), *offset), ("fifo.tail", std::mem::offset_of!(Fifo, tail)));
+        assert_eq!((path.as_str(), *offset), ("fifo.tail", std::mem::offset_of!(FifoHandle, tail)));
         assert!(matches!(call.values[1].as_deref(), Some([Term::Argument(a)]) if a.name == "position"));
         assert!(call.values[2].is_none(), "only written");
     }
@@ -332,7 +340,7 @@ mod tests {
         );
         assert_eq!(
             message(attempt(&[PORT], &[("POSITION", "port.fifo.depth")])),
-            "POSITION = port.fifo.depth: Fifo has no field depth"
+            "POSITION = port.fifo.depth: FifoHandle has no field depth"
         );
         assert!(attempt(&[PORT], &[("POSITION", "flushed + src_bytes + 8")]).is_ok());
     }

@@ -256,12 +256,13 @@ impl Machine {
         unsafe { self.ranks[rank].record.read_volatile() }
     }
 
-    pub(crate) fn abort_handle(&self, rank: usize) -> AbortHandle {
+    /// For waits of `rank` for `peer`, or for [`NO_PEER`](aqueduct_ptx::abi::NO_PEER) in particular.
+    pub(crate) fn abort_handle(&self, rank: usize, peer: u32) -> AbortHandle {
         AbortHandle {
             word: self.abort_word as u64,
             claim: self.ranks[rank].claim,
             rank: u32::try_from(rank).expect("few ranks"),
-            reserved: 0,
+            peer,
         }
     }
 }

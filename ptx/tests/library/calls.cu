@@ -263,7 +263,7 @@ extern "C" __global__ void call_port_last_group(const AqueductPortChannelHandle 
     out[0] = aqueduct_port_last_group(port, groups);
 }
 
-extern "C" __global__ void call_fifo_push(const AqueductFifo fifo, const AqueductProxyTrigger trigger, uint64_t *out)
+extern "C" __global__ void call_fifo_push(const AqueductFifoHandle fifo, const AqueductProxyTrigger trigger, uint64_t *out)
 {
     if (place() != 0) return;
     uint64_t position;
@@ -271,13 +271,13 @@ extern "C" __global__ void call_fifo_push(const AqueductFifo fifo, const Aqueduc
     out[1] = position;
 }
 
-extern "C" __global__ void call_fifo_poll(const AqueductFifo fifo, uint64_t position, uint64_t *out)
+extern "C" __global__ void call_fifo_poll(const AqueductFifoHandle fifo, uint64_t position, uint64_t *out)
 {
     if (place() != 0) return;
     out[0] = aqueduct_fifo_poll(fifo, position);
 }
 
-extern "C" __global__ void call_fifo_sync(const AqueductFifo fifo, uint64_t position, uint64_t *out)
+extern "C" __global__ void call_fifo_sync(const AqueductFifoHandle fifo, uint64_t position, uint64_t *out)
 {
     if (place() != 0) return;
     out[0] = aqueduct_fifo_sync(fifo, position);
@@ -295,18 +295,16 @@ extern "C" __global__ void call_semaphore_relaxed_signal(const AqueductSemaphore
     aqueduct_semaphore_relaxed_signal(semaphore);
 }
 
-extern "C" __global__ void call_semaphore_wait(const AqueductSemaphoreHandle semaphore, const AqueductAbortHandle abort,
-                                               uint32_t peer, uint64_t *out)
+extern "C" __global__ void call_semaphore_wait(const AqueductSemaphoreHandle semaphore, uint64_t *out)
 {
     if (place() != 0) return;
-    out[0] = aqueduct_semaphore_wait(semaphore, abort, peer);
+    out[0] = aqueduct_semaphore_wait(semaphore);
 }
 
-extern "C" __global__ void call_semaphore_relaxed_wait(const AqueductSemaphoreHandle semaphore,
-                                                       const AqueductAbortHandle abort, uint32_t peer, uint64_t *out)
+extern "C" __global__ void call_semaphore_relaxed_wait(const AqueductSemaphoreHandle semaphore, uint64_t *out)
 {
     if (place() != 0) return;
-    out[0] = aqueduct_semaphore_relaxed_wait(semaphore, abort, peer);
+    out[0] = aqueduct_semaphore_relaxed_wait(semaphore);
 }
 
 extern "C" __global__ void call_semaphore_poll(const AqueductSemaphoreHandle semaphore, uint64_t *out)
@@ -320,11 +318,16 @@ extern "C" __global__ void call_group_barrier(uint32_t status, uint32_t barrier,
     out[2 * place()] = aqueduct_group_barrier(place() == ODD_ONE ? status : AQUEDUCT_LEFT_NOT, barrier, blockDim.x);
 }
 
-extern "C" __global__ void call_grid_barrier(uint32_t status, void *state, uint32_t groups, uint32_t barrier,
-                                             const AqueductAbortHandle abort, uint64_t *out)
+extern "C" __global__ void call_grid_sync(const AqueductGridBarrierHandle grid, uint32_t status, uint64_t *out)
 {
-    out[2 * place()] = aqueduct_grid_barrier(place() == ODD_ONE ? status : AQUEDUCT_LEFT_NOT, state, groups,
-                                             threadIdx.x, blockDim.x, barrier, abort);
+    out[2 * place()] = aqueduct_grid_sync(grid, place() == ODD_ONE ? status : AQUEDUCT_LEFT_NOT);
+}
+
+extern "C" __global__ void call_grid_barrier(const AqueductGridBarrierHandle grid, uint32_t status, uint32_t groups,
+                                             uint32_t barrier, uint64_t *out)
+{
+    out[2 * place()] = aqueduct_grid_barrier(grid, place() == ODD_ONE ? status : AQUEDUCT_LEFT_NOT, groups,
+                                             threadIdx.x, blockDim.x, barrier);
 }
 
 extern "C" __global__ void call_last_group(void *arrived, uint32_t groups, uint64_t *out)
@@ -359,19 +362,19 @@ extern "C" __global__ void call_put_packets_ll128(void *packets, void *src, uint
 }
 
 extern "C" __global__ void call_unpack_packets_ll16(void *packets, void *dst, uint64_t bytes, uint32_t flag,
-                                                    const AqueductAbortHandle abort, uint32_t peer, uint64_t *out)
+                                                    const AqueductAbortHandle abort, uint64_t *out)
 {
-    out[2 * place()] = aqueduct_unpack_packets_ll16(packets, dst, bytes, place(), all(), flag, abort, peer);
+    out[2 * place()] = aqueduct_unpack_packets_ll16(packets, dst, bytes, place(), all(), flag, abort);
 }
 
 extern "C" __global__ void call_unpack_packets_ll8(void *packets, void *dst, uint64_t bytes, uint32_t flag,
-                                                   const AqueductAbortHandle abort, uint32_t peer, uint64_t *out)
+                                                   const AqueductAbortHandle abort, uint64_t *out)
 {
-    out[2 * place()] = aqueduct_unpack_packets_ll8(packets, dst, bytes, place(), all(), flag, abort, peer);
+    out[2 * place()] = aqueduct_unpack_packets_ll8(packets, dst, bytes, place(), all(), flag, abort);
 }
 
 extern "C" __global__ void call_unpack_packets_ll128(void *packets, void *dst, uint64_t bytes, uint32_t flag,
-                                                     const AqueductAbortHandle abort, uint32_t peer, uint64_t *out)
+                                                     const AqueductAbortHandle abort, uint64_t *out)
 {
-    out[2 * place()] = aqueduct_unpack_packets_ll128(packets, dst, bytes, place(), all(), flag, abort, peer);
+    out[2 * place()] = aqueduct_unpack_packets_ll128(packets, dst, bytes, place(), all(), flag, abort);
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aqueduct_ptx::abi::{
-    AbortHandle, DeviceStruct, Fifo, LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, MemoryChannelHandle,
-    PortChannelHandle, SemaphoreHandle,
+    AbortHandle, DeviceStruct, FifoHandle, GridBarrierHandle, LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD,
+    MemoryChannelHandle, PortChannelHandle, SemaphoreHandle,
 };
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::{Target, declarations, functions};
@@ -76,8 +76,8 @@ impl Calls {
         Self { rank, entries, out: machine.host(16 * THREADS) as u64 }
     }
 
-    /// Has a kernel call `name`. Where the function takes the place of a thread in its group, all threads of the grid
-    /// call it and are the group; otherwise the first one does. `args` are the other parameters in their order,
+    /// Has a kernel call `name`. Where the function takes the place of a thread in its group or a status, all threads of the
+    /// grid call it and are the group; otherwise the first one does. `args` are the other parameters in their order,
     /// structures by value.
     pub(crate) fn start(&self, machine: &Machine, name: &str, grid: u32, block: u32, args: Args) {
         for slot in 0..2 * THREADS as u64 {
@@ -126,8 +126,9 @@ fn handle(param: &str) -> Option<usize> {
     Some(match param {
         "channel" => MemoryChannelHandle::LAYOUT.size,
         "port" => PortChannelHandle::LAYOUT.size,
-        "fifo" => Fifo::LAYOUT.size,
+        "fifo" => FifoHandle::LAYOUT.size,
         "semaphore" => SemaphoreHandle::LAYOUT.size,
+        "grid" => GridBarrierHandle::LAYOUT.size,
         "abort" => AbortHandle::LAYOUT.size,
         _ => return None,
     })
@@ -178,6 +179,7 @@ fn entry(text: &mut String, declaration: &str) {
             let register = if ty == "u64" { "%a" } else { "%w" };
             let _ = writeln!(body, "    ld.param.{ty} {register}, [{param}];");
             if param == "status" {
+                alone = false;
                 let _ = writeln!(body, "    setp.ne.u64 %p, %index, {ODD_ONE};\n    @%p mov.u32 %w, 0;");
             }
             let _ = writeln!(body, "    st.param.{ty} [p{nth}], {register};");

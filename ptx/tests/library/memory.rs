@@ -42,6 +42,7 @@ impl Pair {
                 expected_inbound: counters[rank] + 8,
                 outbound: counters[rank] + 16,
                 remote_inbound: counters[1 - rank],
+                abort: machine.abort_handle(rank, 1 - rank as u32),
             },
             dst: buffers[1 - rank],
             dst_bytes: CAPACITY as u64,
@@ -50,9 +51,6 @@ impl Pair {
             packets: packets[rank],
             packet_bytes: 2 * CAPACITY as u64,
             arrived: counters[rank] + 24,
-            abort: machine.abort_handle(rank),
-            peer: 1 - rank as u32,
-            reserved: 0,
         });
         let calls = [0, 1].map(|rank| Calls::new(&machine, rank, form));
         Self { machine, calls, handles }
@@ -172,7 +170,7 @@ impl Format {
 fn packets(form: Form) {
     let mut pair = Pair::new(form);
     pair.handles[0].dst = pair.handles[1].packets;
-    let abort = pair.machine.abort_handle(1);
+    let abort = pair.machine.abort_handle(1, 0);
     let mut flag = 0;
     for format in FORMATS {
         for (names, through_channel) in [(format.channel, true), (format.plain, false)] {
@@ -198,7 +196,7 @@ fn packets(form: Form) {
 
                 let mut args = ends(1, arrive, to).u64(bytes as u64).u32(flag);
                 if !through_channel {
-                    args = args.structure(&abort).u32(0);
+                    args = args.structure(&abort);
                 }
                 let left = pair.calls[1].run(&pair.machine, unpack, 2, 64, args);
                 let mut expected = vec![0; CAPACITY];
@@ -294,7 +292,7 @@ fn who_waits_leaves_when_told(form: Form) {
         let [_, unpack] = format.plain;
         let pair = Pair::new(form);
         let args = Args::default().u64(pair.handles[1].packets).u64(pair.handles[1].src).u64(64).u32(5);
-        let args = args.structure(&pair.machine.abort_handle(1)).u32(0);
+        let args = args.structure(&pair.machine.abort_handle(1, 0));
         pair.calls[1].start(&pair.machine, unpack, 1, 32, args);
         pair.told(unpack, format.operation);
     }

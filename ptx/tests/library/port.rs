@@ -60,8 +60,8 @@ impl End {
                 expected_inbound: counters,
                 outbound: 0,
                 remote_inbound: 0,
+                abort: machine.abort_handle(0, PEER),
             },
-            abort: machine.abort_handle(0),
             flushed: machine.host(8) as u64,
             dst_bytes: LEN as u64,
             src: machine.alloc(0, LEN),
@@ -74,7 +74,7 @@ impl End {
             semaphore_id: 0xffff,
             dst_id: 0xfffe,
             src_id: 0xfffd,
-            peer: PEER,
+            reserved: 0,
         };
         Self { calls: Calls::new(machine, 0, form), ring, handle }
     }

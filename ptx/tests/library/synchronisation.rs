@@ -1,19 +1,23 @@
 //! FIFOs, semaphores without a channel, and barriers.
 
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 
-use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation, ProxyTrigger, SemaphoreHandle};
+use aqueduct_ptx::abi::{
+    ABORT_RECORD_COMPLETE, GridBarrierHandle, NO_PEER, Operation, ProxyTrigger, SemaphoreHandle,
+};
 
 use crate::calls::{CLOSED, Calls, Form, NOT, NOTHING, ODD_ONE, REFUSED, TOLD, WHILE, in_both_forms};
 use crate::device::{Args, Machine};
-use crate::ring::Ring;
+use crate::ring::{Ring, word};
 
 in_both_forms! {
     a_trigger_of_a_users_own,
     who_waits_for_the_host_leaves_when_told,
     semaphores,
     a_barrier_spreads_the_worst_status_within_a_group,
-    a_grid_barrier_waits_for_all_groups,
+    a_barrier_of_a_grid_spreads_the_worst_status_to_all,
+    a_grid_barrier_that_was_given_up_is_used_again,
     the_last_group_learns_that_it_is,
 }
 
@@ -88,15 +92,15 @@ fn semaphores(form: Form) {
         expected_inbound: counters[rank] + 8,
         outbound: counters[rank] + 16,
         remote_inbound: counters[1 - rank],
+        abort: machine.abort_handle(rank, 1 - rank as u32),
     });
     let calls = [0, 1].map(|rank| Calls::new(&machine, rank, form));
     let end = |rank: usize| Args::default().structure(&ends[rank]);
-    let waiting = || end(1).structure(&machine.abort_handle(1)).u32(0);
     let poll = || calls[1].run(&machine, "semaphore_poll", 1, 32, end(1));
     for (signal, wait) in
         [("semaphore_signal", "semaphore_wait"), ("semaphore_relaxed_signal", "semaphore_relaxed_wait")]
     {
-        calls[1].start(&machine, wait, 1, 32, waiting());
+        calls[1].start(&machine, wait, 1, 32, end(1));
         sleep(WHILE);
         assert_eq!(calls[1].result(0, 0), NOTHING, "{wait} waits");
         calls[0].run(&machine, signal, 1, 32, end(0));
@@ -108,7 +112,7 @@ fn semaphores(form: Form) {
     // Once told, every later wait leaves too.
     machine.abort();
     for wait in ["semaphore_wait", "semaphore_relaxed_wait"] {
-        assert_eq!(calls[1].run(&machine, wait, 1, 32, waiting()), TOLD, "{wait}");
+        assert_eq!(calls[1].run(&machine, wait, 1, 32, end(1)), TOLD, "{wait}");
     }
     let record = machine.record(1);
     assert_eq!((record.operation, record.peer, record.awaited), (Operation::WAIT.0, 0, 5));
@@ -117,43 +121,68 @@ fn semaphores(form: Form) {
 fn a_barrier_spreads_the_worst_status_within_a_group(form: Form) {
     let machine = Machine::new(1);
     let calls = Calls::new(&machine, 0, form);
-    let state = machine.alloc(0, 8);
-    let abort = machine.abort_handle(0);
-    for turn in 0..3 {
-        for status in [NOT, CLOSED] {
-            let status = u32::try_from(status).unwrap();
-            let group = Args::default().u32(status).u32(2);
-            let grid = Args::default().u32(status).u64(state).u32(3).u32(2).structure(&abort);
-            for (name, args) in [("group_barrier", group), ("grid_barrier", grid)] {
-                calls.run(&machine, name, 3, 64, args);
-                for thread in 0..3 * 64 {
-                    let odd = thread / 64 == ODD_ONE / 64 && status != 0;
-                    let expected = if odd { TOLD } else { NOT };
-                    assert_eq!(
-                        calls.result(thread, 0),
-                        expected,
-                        "{name}, turn {turn}: {status} in {thread}"
-                    );
-                }
+    for status in [NOT, CLOSED, NOT] {
+        let args = Args::default().u32(u32::try_from(status).unwrap()).u32(2);
+        calls.run(&machine, "group_barrier", 3, 64, args);
+        for thread in 0..3 * 64 {
+            let odd = thread / 64 == ODD_ONE / 64 && status != NOT;
+            assert_eq!(calls.result(thread, 0), if odd { TOLD } else { NOT }, "{status} in {thread}");
+        }
+    }
+}
+
+/// A barrier in memory of its own, zeroed once.
+fn grid(machine: &Machine) -> GridBarrierHandle {
+    GridBarrierHandle { state: machine.alloc(0, 8), abort: machine.abort_handle(0, NO_PEER) }
+}
+
+fn a_barrier_of_a_grid_spreads_the_worst_status_to_all(form: Form) {
+    let machine = Machine::new(1);
+    let calls = Calls::new(&machine, 0, form);
+    let grid = grid(&machine);
+    // `grid_sync` takes blocks of any size.
+    for (name, block) in [("grid_barrier", 64), ("grid_sync", 64), ("grid_sync", 41), ("grid_sync", 7)] {
+        for status in [NOT, CLOSED, CLOSED, NOT, NOT] {
+            let args = Args::default().structure(&grid).u32(u32::try_from(status).unwrap());
+            let args = if name == "grid_barrier" { args.u32(3).u32(2) } else { args };
+            calls.run(&machine, name, 3, block, args);
+            let expected = if status == NOT { NOT } else { TOLD };
+            for thread in 0..3 * u64::from(block) {
+                assert_eq!(
+                    calls.result(thread, 0),
+                    expected,
+                    "{name}, blocks of {block}: {status} in {thread}"
+                );
             }
         }
     }
 }
 
-fn a_grid_barrier_waits_for_all_groups(form: Form) {
+fn a_grid_barrier_that_was_given_up_is_used_again(form: Form) {
     let machine = Machine::new(1);
     let calls = Calls::new(&machine, 0, form);
-    let state = machine.alloc(0, 8);
-    // One group more than there are.
-    let args = Args::default().u32(0).u64(state).u32(3).u32(0).structure(&machine.abort_handle(0));
-    calls.start(&machine, "grid_barrier", 2, 32, args);
-    sleep(WHILE);
-    assert_eq!([0, 63].map(|thread| calls.result(thread, 0)), [NOTHING; 2]);
-    machine.abort();
-    machine.finish();
-    assert!((0..64).all(|thread| calls.result(thread, 0) == TOLD), "every thread leaves");
+    let mut grid = grid(&machine);
+    grid.abort.word = machine.host(8) as u64;
+    let abort_word = word(grid.abort.word);
+    let args = |groups: u32| Args::default().structure(&grid).u32(0).u32(groups).u32(0);
+    for turn in 0..3 {
+        // One group more than there are.
+        calls.start(&machine, "grid_barrier", 2, 32, args(3));
+        sleep(WHILE);
+        assert_eq!([0, 63].map(|thread| calls.result(thread, 0)), [NOTHING; 2]);
+        abort_word.store(1, Ordering::Release);
+        machine.finish();
+        assert!((0..64).all(|thread| calls.result(thread, 0) == TOLD), "every thread leaves");
+        abort_word.store(0, Ordering::Release);
+        // Nobody reset it. As often as it takes to come back to both phases.
+        for _ in 0..turn {
+            calls.run(&machine, "grid_barrier", 3, 32, args(3));
+            assert!((0..96).all(|thread| calls.result(thread, 0) == NOT), "turn {turn}");
+        }
+    }
     let record = machine.record(0);
     assert_eq!((record.operation, record.awaited, record.seen), (Operation::GRID_BARRIER.0, 3, 2));
+    assert_eq!(record.peer, NO_PEER);
 }
 
 fn the_last_group_learns_that_it_is(form: Form) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use aqueduct_ptx::abi::{Fifo, ProxyTrigger, lap_bit};
+use aqueduct_ptx::abi::{FifoHandle, NO_PEER, ProxyTrigger, lap_bit};
 
 use crate::device::Machine;
 
@@ -15,7 +15,7 @@ pub(crate) const CLOSED: u32 = 1 << 31;
 /// The slots, the words around them, and the consumer.
 pub(crate) struct Ring {
     pub(crate) machine: Machine,
-    pub(crate) handle: Fifo,
+    pub(crate) handle: FifoHandle,
     /// Of the next trigger.
     pub(crate) position: u64,
 }
@@ -29,14 +29,14 @@ impl Ring {
         let counters = machine.alloc(0, 256);
         machine.write(0, counters, &start.to_ne_bytes());
         machine.write(0, counters + 128, &start.to_ne_bytes());
-        let handle = Fifo {
+        let handle = FifoHandle {
             slots,
             head: counters,
             tail,
             tail_cache: counters + 128,
             capacity,
             capacity_log2: capacity.ilog2(),
-            abort: machine.abort_handle(0),
+            abort: machine.abort_handle(0, NO_PEER),
         };
         let ring = Self { machine, handle, position: start };
         word(tail).store(start, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use aqueduct::Result;
-use aqueduct::channel::device_library;
+use aqueduct::device::device_library;
 use aqueduct::gpu::{Context, LaunchConfig, Module, Stream, arg};
 use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult, ProxyTrigger};
 use aqueduct_ptx::abi;
@@ -84,10 +84,10 @@ fn the_document_names_every_operation_and_handle() {
     for (handle, size) in [
         ("MemoryChannelHandle", abi::MemoryChannelHandle::LAYOUT.size),
         ("PortChannelHandle", abi::PortChannelHandle::LAYOUT.size),
-        ("Fifo", abi::Fifo::LAYOUT.size),
+        ("FifoHandle", abi::FifoHandle::LAYOUT.size),
         ("SemaphoreHandle", abi::SemaphoreHandle::LAYOUT.size),
         ("AbortHandle", abi::AbortHandle::LAYOUT.size),
-        ("GridBarrier", abi::GridBarrier::LAYOUT.size),
+        ("GridBarrierHandle", abi::GridBarrierHandle::LAYOUT.size),
     ] {
         let shown =
             |line: &str| line.starts_with(&format!("| `{handle}`")) && line.ends_with(&format!("| {size} |"));

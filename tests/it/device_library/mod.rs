@@ -2,10 +2,13 @@
 //! nvcc compiled them with its header.
 
 mod documented;
+mod grid;
+mod handles;
 mod ring;
+mod semaphore;
 mod trigger;
 
-use aqueduct::channel::device_library;
+use aqueduct::device::device_library;
 use aqueduct::gpu::{Context, Function, Module};
 
 use crate::group::Machine;
@@ -44,7 +47,7 @@ impl Example {
 }
 
 mod soft {
-    use super::{Machine, documented, ring, trigger};
+    use super::{Machine, documented, grid, handles, ring, semaphore, trigger};
 
     #[test]
     fn the_documented_kernel() {
@@ -70,10 +73,30 @@ mod soft {
     fn custom_trigger() {
         trigger::answers(Machine::Software, "device_library::soft::custom_trigger");
     }
+
+    #[test]
+    fn every_handle() {
+        handles::arrive(Machine::Software, "device_library::soft::every_handle");
+    }
+
+    #[test]
+    fn a_grid_meets() {
+        grid::meets(Machine::Software, "device_library::soft::a_grid_meets");
+    }
+
+    #[test]
+    fn a_grid_barrier_after_an_early_end() {
+        grid::is_used_again(Machine::Software, "device_library::soft::a_grid_barrier_after_an_early_end");
+    }
+
+    #[test]
+    fn a_semaphore_alone() {
+        semaphore::alone(Machine::Software, "device_library::soft::a_semaphore_alone");
+    }
 }
 
 mod hardware {
-    use super::{Machine, documented, ring, trigger};
+    use super::{Machine, documented, grid, handles, ring, semaphore, trigger};
 
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
@@ -103,5 +126,29 @@ mod hardware {
     #[ignore = "needs an NVIDIA GPU"]
     fn custom_trigger() {
         trigger::answers(Machine::Hardware, "device_library::hardware::custom_trigger");
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn every_handle() {
+        handles::arrive(Machine::Hardware, "device_library::hardware::every_handle");
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn a_grid_meets() {
+        grid::meets(Machine::Hardware, "device_library::hardware::a_grid_meets");
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn a_grid_barrier_after_an_early_end() {
+        grid::is_used_again(Machine::Hardware, "device_library::hardware::a_grid_barrier_after_an_early_end");
+    }
+
+    #[test]
+    #[ignore = "needs two NVIDIA GPUs joined by NVLink, or one"]
+    fn a_semaphore_alone() {
+        semaphore::alone(Machine::Hardware, "device_library::hardware::a_semaphore_alone");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use aqueduct::channel::MemoryChannel;
+use aqueduct::channel::{GridBarrier, MemoryChannel};
 use aqueduct::comm::Transport;
+use aqueduct::device::{LEFT_NOT, LEFT_TOLD};
 use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, Stream, arg};
-use aqueduct_ptx::abi::{LEFT_NOT, LEFT_TOLD};
 
 use super::{Example, example};
 use crate::data::{assert_same, bytes};
@@ -39,8 +39,9 @@ struct Place<'a> {
     next: MemoryChannel,
     prev: MemoryChannel,
     buffer: Arc<GpuBuffer>,
-    /// A GridBarrier, followed by the kernel's status.
-    words: Arc<GpuBuffer>,
+    grid: GridBarrier,
+    /// The kernel's status.
+    left: Arc<GpuBuffer>,
 }
 
 impl<'a> Place<'a> {
@@ -61,23 +62,27 @@ impl<'a> Place<'a> {
         let [next, prev] = links.map(|(semaphore, theirs)| {
             MemoryChannel::new(&semaphore.get().unwrap(), &theirs.get().unwrap(), &memory, None).unwrap()
         });
-        let words = rank.buffer(16);
-        words.fill(0, soon()).unwrap();
-        Self { rank, ranks, stream: Stream::new(comm.context()).unwrap(), next, prev, buffer, words }
+        let (stream, grid) =
+            (Stream::new(comm.context()).unwrap(), GridBarrier::new(comm.context()).unwrap());
+        Self { rank, ranks, stream, next, prev, buffer, grid, left: rank.buffer(4) }
     }
 
     fn start(&self, kernel: &Function, part: usize, blocks: u32, threads: u32) {
         let (next, prev) = (self.next.device_handle(), self.prev.device_handle());
-        let (barrier, left) = (self.words.ptr(), self.words.ptr() + 8);
+        let grid = self.grid.device_handle(self.rank.comm.abort_handle());
+        self.left.fill(0, soon()).unwrap();
+        let left = self.left.ptr();
         let (part, me) = (part as u64, self.rank.me());
-        let args =
-            [arg(&next), arg(&prev), arg(&barrier), arg(&part), arg(&me), arg(&self.ranks), arg(&left)];
+        let args = [arg(&next), arg(&prev), arg(&grid), arg(&part), arg(&me), arg(&self.ranks), arg(&left)];
         let config = LaunchConfig::linear(blocks, threads).cooperative();
         // SAFETY: the parameters are the example's; what they lead to is retained, and no Rust reference leads there. The
         // kernel leaves when the channels' abort words say so.
         unsafe { kernel.launch(&self.stream, &config, &args) }.unwrap();
-        let held = [self.next.keep_alive(), self.prev.keep_alive(), self.buffer.clone(), self.words.clone()];
-        self.stream.retain_all(held).unwrap();
+        let channels = [self.next.keep_alive(), self.prev.keep_alive(), self.grid.keep_alive()];
+        self.stream.retain_all(channels).unwrap();
+        self.stream
+            .retain_all([self.buffer.clone(), self.left.clone(), self.rank.comm.keep_alive()])
+            .unwrap();
         self.rank.comm.report_to(&self.stream);
     }
 
@@ -85,7 +90,7 @@ impl<'a> Place<'a> {
     fn left(&self) -> u32 {
         let done = self.stream.synchronize(soon());
         let mut left = [0_u32];
-        self.words.download(8, &mut left, soon()).unwrap();
+        self.left.download(0, &mut left, soon()).unwrap();
         assert_eq!(done.is_err(), left[0] == LEFT_TOLD, "{done:?}");
         left[0]
     }
@@ -132,7 +137,6 @@ pub(super) fn one_is_missing(machine: Machine, test: &str) {
             return;
         }
         for (form, kernel) in &forms {
-            place.words.fill(0, soon()).unwrap();
             place.start(kernel, MOST, 3, 64);
             assert_eq!(place.left(), LEFT_TOLD, "{form}");
         }

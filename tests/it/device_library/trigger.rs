@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aqueduct::device::{LEFT_CLOSED, LEFT_NOT};
 use aqueduct::gpu::{Function, GpuBuffer, LaunchConfig, PinnedBuffer, Stream, arg};
 use aqueduct::proxy::{Proxy, ProxyConfig, ProxyHandlerResult, ProxyTrigger};
 use aqueduct::{Error, Result};
-use aqueduct_ptx::abi::{LEFT_CLOSED, LEFT_NOT};
 use aqueduct_tests::ranks;
 
 use super::{Example, example};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aqueduct::channel::{PortChannel, load_kernels};
 use aqueduct::gpu::{Context, Function, KeepAlive, LaunchConfig, Module, PinnedBuffer, Stream, arg};
-use aqueduct_ptx::abi::{Fifo, ProxyTrigger};
+use aqueduct_ptx::abi::{FifoHandle, ProxyTrigger};
 use aqueduct_ptx::{Target, functions};
 
 use super::peer_channel::PeerChannel;
@@ -47,7 +47,7 @@ impl Kernels {
     pub(super) fn push(
         &self,
         stream: &Stream,
-        fifo: &Fifo,
+        fifo: &FifoHandle,
         (blocks, threads): (u32, u32),
         count: u32,
         cells: u64,
@@ -61,7 +61,7 @@ impl Kernels {
     }
 
     /// Pushes a trigger of four words.
-    pub(super) fn raw(&self, stream: &Stream, fifo: &Fifo, words: [u64; 4], report: &Report) {
+    pub(super) fn raw(&self, stream: &Stream, fifo: &FifoHandle, words: [u64; 4], report: &Report) {
         let [w0, w1, w2, w3] = words;
         let at = report.ptr();
         let args = [arg(fifo), arg(&w0), arg(&w1), arg(&w2), arg(&w3), arg(&at)];

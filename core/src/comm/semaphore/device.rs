@@ -56,8 +56,8 @@ impl Device2DeviceSemaphore {
         self.ends.connection.check("semaphore")
     }
 
-    /// The abort word and record for kernels that wait for this semaphore.
-    /// [`keep_alive`](Self::keep_alive) keeps them.
+    /// The abort word and record for kernels that wait for the peer, as [`device_handle`](Self::device_handle) has it: for
+    /// waits by other means, such as packets. [`keep_alive`](Self::keep_alive) keeps them.
     pub fn abort_handle(&self) -> AbortHandle {
         self.ends.abort_handle()
     }

@@ -66,9 +66,10 @@ pub struct SemaphoreCounters {
 
 impl Ends {
     pub(super) fn abort_handle(&self) -> AbortHandle {
+        let peer = self.connection.peer();
         match self.connection.kernel_abort() {
-            Some(own) => self.site.abort.handle_of(own),
-            None => self.site.abort.handle_for(self.connection.peer()),
+            Some(own) => self.site.abort.handle_of(own, peer),
+            None => self.site.abort.handle_for(peer),
         }
     }
 
@@ -85,6 +86,7 @@ impl Ends {
             expected_inbound: self.mine.ptr() + EXPECTED_INBOUND as u64,
             outbound: self.mine.ptr() + OUTBOUND as u64,
             remote_inbound: 0,
+            abort: self.abort_handle(),
         }
     }
 

@@ -104,7 +104,8 @@ impl Host2DeviceSemaphore {
         self.ends.ends.waiting_handle()
     }
 
-    /// The abort word and record for kernels that wait for this semaphore.
+    /// The abort word and record for kernels that wait for the peer, as [`device_handle`](Self::device_handle) has it.
+    /// [`keep_alive`](Self::keep_alive) keeps them.
     pub fn abort_handle(&self) -> AbortHandle {
         self.ends.ends.abort_handle()
     }

@@ -11,7 +11,7 @@ mod tests;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{self, AbortHandle, ProxyTrigger};
+use aqueduct_ptx::abi::{AbortHandle, FifoHandle, ProxyTrigger};
 
 use self::ring::{Consumer, Storage};
 use crate::deadline::Deadline;
@@ -107,9 +107,9 @@ impl Fifo {
     /// The handle that kernels push with. Waiting kernels leave when `abort` is raised.
     ///
     /// Plain addresses: retain [`keep_alive`](Self::keep_alive), and what keeps `abort` alive, while a kernel uses them.
-    pub fn device_handle(&self, abort: AbortHandle) -> abi::Fifo {
+    pub fn device_handle(&self, abort: AbortHandle) -> FifoHandle {
         let (host, device) = (self.memory.host.device_ptr(), self.memory.device.ptr());
-        abi::Fifo {
+        FifoHandle {
             slots: host + LINE as u64,
             head: device,
             tail: host,

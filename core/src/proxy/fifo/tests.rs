@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use aqueduct_ptx::abi::AbortHandle;
+use aqueduct_ptx::abi::{AbortHandle, NO_PEER};
 use proptest::prelude::*;
 
 use super::Fifo;
@@ -142,7 +142,7 @@ fn there_is_one_consumer_at_a_time_and_it_pops_what_it_polled() {
 #[test]
 fn the_handle_names_four_places_of_their_own() {
     let fifo = Fifo::new(&context(), 64).unwrap();
-    let handle = fifo.device_handle(AbortHandle { word: 1, claim: 2, rank: 3, reserved: 0 });
+    let handle = fifo.device_handle(AbortHandle { word: 1, claim: 2, rank: 3, peer: NO_PEER });
     assert_eq!((handle.capacity, handle.capacity_log2, handle.abort.rank), (64, 6, 3));
     assert_eq!(handle.slots % 32, 0);
     assert!(handle.tail.abs_diff(handle.slots) >= 128 && handle.head.abs_diff(handle.tail_cache) >= 128);

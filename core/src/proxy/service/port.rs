@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{AbortHandle, Fifo};
+use aqueduct_ptx::abi::{AbortHandle, FifoHandle};
 
 use super::ids::{MemoryId, SemaphoreId};
 use super::proxy_service::ProxyService;
@@ -22,7 +22,7 @@ pub(crate) struct Port {
     pub(crate) semaphore: Host2DeviceSemaphore,
     pub(crate) dst: RegisteredMemory,
     pub(crate) src: RegisteredMemory,
-    pub(crate) fifo: Fifo,
+    pub(crate) fifo: FifoHandle,
     pub(crate) abort: AbortHandle,
     pub(crate) flushed: u64,
     /// Tells a wait for a stream whether kernels that wait for this port gave up.
@@ -70,7 +70,7 @@ impl ProxyService {
         let (proxy, ports) = (&self.inner.shards[shard].proxy, &self.inner.ports);
         proxy.check()?;
         let failure = ports.failure(id);
-        let [queue, words] = proxy.keep_alive();
+        let ([queue, words], peer) = (proxy.keep_alive(), semaphore.peer());
         Ok(Port {
             service: self.clone(),
             id,
@@ -78,7 +78,7 @@ impl ProxyService {
             dst,
             src,
             fifo: proxy.fifo(),
-            abort: ports.abort_handle(id),
+            abort: AbortHandle { peer, ..ports.abort_handle(id) },
             flushed: ports.flushed_ptr(id),
             outcome: Arc::new(PortOutcome { semaphore: failure.clone(), proxy: proxy.outcome() }),
             failure,

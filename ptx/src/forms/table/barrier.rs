@@ -1,6 +1,7 @@
 //! Barriers of threads of one GPU, which spread a status.
 
-use super::common::{ABORT, BARRIER, LAST};
+use super::common::{BARRIER, LAST};
+use crate::abi::{DeviceStruct, GridBarrierHandle};
 use crate::forms::operation::{Argument, Given, Operation, Type, same};
 
 const STATUS: Argument = Argument {
@@ -10,10 +11,17 @@ const STATUS: Argument = Argument {
 };
 const THREADS: Argument =
     Argument { name: "threads", ty: Type::U32, doc: "threads in the group, whole warps: a multiple of 32" };
+const GRID: Argument =
+    Argument { name: "grid", ty: Type::Handle(&GridBarrierHandle::LAYOUT), doc: "the grid's barrier" };
 const AGREED: Given = Given {
     param: "ABORTED",
     name: "status",
-    doc: "LEFT_NOT if every thread of the group came with it and nothing was given up, else LEFT_TOLD; the same in all of them",
+    doc: "LEFT_NOT if every thread of the group came with it, else LEFT_TOLD; the same in all of them",
+};
+const AGREED_BY_ALL: Given = Given {
+    param: "ABORTED",
+    name: "status",
+    doc: "LEFT_NOT if every thread of every group came with it, and no group gave up; else LEFT_TOLD in all of them",
 };
 
 pub(super) static ALL: &[Operation] = &[
@@ -29,23 +37,33 @@ pub(super) static ALL: &[Operation] = &[
         gives: &[AGREED],
     },
     Operation {
+        name: "grid_sync",
+        does: &[
+            "Barrier of all threads of a grid, launched cooperatively, that spreads a status: all leave together or none",
+            "does. What any thread wrote before, every thread sees after. Grid and blocks of any shape.",
+        ],
+        fragment: "grid_sync",
+        takes: &[GRID, STATUS],
+        with: &[("ABORTED", "status")],
+        gives: &[AGREED_BY_ALL],
+    },
+    Operation {
         name: "grid_barrier",
         does: &[
-            "Barrier of all groups (blocks) of a grid, launched cooperatively: what any thread wrote before, every thread",
-            "sees after. Spreads the status within each group, not between groups.",
+            "As grid_sync, of some groups of threads only, each of one block: of one role in every block, for example. Calls",
+            "that share a grid's barrier come one after the other.",
         ],
         fragment: "grid_barrier",
         takes: &[
+            GRID,
             STATUS,
-            Argument { name: "state", ty: Type::Address, doc: "a GridBarrier in device memory, zeroed once" },
             same("groups"),
             Argument { name: "thread", ty: Type::U32, doc: "index of this thread in its group" },
             THREADS,
             BARRIER,
-            ABORT,
         ],
         with: &[("ABORTED", "status")],
-        gives: &[AGREED],
+        gives: &[AGREED_BY_ALL],
     },
     Operation {
         name: "last_group",

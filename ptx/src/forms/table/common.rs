@@ -27,5 +27,5 @@ pub(super) const LAST: Given = Given { param: "LAST", name: "last", doc: "1 in t
 pub(super) const ABORT: Argument = Argument {
     name: "abort",
     ty: Type::Handle(&AbortHandle::LAYOUT),
-    doc: "how the wait learns that it must be given up",
+    doc: "how the wait learns that it must be given up, and for whom it waits",
 };

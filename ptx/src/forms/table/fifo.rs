@@ -1,10 +1,10 @@
 //! Operations of a FIFO, for triggers of a user's own meaning.
 
 use super::common::{POSITION, PUSHED, WAITED};
-use crate::abi::{DeviceStruct, Fifo, ProxyTrigger};
+use crate::abi::{DeviceStruct, FifoHandle, ProxyTrigger};
 use crate::forms::operation::{Argument, Given, Operation, Type, same};
 
-const FIFO: Argument = Argument { name: "fifo", ty: Type::Handle(&Fifo::LAYOUT), doc: "the queue" };
+const FIFO: Argument = Argument { name: "fifo", ty: Type::Handle(&FifoHandle::LAYOUT), doc: "the queue" };
 
 pub(super) static ALL: &[Operation] = &[
     Operation {

@@ -1,8 +1,8 @@
 //! Operations of a Device2Device semaphore without a channel.
 
-use super::common::{ABORT, TAKEN, WAITED};
+use super::common::{TAKEN, WAITED};
 use crate::abi::{DeviceStruct, SemaphoreHandle};
-use crate::forms::operation::{Argument, Operation, Type, same};
+use crate::forms::operation::{Argument, Operation, Type};
 
 const SEMAPHORE: Argument =
     Argument { name: "semaphore", ty: Type::Handle(&SemaphoreHandle::LAYOUT), doc: "the semaphore" };
@@ -30,7 +30,7 @@ pub(super) static ALL: &[Operation] = &[
         name: "semaphore_wait",
         does: &["Takes one signal, waiting for it; sees what was published before it."],
         fragment: "sem_wait",
-        takes: &[SEMAPHORE, ABORT, same("peer")],
+        takes: &[SEMAPHORE],
         with: &[],
         gives: &[WAITED],
     },
@@ -38,7 +38,7 @@ pub(super) static ALL: &[Operation] = &[
         name: "semaphore_relaxed_wait",
         does: &["Takes one signal, waiting for it: orders execution, not data."],
         fragment: "sem_relaxed_wait",
-        takes: &[SEMAPHORE, ABORT, same("peer")],
+        takes: &[SEMAPHORE],
         with: &[],
         gives: &[WAITED],
     },

@@ -1,0 +1,46 @@
+//! The memory of a barrier of a whole grid.
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{AbortHandle, GridBarrierHandle, GridBarrierState};
+
+use crate::error::Result;
+use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, KeepAlive};
+
+/// A barrier of all threads of a kernel: what `grid.sync()` is in cooperative groups, and it spreads a status, so that all
+/// threads leave together when one wait was given up.
+///
+/// Pass [`device_handle`](Self::device_handle) to the kernel, which calls `grid_sync` of the device library, and launch it with
+/// [`LaunchConfig::cooperative`](crate::gpu::LaunchConfig::cooperative). One kernel uses it at a time, with any grid;
+/// launches on one stream share it. It is never reset, also not after a kernel that left early. Cheap to clone; all clones are
+/// one barrier.
+#[derive(Clone, Debug)]
+pub struct GridBarrier {
+    state: Arc<GpuBuffer>,
+}
+
+impl GridBarrier {
+    /// A barrier for the kernels of `context`.
+    ///
+    /// # Errors
+    /// A driver error, of the allocation.
+    pub fn new(context: &Context) -> Result<Self> {
+        let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+        let state = GpuBuffer::with_options(context, size_of::<GridBarrierState>(), plain)?;
+        Ok(Self { state: Arc::new(state) })
+    }
+
+    /// The handle for kernels. Blocks that wait for others, which left without meeting them, leave when `abort` is raised:
+    /// pass [`Communicator::abort_handle`](crate::comm::Communicator::abort_handle), or the field `abort` of a FIFO's handle for
+    /// a kernel that waits for a proxy only.
+    ///
+    /// Plain addresses: retain [`keep_alive`](Self::keep_alive), and what keeps `abort` alive, while a kernel uses them.
+    pub fn device_handle(&self, abort: AbortHandle) -> GridBarrierHandle {
+        GridBarrierHandle { state: self.state.ptr(), abort }
+    }
+
+    /// The owner that a stream must retain while a kernel uses the handle.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.state.clone()
+    }
+}
