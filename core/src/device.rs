@@ -4,23 +4,24 @@
 //! |---|---|---|
 //! | [`MemoryChannelHandle`] | [`MemoryChannel::device_handle`] | `const AqueductMemoryChannelHandle channel` |
 //! | [`PortChannelHandle`] | [`PortChannel::device_handle`] | `const AqueductPortChannelHandle port` |
-//! | [`SemaphoreHandle`] | `device_handle` of a [`Device2DeviceSemaphore`] or [`Host2DeviceSemaphore`] | `const AqueductSemaphoreHandle semaphore` |
+//! | [`SemaphoreHandle`] | `device_handle` of a [device semaphore](crate::comm) | `const AqueductSemaphoreHandle semaphore` |
 //! | [`FifoHandle`] | [`Proxy::fifo`], [`Fifo::device_handle`] | `const AqueductFifoHandle fifo` |
 //! | [`GridBarrierHandle`] | [`GridBarrier::device_handle`] | `const AqueductGridBarrierHandle grid` |
 //! | [`AbortHandle`] | `abort_handle` of a [`Communicator`] or semaphore | `const AqueductAbortHandle abort` |
 //! | [`ProxyTrigger`] | [`ProxyTrigger::from_payload`] | `const AqueductProxyTrigger trigger` |
 //!
-//! Each is plain data that [`arg`](crate::gpu::arg) passes by value, and what it leads to lives as long as the object it came
-//! from: after the launch give that object's `keep_alive` to [`Stream::retain`](crate::gpu::Stream::retain). The functions
-//! come from [`device_library`], or from the header `aqueduct_device.h` of the package `aqueduct-ptx`; `docs/device-library.md`
-//! of the repository shows both.
+//! Each is plain data that [`arg`](crate::gpu::arg) passes by value, and what it leads to lives as long as the object it
+//! came from: after the launch give that object's `keep_alive` to [`Stream::retain`](crate::gpu::Stream::retain). The
+//! functions come from [`device_library`], or from the header `aqueduct_device.h` of the package `aqueduct-ptx`;
+//! `docs/device-library.md` of the repository shows both.
 //!
 //! ```no_run
 //! use aqueduct::Result;
 //! use aqueduct::channel::{GridBarrier, MemoryChannel, PortChannel};
 //! use aqueduct::comm::{Communicator, Device2DeviceSemaphore};
 //! use aqueduct::device::{
-//!     AbortHandle, FifoHandle, GridBarrierHandle, MemoryChannelHandle, PortChannelHandle, ProxyTrigger, SemaphoreHandle,
+//!     AbortHandle, FifoHandle, GridBarrierHandle, MemoryChannelHandle, PortChannelHandle, ProxyTrigger,
+//!     SemaphoreHandle,
 //! };
 //! use aqueduct::gpu::{Function, LaunchConfig, Stream, arg};
 //! use aqueduct::proxy::Proxy;
@@ -65,8 +66,6 @@
 //! [`MemoryChannel::device_handle`]: crate::channel::MemoryChannel::device_handle
 //! [`PortChannel::device_handle`]: crate::channel::PortChannel::device_handle
 //! [`GridBarrier::device_handle`]: crate::channel::GridBarrier::device_handle
-//! [`Device2DeviceSemaphore`]: crate::comm::Device2DeviceSemaphore
-//! [`Host2DeviceSemaphore`]: crate::comm::Host2DeviceSemaphore
 //! [`Communicator`]: crate::comm::Communicator
 //! [`Proxy::fifo`]: crate::proxy::Proxy::fifo
 //! [`Fifo::device_handle`]: crate::proxy::Fifo::device_handle

@@ -116,8 +116,8 @@ const HEADER_OPERATIONS: &str = "
  *   AQUEDUCT_LEFT_TOLD     the host told the kernel to leave: it does, without waiting for anything else
  *   AQUEDUCT_LEFT_REFUSED  an argument does not fit, such as a put past the end; nothing was done
  *   AQUEDUCT_LEFT_CLOSED   the FIFO was closed, because its proxy stopped or failed; nothing was done
- * aqueduct_grid_sync spreads a status to a whole grid, aqueduct_group_barrier to a group. `order` names the pairs of release and acquire that an
- * operation takes part in; docs/memory-model.md lists them. */
+ * aqueduct_grid_sync spreads a status to a whole grid, aqueduct_group_barrier to a group. `order` names the pairs of
+ * release and acquire that an operation takes part in; docs/memory-model.md lists them. */
 ";
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use aqueduct_ptx::abi::{AbortHandle, GridBarrierHandle, GridBarrierState};
 use crate::error::Result;
 use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, KeepAlive};
 
-/// A barrier of all threads of a kernel: what `grid.sync()` is in cooperative groups, and it spreads a status, so that all
-/// threads leave together when one wait was given up.
+/// A barrier of all threads of a kernel: what `grid.sync()` is in cooperative groups, and it spreads a status, so that
+/// all threads leave together when one wait was given up.
 ///
-/// Pass [`device_handle`](Self::device_handle) to the kernel, which calls `grid_sync` of the device library, and launch it with
-/// [`LaunchConfig::cooperative`](crate::gpu::LaunchConfig::cooperative). One kernel uses it at a time, with any grid;
-/// launches on one stream share it. It is never reset, also not after a kernel that left early. Cheap to clone; all clones are
-/// one barrier.
+/// Pass [`device_handle`](Self::device_handle) to the kernel, which calls `grid_sync` of the device library, and launch
+/// it with [`LaunchConfig::cooperative`](crate::gpu::LaunchConfig::cooperative). One kernel uses it at a time, with any
+/// grid; launches on one stream share it. It is never reset, also not after a kernel that left early. Cheap to clone;
+/// all clones are one barrier.
 #[derive(Clone, Debug)]
 pub struct GridBarrier {
     state: Arc<GpuBuffer>,
@@ -30,9 +30,9 @@ impl GridBarrier {
         Ok(Self { state: Arc::new(state) })
     }
 
-    /// The handle for kernels. Blocks that wait for others, which left without meeting them, leave when `abort` is raised:
-    /// pass [`Communicator::abort_handle`](crate::comm::Communicator::abort_handle), or the field `abort` of a FIFO's handle for
-    /// a kernel that waits for a proxy only.
+    /// The handle for kernels. Blocks that wait for one that has returned leave when `abort` is raised: pass
+    /// [`Communicator::abort_handle`](crate::comm::Communicator::abort_handle), or, for a kernel that waits for a proxy
+    /// only, the field `abort` of its FIFO's handle.
     ///
     /// Plain addresses: retain [`keep_alive`](Self::keep_alive), and what keeps `abort` alive, while a kernel uses them.
     pub fn device_handle(&self, abort: AbortHandle) -> GridBarrierHandle {

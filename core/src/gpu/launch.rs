@@ -89,9 +89,9 @@ const MAX_ARGS: usize = 64;
 impl Function {
     /// Enqueues the kernel on `stream`.
     ///
-    /// The number of `args` and the size of each are compared with the kernel's parameters, which the driver tells since
-    /// CUDA 12.4; for older drivers the PTX text is read, and a kernel is not checked whose text gives an array's length
-    /// by an expression.
+    /// The number and the sizes of `args` must be those of the kernel's parameters, which the driver tells since CUDA
+    /// 12.4. With an older driver they come from the PTX text, and a kernel is not checked whose text gives the length of
+    /// an array as an expression.
     ///
     /// # Safety
     /// - `args` must be the kernel's parameters, in number, order and type.
@@ -102,8 +102,8 @@ impl Function {
     ///   to give up.
     ///
     /// # Errors
-    /// Invalid usage if the shape does not fit the kernel or the device, or if the number of arguments or the size of one
-    /// is not the kernel's; nothing is then enqueued. A driver error, including failures of earlier work.
+    /// Invalid usage if the shape does not fit the kernel or the device, or if the number of arguments or the size of
+    /// one is wrong; nothing is then enqueued. A driver error, including failures of earlier work.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
