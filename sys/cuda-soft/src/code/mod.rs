@@ -130,8 +130,6 @@ pub struct Global {
     pub name: String,
     /// Whether it is in the constant bank: read-only for kernels, writable by the host.
     pub constant: bool,
-    /// Visible to `cuModuleGetGlobal` and to the linker (`.visible`, `.weak`, `.common`).
-    pub visible: bool,
     /// Size in bytes.
     pub size: u64,
     /// Alignment in bytes.

@@ -66,8 +66,7 @@ entries! {
         context::current(machine)?;
         let loaded = machine.modules.get(handle)?;
         let image = &loaded.image;
-        let visible = |i: &usize| image.code.globals[*i].visible;
-        let index = image.code.global(&name).filter(visible).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        let index = image.code.global(&name).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         if !dptr.is_null() {
             // SAFETY: not null, hence valid for one address.
             unsafe { dptr.write(image.globals[index]) };

@@ -42,7 +42,7 @@ impl Warp {
         match op {
             Op::Vote { kind, a, .. } => self.vote(now, *kind, *a, group),
             Op::Shfl { mode, d, p, a, b, c, .. } => {
-                let (values, found) = self.shfl(*mode, *a, *b, *c);
+                let (values, found) = self.shfl(*mode, *a, *b, *c, group);
                 self.regs.put32(*d, &values, now);
                 if let Some(p) = p {
                     self.regs.put_pred(*p, found, now);
@@ -101,8 +101,16 @@ impl Warp {
     }
 
     /// Applies the table of PTX ISA 9.7.9.6 (`shfl.sync`). Returns each lane's value and the lanes whose source is in
-    /// range.
-    fn shfl(&self, mode: ShflMode, a: Src, b: Src, c: Src) -> (Lanes<u32>, u32) {
+    /// range. A source in range that does not take part (or has exited) gives 0, as on hardware: PTX leaves it undefined,
+    /// but reductions of fewer lanes than a warp rely on it.
+    fn shfl(
+        &self,
+        mode: ShflMode,
+        a: Src,
+        b: Src,
+        c: Src,
+        group: impl Fn(usize) -> u32,
+    ) -> (Lanes<u32>, u32) {
         let (a, b, c) = (self.regs.get32(a), self.regs.get32(b), self.regs.get32(c));
         let mut values = a;
         let mut found = 0;
@@ -123,7 +131,8 @@ impl Warp {
                 }
             };
             if inside {
-                values[lane] = a[(source & 31) as usize];
+                let source = (source & 31) as usize;
+                values[lane] = if group(lane) >> source & 1 != 0 { a[source] } else { 0 };
                 found |= 1 << lane;
             }
         }

@@ -47,7 +47,6 @@ fn global(program: &Program<'_>, unit: usize, variable: &Variable) -> Result<cod
     Ok(code::Global {
         name: variable.name.text.clone(),
         constant: variable.space == Space::Const,
-        visible: variable.linkage != Linkage::Internal,
         size,
         align: u64::from(alignment(variable)?),
         init: image.pieces,

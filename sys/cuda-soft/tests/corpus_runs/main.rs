@@ -1,9 +1,11 @@
-//! Runs the PTX that nvcc generated from the C++ in `tests/corpus`, and compares the results with oracles in Rust.
+//! Runs the PTX that nvcc generated from the C++ in `tests/corpus`, and short texts, and compares the results with oracles
+//! in Rust.
 
 mod integers;
 mod memory;
 mod numbers;
 mod rig;
+mod texts;
 mod threads;
 
 /// Pseudo-random numbers that depend on a seed and an index.

@@ -28,7 +28,12 @@ impl Corpus {
     /// Loads `tests/corpus/<name>.ptx` on device 0.
     pub(crate) fn load(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(format!("{name}.ptx"));
-        let text = CString::new(std::fs::read(&path).expect("readable")).expect("no NUL");
+        Self::text(&std::fs::read_to_string(&path).expect("readable"), name)
+    }
+
+    /// Loads this text on device 0.
+    pub(crate) fn text(text: &str, name: &str) -> Self {
+        let text = CString::new(text).expect("no NUL");
         let table = cuda_soft::driver_table();
         let (mut context, mut module) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the pointers are to locals, the text ends with NUL.

@@ -10,6 +10,7 @@ const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
 /// Stores `value` plus the thread's index to consecutive words at `to`.
 const STORE: &str = ".visible .global .align 4 .u32 counter = 41;
+.const .align 4 .u32 hidden = 7;
 .visible .entry store(.param .u64 to, .param .u32 value)
 {
     .reg .b64 %rd<4>;
@@ -98,6 +99,10 @@ fn variables_have_addresses_and_unloaded_modules_have_nothing() {
     unsafe {
         assert_eq!((t.cuModuleGetGlobal_v2)(&raw mut at, &raw mut size, module, c"counter".as_ptr()), OK);
         assert_eq!((size, read::<u32>(&t, at, 1)), (4, vec![41]));
+        // As on hardware, a static variable of C++ has an address too: nvcc declares it without `.visible`.
+        let (mut hidden, null) = (0, std::ptr::null_mut());
+        assert_eq!((t.cuModuleGetGlobal_v2)(&raw mut hidden, null, module, c"hidden".as_ptr()), OK);
+        assert_eq!(read::<u32>(&t, hidden, 1), [7]);
         assert_eq!((t.cuMemFree_v2)(at), CUresult::CUDA_ERROR_INVALID_VALUE);
         let missing = (t.cuModuleGetFunction)(&raw mut other, module, c"nothing".as_ptr());
         assert_eq!(missing, CUresult::CUDA_ERROR_NOT_FOUND);

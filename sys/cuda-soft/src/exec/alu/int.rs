@@ -324,7 +324,8 @@ fn extend(value: u32, width: u32, signed: bool) -> u32 {
     }
 }
 
-/// `add.cc`, `addc`, `sub.cc`, `subc`. The flag is the carry of an addition or the borrow of a subtraction.
+/// `add.cc`, `addc`, `sub.cc`, `subc`. PTX ISA speaks of a borrow, but hardware has one carry flag: it subtracts by
+/// adding the complement, so `sub.cc` sets the flag when there is no borrow, and `addc` after it adds that flag.
 #[inline(never)]
 pub(super) fn add_carry(
     regs: &mut Regs,
@@ -339,13 +340,10 @@ pub(super) fn add_carry(
     let (a, b) = (regs.get64(a), regs.get64(b));
     let (mut out, mut r) = (0, [0; LANES]);
     for i in 0..LANES {
-        let flag = u128::from(carry_in && regs.carry >> i & 1 != 0);
+        let flag = if carry_in { regs.carry >> i & 1 != 0 } else { sub };
         let cut = |v: u64| if long { u128::from(v) } else { u128::from(v as u32) };
-        let exact = if sub {
-            cut(a[i]).wrapping_sub(cut(b[i])).wrapping_sub(flag)
-        } else {
-            cut(a[i]) + cut(b[i]) + flag
-        };
+        let addend = if sub { !b[i] } else { b[i] };
+        let exact = cut(a[i]) + cut(addend) + u128::from(flag);
         r[i] = exact as u64;
         out |= u32::from(exact >> ty.bits() & 1 != 0) << i;
     }
