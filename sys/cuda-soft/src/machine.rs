@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 
 use crate::abi::Result;
 use crate::config::{self, Config};
-use crate::exec::{Engine, Residency, Watchdog};
+use crate::exec::{Engine, Residency, Services, Watchdog};
 use crate::handles::Handles;
 use crate::mem::Space;
-use crate::mem::allocation::Allocations;
+use crate::mem::allocation::{Allocations, Owned};
 use crate::mem::budget::Budget;
+use crate::mem::heap;
 use crate::mem::import::Import;
 use crate::mem::physical::{Physical, Reservations};
 use crate::module::{Kernel, LinkState, Loaded};
@@ -64,6 +65,8 @@ pub(crate) struct Device {
     pub(crate) streams: Streams,
     /// The devices whose memory this context may access, as a mask.
     pub(crate) peers: Mutex<u64>,
+    /// The memory of the heap of kernels, once a module that uses it was loaded.
+    heap: Mutex<Option<Owned>>,
 }
 
 /// Returns the machine.
@@ -128,6 +131,7 @@ impl Machine {
             allocations: Arc::clone(&allocations),
             host: HostThread::default(),
             errors: (0..config.devices).map(|_| StickyError::default()).collect(),
+            services: (0..config.devices).map(|_| Arc::default()).collect(),
         });
         let graphs = Arc::new(Graphs::new(Handles::new(6), Handles::new(7)));
         Self {
@@ -199,6 +203,7 @@ impl Device {
             memory: Budget::new(memory),
             streams: Streams::new(Arc::clone(runtime), ordinal),
             peers: Mutex::new(0),
+            heap: Mutex::new(None),
         }
     }
 
@@ -206,6 +211,42 @@ impl Device {
     /// The sticky error of the context, if there is one.
     pub(crate) fn check(&self) -> Result {
         self.runtime.errors[self.ordinal].check()
+    }
+
+    /// Writes out what kernels have printed, as the driver does at synchronisations, launches and the like.
+    pub(crate) fn flush(&self) {
+        self.services().console.flush();
+    }
+
+    /// [`Self::check`] after the caller has waited for work.
+    pub(crate) fn synchronized(&self) -> Result {
+        self.flush();
+        self.check()
+    }
+
+    /// The output and the heap of the device's kernels.
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        &self.runtime.services[self.ordinal]
+    }
+
+    /// Makes sure that kernels have a heap.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub(crate) fn provide_heap(&self, allocations: &Arc<Allocations>) -> Result {
+        let mut heap = self.heap.lock();
+        if heap.is_none() {
+            let memory = allocations.variables(self.ordinal, &self.memory, heap::SIZE)?;
+            self.services().heap.reset(memory.base(), heap::SIZE);
+            *heap = Some(memory);
+        }
+        Ok(())
+    }
+
+    /// Takes the heap away, when the context ends.
+    pub(crate) fn remove_heap(&self) {
+        self.services().heap.reset(0, 0);
+        *self.heap.lock() = None;
     }
 
     pub(crate) fn is_active(&self) -> bool {

@@ -8,7 +8,8 @@ use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
 use crate::abi::Result;
-use crate::code::{self, Symbol};
+use crate::code::op::{CallTarget, Service};
+use crate::code::{self, Op, Symbol};
 use crate::exec::Image;
 use crate::jit::Jit;
 use crate::lower;
@@ -63,6 +64,17 @@ pub(crate) struct Compiled {
 
 /// The error of a compilation: the result code, and the text of the JIT log.
 pub(crate) type Refusal = (CUresult, String);
+
+impl Compiled {
+    /// Whether a function calls `malloc`.
+    pub(crate) fn uses_heap(&self) -> bool {
+        let allocates = |inst: &code::Inst| match &inst.op {
+            Op::Call(call) => matches!(call.target, CallTarget::Service(Service::Malloc)),
+            _ => false,
+        };
+        self.code.functions.iter().any(|f| f.code.iter().any(allocates))
+    }
+}
 
 impl Kernel {
     pub(crate) fn function(&self) -> &code::Function {

@@ -161,7 +161,13 @@ impl Walk<'_> {
                 self.reg(reg)?;
                 None
             }
-            CallTarget::Service(_) => None,
+            CallTarget::Service(service) => {
+                let sizes = |copies: &[FrameCopy]| copies.iter().map(|c| c.size).collect::<Vec<u32>>();
+                if (&sizes(&call.args)[..], &sizes(&call.returns)[..]) != service.sizes() {
+                    return Err(format!("arguments of {service:?}: {call:?}"));
+                }
+                None
+            }
         };
         let fits = |end: u64, frame: u32| end <= u64::from(frame);
         let end = |start: u32, copy: &FrameCopy| u64::from(start) + u64::from(copy.size);

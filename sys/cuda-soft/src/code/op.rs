@@ -396,8 +396,25 @@ pub enum Service {
     /// `__assertfail(message, file, line, function, char size)`: fails the context with
     /// `CUDA_ERROR_ASSERT`.
     AssertFail,
-    /// `vprintf(format, arguments) -> count`: not supported; a call faults.
+    /// `vprintf(format, arguments) -> count`.
     Printf,
+    /// `malloc(size) -> address`.
+    Malloc,
+    /// `free(address)`.
+    Free,
+}
+
+impl Service {
+    /// The sizes of the parameters and of the returned values, in bytes.
+    #[must_use]
+    pub const fn sizes(self) -> (&'static [u32], &'static [u32]) {
+        match self {
+            Service::AssertFail => (&[8, 8, 4, 8, 8], &[]),
+            Service::Printf => (&[8, 8], &[4]),
+            Service::Malloc => (&[8], &[8]),
+            Service::Free => (&[8], &[]),
+        }
+    }
 }
 
 /// One copy between frames.

@@ -196,7 +196,7 @@ pub(super) fn synchronize(device: &Device) -> Result {
     for op in device.streams.pending()? {
         op.wait();
     }
-    device.check()
+    device.synchronized()
 }
 
 /// Waits for work in flight, as `cuMemFree` and similar calls do implicitly. Captures continue.
@@ -204,6 +204,7 @@ pub(super) fn wait_idle(device: &Device) {
     for op in device.streams.in_flight() {
         op.wait();
     }
+    device.flush();
 }
 
 thread_local! {
@@ -224,6 +225,7 @@ fn destroy(machine: &Machine, device: &Device) {
     let modules = machine.modules.remove_where(|m| m.device == mine);
     machine.kernels.remove_where(|k| k.loaded.device == mine);
     drop(modules);
+    device.remove_heap();
     let owned =
         |origin: &Origin| matches!(origin, Origin::Device | Origin::Module | Origin::Host | Origin::Ipc);
     for base in machine.allocations.bases_where(|a| a.device == mine && owned(&a.origin)) {

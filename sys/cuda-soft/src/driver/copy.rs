@@ -199,7 +199,7 @@ fn submit(machine: &Machine, device: &Device, stream: &Stream, op: MemoryOp, wai
     let submitted = machine.submit(stream, Work::Memory(vec![op]))?;
     if let Some(op) = submitted.filter(|_| wait) {
         op.wait();
-        device.check()?;
+        device.synchronized()?;
     }
     Ok(())
 }

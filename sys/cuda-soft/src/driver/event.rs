@@ -59,7 +59,7 @@ entries! {
         if let Some(op) = pending {
             op.wait();
         }
-        machine.devices[event.device].check()
+        machine.devices[event.device].synchronized()
     }
 
     fn cuEventElapsedTime(milliseconds: *mut f32 => out, start: CUevent, end: CUevent) {

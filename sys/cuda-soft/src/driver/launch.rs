@@ -167,7 +167,9 @@ unsafe fn launch(
         limits,
         space: Arc::clone(&machine.space),
         workspace: 0,
+        services: Arc::clone(machine.devices[stream.device].services()),
     };
+    machine.devices[stream.device].flush();
     let work = Work::Kernel { launch: Box::new(launch), grid_sync: shape.cooperative };
     machine.submit(&stream, work).map(|_| ())
 }

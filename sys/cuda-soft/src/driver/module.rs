@@ -131,6 +131,9 @@ fn load(texts: Vec<String>, jit: &Jit) -> Result<CUmodule> {
         }
     };
     context::wait_idle(device);
+    if compiled.uses_heap() {
+        device.provide_heap(&machine.allocations)?;
+    }
     let loaded = module::load(&machine.allocations, device.ordinal, &device.memory, compiled)?;
     jit.report("", "", begun.elapsed().as_secs_f32());
     Ok(handles::pointer(machine.modules.add(Arc::new(loaded))))

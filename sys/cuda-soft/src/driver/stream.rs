@@ -67,7 +67,7 @@ entries! {
         for op in machine.pending(&stream)? {
             op.wait();
         }
-        machine.devices[stream.device].check()
+        machine.devices[stream.device].synchronized()
     }
 
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {

@@ -37,8 +37,6 @@ pub enum FaultKind {
     IllegalInstruction,
     /// An instruction on a state space that does not allow it, such as an atomic on local memory.
     InvalidAddressSpace,
-    /// `vprintf`: this device gives the host no output of kernels.
-    NoPrintf,
     /// A call or branch to an address that is no function, or to an index outside its list.
     InvalidPc,
     /// Calls nested deeper than the thread's stack allows.
@@ -56,7 +54,6 @@ impl fmt::Display for Fault {
             FaultKind::Assert => "device-side assertion",
             FaultKind::IllegalInstruction => "illegal instruction",
             FaultKind::InvalidAddressSpace => "operation not supported in this address space",
-            FaultKind::NoPrintf => "call of vprintf, which the software device does not offer",
             FaultKind::InvalidPc => "invalid program counter",
             FaultKind::StackOverflow => "stack overflow",
             FaultKind::Timeout => "no progress within the watchdog's limit",

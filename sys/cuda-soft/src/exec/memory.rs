@@ -134,8 +134,9 @@ impl<'a> Access<'a> {
         lanes(mask).try_for_each(|lane| self.check_lane(at[lane], lane, ask))
     }
 
+    /// [`Self::check`] for one lane, whatever the alignment.
     #[cold]
-    fn check_lane(&mut self, first: u64, lane: usize, ask: Request) -> Result<(), Trouble> {
+    pub(super) fn check_lane(&mut self, first: u64, lane: usize, ask: Request) -> Result<(), Trouble> {
         let end = first.saturating_add(ask.size);
         let windows = match ask.space {
             Space::Shared => self.shared.holds(first, end),

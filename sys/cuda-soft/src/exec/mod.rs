@@ -20,14 +20,17 @@ mod atomic;
 mod barrier;
 mod block;
 mod collective;
+mod console;
 mod engine;
 mod fault;
 mod grid;
 mod hurry;
 mod memory;
+mod printf;
 mod rare;
 mod regs;
 mod residency;
+mod service;
 mod spin;
 mod step;
 mod transfer;
@@ -44,9 +47,11 @@ use std::sync::Arc;
 use crate::code::Module;
 use crate::mem::Space;
 
+pub use console::{Console, Target};
 pub use engine::Engine;
 pub use fault::{Fault, FaultKind};
 pub use residency::Residency;
+pub use service::Services;
 pub use watchdog::{Stall, Watchdog};
 
 /// A loaded module: its code and the addresses of its variables.
@@ -82,6 +87,8 @@ pub struct Launch {
     pub limits: Residency,
     /// The address space.
     pub space: Arc<Space>,
+    /// The output and the heap of the device.
+    pub services: Arc<Services>,
 }
 
 /// The result of one step of a [task](Engine::task).

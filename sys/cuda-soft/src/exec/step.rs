@@ -7,7 +7,7 @@ use super::regs::lanes;
 use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
-use crate::code::op::{Call, CallTarget, FrameCopy, Service};
+use crate::code::op::{Call, CallTarget, FrameCopy};
 use crate::code::{self, Inst, Op};
 
 /// Instructions in one turn.
@@ -254,11 +254,10 @@ impl Warp {
                     self.copy(1 << lane, frame, inner, &call.args)?;
                 }
             }
-            CallTarget::Service(Service::AssertFail) => {
-                return Err(Trouble::of(FaultKind::Assert, mask));
+            CallTarget::Service(service) => {
+                self.service(cx, mask, frame, call, service)?;
+                return Ok(Flow::Next);
             }
-            // This device has no output buffer: a fault that names the line, instead of output that is silently lost.
-            CallTarget::Service(Service::Printf) => return Err(Trouble::of(FaultKind::NoPrintf, mask)),
         }
         Ok(Flow::Placed)
     }

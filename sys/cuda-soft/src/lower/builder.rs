@@ -1,12 +1,12 @@
 //! The state of lowering one function, and the operations that all instructions share.
 
-use super::link::{Defined, Program};
+use super::link::{Defined, Program, Signature};
 use super::scope::{Entity, Scopes, Slots, TOO_MANY};
 use super::shared::Layout;
 use crate::code::op::Mem;
 use crate::code::{self, Addr, Base, Guard, Inst, Op, Reg, Scope, Semantics, Src, Ty};
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{self, Instruction, Name, Position};
+use crate::ptx::ast::{self, Instruction, Name, Position, Variable};
 
 /// The result of lowering one instruction.
 pub(super) type Lowered = Result<(), Diagnostic>;
@@ -25,6 +25,8 @@ pub(super) struct Builder<'p, 'a> {
     pub(super) lines: Vec<u32>,
     /// The instruction index of each label, once known. Branches hold label numbers until the function is complete.
     pub(super) labels: Vec<Option<u32>>,
+    /// The signatures of calls through pointers.
+    pub(super) prototypes: Vec<Prototype<'a>>,
     /// Bytes of the frame in use, and their maximum so far.
     pub(super) frame: (u32, u32),
     pub(super) guard: Guard,
@@ -33,6 +35,14 @@ pub(super) struct Builder<'p, 'a> {
     pub(super) temporaries: Vec<Reg>,
     /// Returned values in `.reg` space, and the frame offsets to store them to at `ret`.
     pub(super) register_returns: Vec<(Reg, Ty, u32)>,
+}
+
+/// A signature that `.callprototype` or `.calltargets` gives to calls through pointers.
+#[derive(Clone, Debug)]
+pub(super) struct Prototype<'a> {
+    pub(super) signature: Signature,
+    pub(super) returns: &'a [Variable],
+    pub(super) params: &'a [Variable],
 }
 
 /// Maximum size of a frame. The limit of a thread's stack is smaller.
@@ -50,6 +60,7 @@ impl<'p, 'a> Builder<'p, 'a> {
             code: Vec::new(),
             lines: Vec::new(),
             labels: Vec::new(),
+            prototypes: Vec::new(),
             frame: (0, 0),
             guard: Guard::ALWAYS,
             line: 0,

@@ -1,8 +1,8 @@
 //! Lowers one function: its parameters, declarations, labels and instructions.
 
-use super::builder::{Builder, frame_access};
+use super::builder::{Builder, Prototype, frame_access};
 use super::isa;
-use super::link::{Defined, Program};
+use super::link::{Defined, Program, Signature, Symbol};
 use super::modifiers::Modifiers;
 use super::scope::{Entity, TOO_MANY};
 use super::shared::Layout;
@@ -85,6 +85,8 @@ impl<'a> Builder<'_, 'a> {
                     Ok(())
                 }
                 Statement::BranchTargets { .. } => Ok(()),
+                Statement::Prototype { name, returns, params } => self.prototype(name, returns, params),
+                Statement::CallTargets { name, targets } => self.call_targets(name, targets),
                 Statement::Variable(variable) => self.variable(variable),
                 Statement::Block(inner) => {
                     self.scopes.enter(self.frame.0, &mut self.slots);
@@ -119,6 +121,39 @@ impl<'a> Builder<'_, 'a> {
                 errors.extend(declared.err());
             }
         }
+    }
+
+    fn prototype(
+        &mut self,
+        name: &Name,
+        returns: &'a [Variable],
+        params: &'a [Variable],
+    ) -> Result<(), Diagnostic> {
+        let signature = Signature::of(returns, params)?;
+        self.add_prototype(name, Prototype { signature, returns, params })
+    }
+
+    fn call_targets(&mut self, name: &Name, targets: &[Name]) -> Result<(), Diagnostic> {
+        let mut found: Option<Prototype<'a>> = None;
+        for target in targets {
+            let Some(Symbol::Function(index)) = self.program.symbol(self.defined.unit, &target.text) else {
+                return Err(target.at.error(format!("'{}' is not a function", target.text)));
+            };
+            let Defined { ast, signature, .. } = &self.program.functions[*index as usize];
+            if found.as_ref().is_some_and(|first| first.signature != *signature) {
+                let what = format!("'{}' has another signature than the functions before it", target.text);
+                return Err(target.at.error(what));
+            }
+            let signature = signature.clone();
+            found = Some(Prototype { signature, returns: &ast.returns, params: &ast.params });
+        }
+        found.map_or(Ok(()), |prototype| self.add_prototype(name, prototype))
+    }
+
+    fn add_prototype(&mut self, name: &Name, prototype: Prototype<'a>) -> Result<(), Diagnostic> {
+        let number = u32::try_from(self.prototypes.len()).unwrap_or(u32::MAX);
+        self.prototypes.push(prototype);
+        self.declare(name, Entity::Prototype(number))
     }
 
     fn place_label(&mut self, name: &Name) {

@@ -6,7 +6,7 @@ use super::types;
 use crate::code::Param;
 use crate::code::op::Service;
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{Function, Item, Linkage, Module, Position, Space, Variable};
+use crate::ptx::ast::{Function, Init, Item, Linkage, Module, Position, Space, Variable};
 
 /// The definitions of all modules, and the meaning of each name in each module.
 #[derive(Debug)]
@@ -66,6 +66,28 @@ impl<'a> Program<'a> {
     pub(super) fn symbol(&self, unit: usize, name: &str) -> Option<&Symbol<'a>> {
         self.scopes[unit].get(name)
     }
+
+    /// The functions whose addresses are in initial values of variables, which calls through pointers may reach. Those
+    /// whose addresses instructions take are found with the instructions.
+    pub(super) fn addressed(&self) -> Vec<usize> {
+        fn walk<'i>(init: &'i Init, found: &mut impl FnMut(&'i str)) {
+            match init {
+                Init::List(items, _) => items.iter().for_each(|item| walk(item, found)),
+                Init::Address { symbol, .. } => found(&symbol.text),
+                Init::Value(..) => {}
+            }
+        }
+        let mut all = Vec::new();
+        for (unit, variable) in &self.globals {
+            let mut found = |name: &str| {
+                if let Some(Symbol::Function(index)) = self.symbol(*unit, name) {
+                    all.push(*index as usize);
+                }
+            };
+            variable.init.iter().for_each(|init| walk(init, &mut found));
+        }
+        all
+    }
 }
 
 /// Functions that nvcc's output calls without any module defining them.
@@ -73,6 +95,8 @@ fn service(name: &str) -> Option<Service> {
     match name {
         "vprintf" => Some(Service::Printf),
         "__assertfail" => Some(Service::AssertFail),
+        "malloc" => Some(Service::Malloc),
+        "free" => Some(Service::Free),
         _ => None,
     }
 }
@@ -216,7 +240,12 @@ impl<'a> Linker<'a> {
         };
         let service = service(&function.name.text)?;
         match signature(function) {
-            Ok(signature) => Some(Symbol::Service(service, signature)),
+            Ok(signature) if same_sizes(&signature, service) => Some(Symbol::Service(service, signature)),
+            Ok(_) => {
+                let text = format!("Declaration of '{}' does not match its definition", function.name.text);
+                self.errors.push(function.name.at.error(text));
+                None
+            }
             Err(error) => {
                 self.errors.push(error);
                 None
@@ -253,6 +282,12 @@ impl<'a> Linker<'a> {
     }
 }
 
+fn same_sizes(signature: &Signature, service: Service) -> bool {
+    let (params, returns) = service.sizes();
+    signature.params.iter().map(|p| p.size).eq(params.iter().copied())
+        && signature.returns.iter().map(|p| p.size).eq(returns.iter().copied())
+}
+
 fn same_variable(declared: &Variable, defined: &Variable) -> bool {
     declared.space == defined.space
         && (declared.dimensions.first() == Some(&None)
@@ -261,10 +296,17 @@ fn same_variable(declared: &Variable, defined: &Variable) -> bool {
 
 /// Lays out returned values, then parameters, each at its alignment.
 fn signature(function: &Function) -> Result<Signature, Diagnostic> {
-    let mut size = 0;
-    let returns = function.returns.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
-    let params = function.params.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
-    Ok(Signature { returns, params, size })
+    Signature::of(&function.returns, &function.params)
+}
+
+impl Signature {
+    /// The layout of these declarations.
+    pub(super) fn of(returns: &[Variable], params: &[Variable]) -> Result<Self, Diagnostic> {
+        let mut size = 0;
+        let returns = returns.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
+        let params = params.iter().map(|v| place(v, &mut size)).collect::<Result<_, _>>()?;
+        Ok(Signature { returns, params, size })
+    }
 }
 
 /// Maximum bytes of parameters (PTX ISA 5.1.6.1, for sm_70 and later and ISA 8.1 and later).

@@ -32,6 +32,8 @@ pub(super) enum Entity {
     Label(u32),
     /// `.branchtargets`: labels by number.
     Targets(Vec<u32>),
+    /// `.callprototype` or `.calltargets`, by number.
+    Prototype(u32),
 }
 
 /// The register slots of a function.

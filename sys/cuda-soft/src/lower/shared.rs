@@ -126,6 +126,9 @@ impl<'a> Walk<'_, 'a> {
                         self.dynamic(v);
                     }
                 }
+                Statement::Prototype { .. } | Statement::CallTargets { .. } => {
+                    self.uses.functions.extend(self.program.addressed());
+                }
                 _ => {}
             }
         }

@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod budget;
 mod event_count;
+pub mod heap;
 pub(crate) mod import;
 pub(crate) mod mapping;
 pub(crate) mod object;

@@ -163,6 +163,22 @@ pub enum Statement {
         /// Labels, in order.
         targets: Vec<Name>,
     },
+    /// `name: .callprototype (returns) _ (params);`, the signature of calls through a pointer.
+    Prototype {
+        /// The prototype's name.
+        name: Name,
+        /// Returned values.
+        returns: Vec<Variable>,
+        /// Parameters, in order.
+        params: Vec<Variable>,
+    },
+    /// `name: .calltargets f, g;`, the functions that a call through a pointer may reach.
+    CallTargets {
+        /// The list's name.
+        name: Name,
+        /// Functions; all have the same signature.
+        targets: Vec<Name>,
+    },
     /// A declaration.
     Variable(Variable),
     /// `{ ... }`, a scope of registers, variables and labels.

@@ -49,10 +49,7 @@ fn statement(c: &mut Cursor<'_>, all: &mut Vec<Statement>) -> Result<(), Diagnos
         Kind::Name if matches!(c.peek_at(1), Token { kind: Kind::Mark, text: ":", .. }) => {
             let name = c.name("a label")?;
             c.take();
-            all.push(match label_list(c)? {
-                Some(targets) => Statement::BranchTargets { name, targets },
-                None => Statement::Label(name),
-            });
+            all.push(labelled(c, name)?);
         }
         Kind::Mark if token.text == ";" => {
             c.take();
@@ -62,17 +59,23 @@ fn statement(c: &mut Cursor<'_>, all: &mut Vec<Statement>) -> Result<(), Diagnos
     Ok(())
 }
 
-/// Parses the list that may follow `name:`. Without one, `name` is an ordinary label.
-fn label_list(c: &mut Cursor<'_>) -> Result<Option<Vec<Name>>, Diagnostic> {
-    if c.eat_dot("branchtargets") {
-        let targets = c.separated(|c| c.name("a label"))?;
-        c.expect(";")?;
-        return Ok(Some(targets));
-    }
-    if let Token { kind: Kind::Dot, text: text @ ("calltargets" | "callprototype"), at } = c.peek() {
-        return Err(at.error(format!("'.{text}': calls through pointers are not supported on this device")));
-    }
-    Ok(None)
+/// Parses what follows `name:`. Without a directive that takes a name, `name` is an ordinary label.
+fn labelled(c: &mut Cursor<'_>, name: Name) -> Result<Statement, Diagnostic> {
+    let statement = if c.eat_dot("branchtargets") {
+        Statement::BranchTargets { name, targets: c.separated(|c| c.name("a label"))? }
+    } else if c.eat_dot("calltargets") {
+        Statement::CallTargets { name, targets: c.separated(|c| c.name("a function"))? }
+    } else if c.eat_dot("callprototype") {
+        let returns = if c.sees("(") { declaration::parameters(c)? } else { Vec::new() };
+        c.name("'_'")?;
+        let params = if c.sees("(") { declaration::parameters(c)? } else { Vec::new() };
+        directive::hints(c)?;
+        Statement::Prototype { name, returns, params }
+    } else {
+        return Ok(Statement::Label(name));
+    };
+    c.expect(";")?;
+    Ok(statement)
 }
 
 fn instruction(c: &mut Cursor<'_>) -> Result<Instruction, Diagnostic> {

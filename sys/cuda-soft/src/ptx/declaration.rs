@@ -27,8 +27,16 @@ pub(super) fn variables(c: &mut Cursor<'_>, linkage: Linkage) -> Result<Vec<Vari
     Ok(all)
 }
 
-/// Parses one parameter or returned value of a function.
-pub(super) fn parameter(c: &mut Cursor<'_>) -> Result<Variable, Diagnostic> {
+/// Parses the parameters, or the returned values, of a function or prototype.
+pub(super) fn parameters(c: &mut Cursor<'_>) -> Result<Vec<Variable>, Diagnostic> {
+    c.expect("(")?;
+    let all = if c.sees(")") { Vec::new() } else { c.separated(parameter)? };
+    c.expect(")")?;
+    Ok(all)
+}
+
+/// Parses one parameter or returned value.
+fn parameter(c: &mut Cursor<'_>) -> Result<Variable, Diagnostic> {
     let head = head(c, Linkage::Internal)?;
     let Token { at, .. } = c.peek();
     let variable = declarator(c, &head)?;

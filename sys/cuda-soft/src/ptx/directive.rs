@@ -7,13 +7,15 @@ use super::diagnostic::Diagnostic;
 use super::lex::{Kind, Token};
 
 /// Directives between a function's head and its body (PTX ISA 11.4, 11.7, 11.8), each with its number of values.
-const HINTS: [(&str, std::ops::RangeInclusive<usize>); 10] = [
+const HINTS: [(&str, std::ops::RangeInclusive<usize>); 12] = [
     ("maxntid", 1..=3),
     ("reqntid", 1..=3),
     ("minnctapersm", 1..=1),
     ("maxnctapersm", 1..=1),
     ("maxnreg", 1..=1),
     ("noreturn", 0..=0),
+    ("abi_preserve", 1..=1),
+    ("abi_preserve_control", 1..=1),
     ("explicitcluster", 0..=0),
     ("reqnctapercluster", 1..=3),
     ("maxclusterrank", 1..=1),

@@ -1,6 +1,6 @@
 //! Module scope: version, target, variables, functions (PTX ISA 11).
 
-use super::ast::{Function, Item, Linkage, Module, Name, Space, Variable};
+use super::ast::{Function, Item, Linkage, Module, Name, Space};
 use super::body;
 use super::cursor::Cursor;
 use super::declaration;
@@ -120,9 +120,9 @@ fn function(
 ) -> Result<Function, Diagnostic> {
     let is_entry = c.take().text == "entry";
     // `.func .attribute(...)` would be parsed here; no attribute is supported.
-    let returns = if !is_entry && c.sees("(") { parameters(c)? } else { Vec::new() };
+    let returns = if !is_entry && c.sees("(") { declaration::parameters(c)? } else { Vec::new() };
     let name: Name = c.name("a function name")?;
-    let params = if c.sees("(") { parameters(c)? } else { Vec::new() };
+    let params = if c.sees("(") { declaration::parameters(c)? } else { Vec::new() };
     if let (true, Some(param)) = (is_entry, params.iter().find(|p| p.space != Space::Param)) {
         return Err(param.name.at.error("Parameters of a kernel are in .param space"));
     }
@@ -136,11 +136,4 @@ fn function(
     }
     let (body, end) = body::body(c, errors)?;
     Ok(Function { name, linkage, is_entry, returns, params, hints, body: Some(body), end })
-}
-
-fn parameters(c: &mut Cursor<'_>) -> Result<Vec<Variable>, Diagnostic> {
-    c.expect("(")?;
-    let all = if c.sees(")") { Vec::new() } else { c.separated(declaration::parameter)? };
-    c.expect(")")?;
-    Ok(all)
 }

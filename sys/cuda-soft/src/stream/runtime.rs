@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::host::HostThread;
-use crate::exec::Engine;
+use crate::exec::{Engine, Services};
 use crate::mem::Space;
 use crate::mem::allocation::Allocations;
 use crate::sticky::StickyError;
@@ -17,4 +17,6 @@ pub(crate) struct Runtime {
     pub(crate) host: HostThread,
     /// The sticky error of each device's context.
     pub(crate) errors: Vec<StickyError>,
+    /// The output and the heap of each device.
+    pub(crate) services: Vec<Arc<Services>>,
 }

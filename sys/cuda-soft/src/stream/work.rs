@@ -135,7 +135,7 @@ fn fault_code(kind: FaultKind) -> CUresult {
         FaultKind::MisalignedAddress => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
         FaultKind::Trap => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultKind::Assert => CUresult::CUDA_ERROR_ASSERT,
-        FaultKind::IllegalInstruction | FaultKind::NoPrintf => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        FaultKind::IllegalInstruction => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::InvalidAddressSpace => CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
         FaultKind::InvalidPc => CUresult::CUDA_ERROR_INVALID_PC,
         FaultKind::StackOverflow => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,

@@ -4,6 +4,7 @@
 mod integers;
 mod memory;
 mod numbers;
+mod output;
 mod rig;
 mod texts;
 mod threads;

@@ -75,6 +75,20 @@ impl Corpus {
         self.launch(kernel, (grid, 1), (block, 1), shared, parameters, false);
     }
 
+    /// Starts a kernel.
+    pub(crate) fn start(&self, kernel: &str, grid: u32, block: u32, parameters: &[u64]) {
+        self.begin(kernel, (grid, 1), (block, 1), 0, parameters, false);
+    }
+
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
+        // SAFETY: a context is current.
+        match unsafe { (self.table.cuCtxSynchronize)() } {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+
     /// Like [`Self::run`], with two dimensions.
     pub(crate) fn run2(&self, kernel: &str, grid: (u32, u32), block: (u32, u32), parameters: &[u64]) {
         self.launch(kernel, grid, block, 0, parameters, false);
@@ -86,6 +100,19 @@ impl Corpus {
     }
 
     fn launch(
+        &self,
+        kernel: &str,
+        grid: (u32, u32),
+        block: (u32, u32),
+        shared: u32,
+        parameters: &[u64],
+        cooperative: bool,
+    ) {
+        self.begin(kernel, grid, block, shared, parameters, cooperative);
+        self.synchronize().unwrap_or_else(|code| panic!("{kernel}: {code:?}"));
+    }
+
+    fn begin(
         &self,
         kernel: &str,
         grid: (u32, u32),
@@ -113,7 +140,6 @@ impl Corpus {
                 )
             };
             done(code, kernel);
-            done((t.cuCtxSynchronize)(), kernel);
         }
     }
 }

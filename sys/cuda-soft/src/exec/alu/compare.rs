@@ -9,10 +9,19 @@ use super::map::map1;
 use crate::code::op::{BoolOp, Cmp, FloatTest};
 use crate::code::{PredSrc, Reg, Src, Ty};
 
-/// The mask of the lanes where `a cmp b` is true. For a pair of halves only the low halves are compared; lowering
-/// splits pairs that need both.
+/// The masks of the lanes where `a cmp b` is true, for the low and for the high halves. Types that are not pairs have the
+/// same mask twice.
 #[inline(never)]
-pub(super) fn compare(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) -> u32 {
+pub(super) fn compare(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) -> [u32; 2] {
+    if !matches!(ty, Ty::F16x2 | Ty::Bf16x2) {
+        return [one(regs, cmp, ty, ftz, a, b); 2];
+    }
+    let (a, b) = (regs.get32(a), regs.get32(b));
+    [0, 16].map(|shift| halves(cmp, ty, ftz, &a.map(|v| v >> shift), &b.map(|v| v >> shift)))
+}
+
+#[inline(always)]
+fn one(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) -> u32 {
     match ty {
         Ty::B32 | Ty::U32 | Ty::B8 | Ty::U8 => words::<u32>(regs, cmp, a, b),
         Ty::S32 => words::<i32>(regs, cmp, a, b),
@@ -22,11 +31,17 @@ pub(super) fn compare(regs: &Regs, cmp: Cmp, ty: Ty, ftz: bool, a: Src, b: Src) 
         Ty::S16 | Ty::S8 => words::<i16>(regs, cmp, a, b),
         Ty::F32 => floats::<f32>(cmp, &f32::get(regs, a), &f32::get(regs, b), ftz),
         Ty::F64 => floats::<f64>(cmp, &f64::get(regs, a), &f64::get(regs, b), false),
-        Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 => {
-            let wide = |src| map1(&regs.get32(src), |v| widen(ty, v as u16));
-            floats::<f32>(cmp, &wide(a), &wide(b), false)
-        }
+        Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 => halves(cmp, ty, ftz, &regs.get32(a), &regs.get32(b)),
     }
+}
+
+fn halves(cmp: Cmp, ty: Ty, ftz: bool, a: &Lanes<u32>, b: &Lanes<u32>) -> u32 {
+    let wide = |v: u32| {
+        let wide = widen(ty, v as u16);
+        // Subnormal halves are normal numbers in f32.
+        if ftz && wide.abs() < f16::MIN_POSITIVE.to_f32() { 0.0f32.copysign(wide) } else { wide }
+    };
+    floats::<f32>(cmp, &map1(a, wide), &map1(b, wide), false)
 }
 
 fn widen(ty: Ty, bits: u16) -> f32 {
@@ -93,9 +108,10 @@ pub(super) fn boolean(op: BoolOp, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Writes the true value of type `dty` in the lanes of `yes`, and zero in the others.
+/// Writes the true value of type `dty` in the lanes of `yes`, and zero in the others. If the operands were a pair
+/// (`pair`), each half of the result has its own truth.
 #[inline(never)]
-pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, yes: u32) {
+pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, pair: bool, [low, high]: [u32; 2]) {
     let truth: u32 = match dty {
         Ty::F32 => 1.0f32.to_bits(),
         Ty::F16 => 0x3c00,
@@ -106,8 +122,12 @@ pub(super) fn set(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, yes: u32) {
         _ => ALL,
     };
     let mut r = [0; LANES];
+    let halves =
+        if pair { [(low, truth & 0xffff), (high, truth & 0xffff_0000)] } else { [(low, truth), (0, 0)] };
     for i in 0..LANES {
-        r[i] = if yes >> i & 1 != 0 { truth } else { 0 };
+        for (yes, truth) in halves {
+            r[i] |= if yes >> i & 1 != 0 { truth } else { 0 };
+        }
     }
     regs.put32(d, &r, mask);
 }

@@ -37,8 +37,12 @@ pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
         }
         Op::Unary { op, ty, fp, d, a } => unary(regs, mask, *op, *ty, *fp, *d, *a),
         Op::Setp { cmp, ty, ftz, p, q, a, b, combine } => {
-            let holds = compare::compare(regs, *cmp, *ty, *ftz, *a, *b);
-            let (yes, no) = compare::combine(regs, holds, *combine);
+            let [low, high] = compare::compare(regs, *cmp, *ty, *ftz, *a, *b);
+            let (yes, mut no) = compare::combine(regs, low, *combine);
+            if matches!(ty, Ty::F16x2 | Ty::Bf16x2) {
+                // The second result of a pair is not the complement but the comparison of the high halves.
+                no = compare::combine(regs, high, *combine).0;
+            }
             if let Some(p) = p {
                 regs.put_pred(*p, yes, mask);
             }
@@ -48,8 +52,8 @@ pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
         }
         Op::Set { cmp, ty, dty, ftz, d, a, b, combine } => {
             let holds = compare::compare(regs, *cmp, *ty, *ftz, *a, *b);
-            let (yes, _) = compare::combine(regs, holds, *combine);
-            compare::set(regs, mask, *d, *dty, yes);
+            let yes = holds.map(|holds| compare::combine(regs, holds, *combine).0);
+            compare::set(regs, mask, *d, *dty, matches!(ty, Ty::F16x2 | Ty::Bf16x2), yes);
         }
         Op::Selp { d, a, b, p } => {
             let p = regs.pred_src(*p);

@@ -89,6 +89,7 @@ impl Rig {
             device: 0,
             limits: self.limits,
             space: Arc::clone(&self.space),
+            services: Arc::default(),
         };
         let (sender, receiver) = mpsc::channel();
         self.engine.launch(launch, move |result| {

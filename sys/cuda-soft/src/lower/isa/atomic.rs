@@ -62,7 +62,12 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     let ty = m.ty(types(op))?;
     if matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
         m.required("'.noftz'", &[("noftz", ())])?;
-        b.needs("atomics on 16-bit floats", 90, (7, 8), at)?;
+        let (sm, ptx) = match ty {
+            Ty::F16x2 => (60, (6, 2)),
+            Ty::F16 => (70, (6, 3)),
+            _ => (90, (7, 8)),
+        };
+        b.needs("atomics on 16-bit floats", sm, ptx, at)?;
     }
     let (d, rest) = match (&i.operands[..], red) {
         (rest, true) => (None, rest),

@@ -12,8 +12,11 @@ use crate::ptx::ast::{Instruction, Operand, OperandKind, Space, Variable};
 
 pub(super) fn call<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     m.take("uni");
-    let (returns, callee, args) = split(b, i)?;
-    let (target, signature, declared) = resolve(b, callee)?;
+    let (returns, callee, args, prototype) = split(b, i)?;
+    let (target, signature, declared) = match b.register(callee)? {
+        Some((reg, ty)) => through_pointer(b, callee, (reg, ty), prototype)?,
+        None => resolve(b, callee)?,
+    };
     if returns.len() != signature.returns.len() || args.len() != signature.params.len() {
         return Err(callee.at.error("Call has wrong number of parameters"));
     }
@@ -34,9 +37,9 @@ pub(super) fn call<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     Ok(())
 }
 
-type Parts<'i> = (&'i [Operand], &'i Operand, &'i [Operand]);
+type Parts<'i> = (&'i [Operand], &'i Operand, &'i [Operand], Option<&'i Operand>);
 
-/// Splits `(returns), callee, (args)`, where both lists may be absent.
+/// Splits `(returns), callee, (args), prototype`, where all but the callee may be absent.
 fn split<'i>(b: &Builder<'_, '_>, i: &'i Instruction) -> Result<Parts<'i>, Diagnostic> {
     fn list(operand: &Operand) -> Option<&[Operand]> {
         if let OperandKind::List(all) = &operand.kind { Some(all) } else { None }
@@ -46,14 +49,41 @@ fn split<'i>(b: &Builder<'_, '_>, i: &'i Instruction) -> Result<Parts<'i>, Diagn
         all => (&[][..], all),
     };
     match rest {
-        [callee] => Ok((returns, callee, &[])),
-        [callee, args] if list(args).is_some() => Ok((returns, callee, list(args).unwrap_or_default())),
+        [callee] => Ok((returns, callee, &[], None)),
+        [callee, args, rest @ ..] if list(args).is_some() && rest.len() <= 1 => {
+            Ok((returns, callee, list(args).unwrap_or_default(), rest.first()))
+        }
+        [callee, prototype] => Ok((returns, callee, &[], Some(prototype))),
         _ => Err(b.mismatch(i.opcode.at, "'(returned), function, (arguments)' is wanted")),
     }
 }
 
 /// The declared returned values and parameters of a signature.
 type Declared<'a> = (&'a [Variable], &'a [Variable]);
+
+/// The callee and the signature of a call to the function whose address a register holds.
+fn through_pointer<'a>(
+    b: &mut Builder<'_, 'a>,
+    callee: &Operand,
+    (reg, ty): (Reg, Ty),
+    prototype: Option<&Operand>,
+) -> Result<(CallTarget, Signature, Declared<'a>), Diagnostic> {
+    if ty.float() || ty.size() != 8 {
+        return Err(b.mismatch(callee.at, "the address of a function has 64 bits"));
+    }
+    let wanted = "a call through a pointer needs a '.callprototype' or '.calltargets'";
+    let Some(Operand { at, kind: OperandKind::Name { name, component: None, offset: 0 } }) = prototype else {
+        return Err(b.mismatch(callee.at, wanted));
+    };
+    match b.scopes.find(name, &mut b.slots) {
+        Ok(Some(Entity::Prototype(number))) => {
+            let found = b.prototypes[number as usize].clone();
+            Ok((CallTarget::Indirect(reg), found.signature, (found.returns, found.params)))
+        }
+        Ok(Some(_)) => Err(b.mismatch(*at, wanted)),
+        _ => Err(at.error(format!("Unknown symbol '{name}'"))),
+    }
+}
 
 fn resolve<'a>(
     b: &mut Builder<'_, 'a>,
@@ -62,9 +92,6 @@ fn resolve<'a>(
     let OperandKind::Name { name, component: None, offset: 0 } = &callee.kind else {
         return Err(b.mismatch(callee.at, "a function is wanted"));
     };
-    if b.register(callee)?.is_some() {
-        return Err(callee.at.error("Calls through pointers are not supported on this device"));
-    }
     let program = b.program;
     match program.symbol(b.defined.unit, name) {
         Some(Symbol::Function(index)) => {

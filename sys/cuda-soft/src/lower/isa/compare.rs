@@ -8,7 +8,7 @@ use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Operand, OperandKind};
 
-const COMPARED: [Ty; 13] = [
+const COMPARED: [Ty; 15] = [
     Ty::B16,
     Ty::B32,
     Ty::B64,
@@ -21,8 +21,23 @@ const COMPARED: [Ty; 13] = [
     Ty::F32,
     Ty::F64,
     Ty::F16,
+    Ty::F16x2,
     Ty::Bf16,
+    Ty::Bf16x2,
 ];
+
+/// The types of the results of `set`.
+const RESULTS: [Ty; 9] =
+    [Ty::U32, Ty::S32, Ty::U16, Ty::S16, Ty::F32, Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2];
+
+/// Whether `set` has a result of type `dty` for operands of type `ty`.
+fn sets(dty: Ty, ty: Ty) -> bool {
+    match ty {
+        Ty::F16x2 | Ty::Bf16x2 => dty == ty || matches!(dty, Ty::U32 | Ty::S32),
+        Ty::F16 | Ty::Bf16 => dty == ty || matches!(dty, Ty::U32 | Ty::S32 | Ty::U16 | Ty::S16),
+        _ => matches!(dty, Ty::U32 | Ty::S32 | Ty::F32 | Ty::F16 | Ty::Bf16),
+    }
+}
 
 /// Whether `cmp` exists on `ty`.
 fn applies(cmp: Cmp, ty: Ty) -> bool {
@@ -42,17 +57,22 @@ fn comparison(
 ) -> Result<(Cmp, Ty, Option<Ty>, bool), Diagnostic> {
     let unsigned_name = i.modifiers.iter().any(|w| matches!(w.text.as_str(), "lo" | "ls" | "hi" | "hs"));
     let cmp = m.required("Comparison", &COMPARISONS)?;
-    let dty = if result { Some(m.ty(&[Ty::U32, Ty::S32, Ty::F32])?) } else { None };
+    let dty = if result { Some(m.ty(&RESULTS)?) } else { None };
     let ty = m.ty(&COMPARED)?;
+    if dty.is_some_and(|dty| !sets(dty, ty)) {
+        return Err(m.at().error("Unexpected instruction types specified for 'set'"));
+    }
     if !applies(cmp, ty) || (unsigned_name && !matches!(ty, Ty::U16 | Ty::U32 | Ty::U64)) {
         return Err(m.at().error("Mismatch between instruction type and comparison qualifier"));
     }
-    match ty {
-        Ty::F16 => b.needs("comparison of .f16", 53, (4, 2), m.at())?,
-        Ty::Bf16 => b.needs("comparison of .bf16", 90, (7, 8), m.at())?,
-        _ => {}
+    for ty in [Some(ty), dty].into_iter().flatten() {
+        match ty {
+            Ty::F16 | Ty::F16x2 => b.needs("comparison of .f16", 53, (4, 2), m.at())?,
+            Ty::Bf16 | Ty::Bf16x2 => b.needs("comparison of .bf16", 90, (7, 8), m.at())?,
+            _ => {}
+        }
     }
-    let ftz = matches!(ty, Ty::F32 | Ty::F16) && m.take("ftz");
+    let ftz = matches!(ty, Ty::F32 | Ty::F16 | Ty::F16x2) && m.take("ftz");
     Ok((cmp, ty, dty, ftz))
 }
 
