@@ -268,6 +268,9 @@ pub(crate) mod limits {
     pub(crate) const BLOCK: [u32; 3] = [1024, 1024, 64];
     /// Maximum grid dimensions.
     pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+    /// Maximum blocks in a cluster, with and without opting in.
+    pub(crate) const CLUSTER: u32 = 16;
+    pub(crate) const PORTABLE_CLUSTER: u32 = 8;
     /// Bytes of shared memory of a block without opting in.
     pub(crate) const SHARED: u32 = 48 << 10;
     /// Bytes of shared memory of a block after opting in.

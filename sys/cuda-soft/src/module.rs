@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
@@ -39,6 +39,8 @@ pub(crate) struct Kernel {
     pub(crate) index: usize,
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     pub(crate) max_dynamic: AtomicU32,
+    /// `CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`.
+    pub(crate) large_clusters: AtomicBool,
 }
 
 /// A link in progress.
@@ -105,7 +107,8 @@ pub(crate) fn parse(capability: (u32, u32), text: &str) -> std::result::Result<a
     if !runs {
         let suffix = module.sm_suffix.map(String::from).unwrap_or_default();
         let why = format!(
-            "ptxas fatal   : .target sm_{}{suffix} does not run on this device, sm_{here}",
+            "The software device, of compute capability {major}.{minor} (see AQUEDUCT_SOFT_CC), does not run .target \
+             sm_{}{suffix}",
             module.sm
         );
         return Err((CUresult::CUDA_ERROR_INVALID_PTX, why));

@@ -66,11 +66,13 @@ impl Walk<'_> {
             }
             Op::Unary { d, a, .. }
             | Op::Cvt { d, a, .. }
+            | Op::CvtFromFp8 { d, a, .. }
             | Op::ToGeneric { d, a, .. }
             | Op::FromGeneric { d, a, .. } => self.both(*d, &[*a]),
-            Op::Binary { d, a, b, .. } | Op::AddCarry { d, a, b, .. } | Op::CvtPair { d, a, b, .. } => {
-                self.both(*d, &[*a, *b])
-            }
+            Op::Binary { d, a, b, .. }
+            | Op::AddCarry { d, a, b, .. }
+            | Op::CvtPair { d, a, b, .. }
+            | Op::CvtToFp8 { d, a, b, .. } => self.both(*d, &[*a, *b]),
             Op::Ternary { d, a, b, c, .. }
             | Op::MadCarry { d, a, b, c, .. }
             | Op::Slct { d, a, b, c, .. } => self.both(*d, &[*a, *b, *c]),
@@ -119,6 +121,21 @@ impl Walk<'_> {
                 self.addr(*src, Space::Global)?;
                 self.src(*src_size)
             }
+            Op::Mbarrier(m) => {
+                self.options(&[m.d])?;
+                self.pred_option(m.p)?;
+                self.srcs(&[m.a, m.b])?;
+                self.addr(m.addr, m.space)
+            }
+            Op::BulkCopy(copy) => {
+                self.src(copy.size)?;
+                for (space, addr) in [Some(copy.dst), Some(copy.src), copy.mbarrier].into_iter().flatten() {
+                    self.addr(addr, space)?;
+                }
+                Ok(())
+            }
+            Op::Mapa { d, a, rank, .. } => self.both(*d, &[*a, *rank]),
+            Op::CtaRank { d, a, .. } => self.both(*d, &[*a]),
             Op::Barrier { kind, id, threads } => self.barrier(kind, *id, *threads),
             Op::WarpSync { mask } => self.src(*mask),
             Op::Vote { kind, a, mask } => {
@@ -150,7 +167,13 @@ impl Walk<'_> {
             }
             Op::Call(call) => self.call(call),
             Op::Nanosleep { duration } => self.src(*duration),
-            Op::Fence { .. } | Op::Ret | Op::Exit | Op::Trap | Op::Nop => Ok(()),
+            Op::Fence { .. }
+            | Op::ClusterArrive
+            | Op::ClusterWait
+            | Op::Ret
+            | Op::Exit
+            | Op::Trap
+            | Op::Nop => Ok(()),
         }
     }
 

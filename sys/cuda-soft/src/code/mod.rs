@@ -75,6 +75,10 @@ pub struct Function {
     pub frame_size: u32,
     /// Bytes of static shared memory that the kernel and the functions it calls need.
     pub shared_size: u32,
+    /// Whether the kernel or a function it calls uses the reserved shared memory, which follows the dynamic part.
+    pub reserved_shared: bool,
+    /// `.reqnctapercluster`, or zeros without that directive.
+    pub required_cluster: [u32; 3],
     /// Alignment of the dynamic shared memory, which follows the static part (at least 16).
     pub dynamic_shared_align: u32,
     /// The product of `.maxntid`, or 0 without that directive.
@@ -96,12 +100,29 @@ impl Function {
     /// Bytes of shared memory of a block that is launched with `dynamic` bytes of dynamic shared memory.
     #[must_use]
     pub fn shared_bytes(&self, dynamic: u32) -> u32 {
+        if self.reserved_shared {
+            return self.reserved_shared_base(dynamic).saturating_add(RESERVED_SHARED);
+        }
+        self.own_shared_bytes(dynamic)
+    }
+
+    fn own_shared_bytes(&self, dynamic: u32) -> u32 {
         match dynamic {
             0 => self.shared_size,
             dynamic => self.dynamic_shared_base().saturating_add(dynamic),
         }
     }
+
+    /// The offset of the reserved shared memory in the block's shared memory.
+    #[must_use]
+    pub fn reserved_shared_base(&self, dynamic: u32) -> u32 {
+        self.own_shared_bytes(dynamic).checked_next_multiple_of(16).unwrap_or(u32::MAX)
+    }
 }
+
+/// Bytes of shared memory of a block that cooperative groups use, as on devices of compute capability 8.0 and later. They
+/// are zero when the block starts.
+pub const RESERVED_SHARED: u32 = 1024;
 
 /// The location of one parameter or returned value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

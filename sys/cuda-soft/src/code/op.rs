@@ -58,6 +58,10 @@ pub enum Op {
     Cvt { d: Reg, dty: Ty, sty: Ty, fp: Fp, a: Src },
     /// `cvt.f16x2.f32` and `cvt.bf16x2.f32`: `a` to the high half, `b` to the low half.
     CvtPair { d: Reg, dty: Ty, fp: Fp, a: Src, b: Src },
+    /// `cvt` to a pair of 8-bit floats, with `.satfinite`: from two `f32`, `a` to the high byte, or from `f16x2` in `a`.
+    CvtToFp8 { d: Reg, format: Fp8, ty: Ty, relu: bool, a: Src, b: Src },
+    /// `cvt.rn.f16x2` from a pair of 8-bit floats.
+    CvtFromFp8 { d: Reg, format: Fp8, relu: bool, a: Src },
     /// `cvta.space`: an address in `space` to a generic one.
     ToGeneric { space: Space, d: Reg, a: Src },
     /// `cvta.to.space`.
@@ -75,6 +79,18 @@ pub enum Op {
     /// `cp.async` of `size` bytes (4, 8 or 16) from global to shared memory; bytes from `src_size` on become zero. It
     /// completes at once, so its commit and wait forms lower to [`Op::Nop`].
     CpAsync { dst: Addr, src: Addr, size: u8, src_size: Src },
+    /// `mbarrier` on one object.
+    Mbarrier(Box<Mbarrier>),
+    /// `cp.async.bulk`. It completes at once, so its commit and wait forms lower to [`Op::Nop`].
+    BulkCopy(Box<BulkCopy>),
+    /// `mapa`: the address of `a` in the block with this rank of the cluster, generic or in `.shared::cluster`.
+    Mapa { generic: bool, d: Reg, a: Src, rank: Src },
+    /// `getctarank`: the rank of the block that an address belongs to.
+    CtaRank { generic: bool, d: Reg, a: Src },
+    /// `barrier.cluster.arrive`.
+    ClusterArrive,
+    /// `barrier.cluster.wait`.
+    ClusterWait,
     /// `fence`, `membar` (`SeqCst`).
     Fence { sem: Semantics, scope: Scope },
 
@@ -133,6 +149,15 @@ pub struct Fp {
     pub xorsign_abs: bool,
     /// `.relu`: negative results become zero; the instruction defines the result for NaN.
     pub relu: bool,
+}
+
+/// 8-bit floating-point formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8 {
+    /// 4 bits of exponent, 3 of mantissa, no infinity, one NaN of each sign.
+    E4m3,
+    /// 5 bits of exponent, 2 of mantissa, as in `f16`.
+    E5m2,
 }
 
 /// One-operand functions.
@@ -219,6 +244,8 @@ pub enum Ternary {
     Lop3(u8),
     /// `prmt` with selector `c`.
     Prmt(PrmtMode),
+    /// A video instruction.
+    Video(Video),
     /// Dot product of four bytes; signedness of `a` and `b`.
     Dp4a {
         a_signed: bool,
@@ -230,6 +257,36 @@ pub enum Ternary {
         b_signed: bool,
         hi: bool,
     },
+}
+
+/// A video instruction without selectors (PTX ISA 9.7.17 and 9.7.18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Video {
+    /// The function of each part.
+    pub op: VideoOp,
+    /// Parts of a word: 1, 2 or 4.
+    pub parts: u8,
+    /// Signedness of the result and of the operands.
+    pub signed: [bool; 3],
+    /// `.sat`: to the range of the result's type.
+    pub sat: bool,
+    /// What happens with the result and `c`: with several parts `Add` adds all of them to `c`.
+    pub then: Option<AtomOp>,
+}
+
+/// Functions of video instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the PTX instructions")]
+pub enum VideoOp {
+    Add,
+    Sub,
+    /// The average, rounded away from zero.
+    Avrg,
+    AbsDiff,
+    Min,
+    Max,
+    /// 1 where the comparison holds, else 0.
+    Set(Cmp),
 }
 
 /// Modes of `prmt`.
@@ -302,6 +359,59 @@ pub struct Mem {
     pub count: u8,
     /// The address.
     pub addr: Addr,
+}
+
+/// An operation on an mbarrier object.
+#[derive(Clone, Copy, Debug)]
+pub struct Mbarrier {
+    /// The operation.
+    pub op: MbarrierOp,
+    /// The state space of the object: shared, cluster or generic.
+    pub space: Space,
+    /// Its address.
+    pub addr: Addr,
+    /// Receives the state before the operation.
+    pub d: Option<Reg>,
+    /// Receives the result of a wait.
+    pub p: Option<Pred>,
+    /// The operand of [`MbarrierOp`].
+    pub a: Src,
+    /// Bytes that an arrival expects besides.
+    pub b: Src,
+}
+
+/// Operations on mbarrier objects, each with the meaning of its operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MbarrierOp {
+    /// Arrivals per phase.
+    Init,
+    /// Ignored.
+    Inval,
+    /// Bytes to expect in this phase.
+    ExpectTx,
+    /// Bytes that have come.
+    CompleteTx,
+    /// Number of arrivals.
+    Arrive,
+    /// Number of arrivals, which later phases do not expect any more.
+    ArriveDrop,
+    /// The state of an arrival; also `try_wait`, which does not wait on this device.
+    TestWait,
+    /// The parity of a phase.
+    TestWaitParity,
+}
+
+/// A bulk copy between global and shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct BulkCopy {
+    /// Destination.
+    pub dst: (Space, Addr),
+    /// Source.
+    pub src: (Space, Addr),
+    /// Bytes, a multiple of 16.
+    pub size: Src,
+    /// The mbarrier object at which the copy completes its bytes.
+    pub mbarrier: Option<(Space, Addr)>,
 }
 
 /// Atomic read-modify-write functions.
@@ -457,6 +567,16 @@ pub enum Special {
     /// `%envreg0` to `%envreg31`. In a cooperative launch, 1 and 2 are the high and low half of the address of its
     /// zeroed grid workspace (at least 16 bytes). All others are 0.
     EnvReg(u8),
+    /// The index of the cluster in its grid.
+    ClusterId(u8),
+    NClusterId(u8),
+    /// The index of the block in its cluster.
+    ClusterCtaId(u8),
+    ClusterNCtaId(u8),
+    ClusterCtaRank,
+    ClusterNCtaRank,
+    /// The offset of the reserved shared memory in the block's shared memory, plus a number of bytes.
+    ReservedShared(u16),
     /// The offset of dynamic shared memory in the block's shared memory.
     DynamicSharedBase,
     /// The stack offset of the current call's frame.

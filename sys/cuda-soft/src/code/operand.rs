@@ -122,6 +122,8 @@ pub enum Space {
     Global,
     Const,
     Shared,
+    /// `.shared::cluster`.
+    Cluster,
     Local,
     Param,
 }

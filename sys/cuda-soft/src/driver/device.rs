@@ -170,6 +170,7 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: Attribute) -> Opti
         | A::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
         | A::CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT
         | A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED => 1,
+        A::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => (config.compute_capability >= (9, 0)).into(),
         A::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
         A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => (!lacks.cooperative).into(),
         A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED

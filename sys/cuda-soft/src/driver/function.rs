@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use cuda_driver_sys::{CUfunction, CUfunction_attribute as Attribute, CUresult};
+use cuda_driver_sys::{CUfunction, CUfunction_attribute as Attribute};
 
 use super::{INVALID_VALUE, context, entries};
 use crate::code;
@@ -29,7 +29,13 @@ entries! {
                 value.set(-1);
                 return Ok(());
             }
-            // The other attributes concern clusters, which this device does not have.
+            Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => u32::from(f.required_cluster != [0; 3]),
+            Attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH => f.required_cluster[0],
+            Attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT => f.required_cluster[1],
+            Attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => f.required_cluster[2],
+            Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                kernel.large_clusters.load(Ordering::Relaxed).into()
+            }
             other if other.0 < Attribute::CU_FUNC_ATTRIBUTE_MAX.0 => 0,
             _ => return Err(INVALID_VALUE),
         };
@@ -49,10 +55,11 @@ entries! {
                 Ok(())
             }
             Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
-            Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            | Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
-                Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+            Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
+                kernel.large_clusters.store(value != 0, Ordering::Relaxed);
+                Ok(())
             }
+            Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if (0..=2).contains(&value) => Ok(()),
             _ => Err(INVALID_VALUE),
         }
     }

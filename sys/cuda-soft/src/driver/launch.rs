@@ -26,7 +26,7 @@ entries! {
         params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, cooperative: false };
+        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, cooperative: false, cluster: None };
         // SAFETY: parameters are laid out as the API says, by contract.
         unsafe { launch(f, shape, on, params, extra) }
     }
@@ -39,7 +39,7 @@ entries! {
         on: CUstream,
         params: *mut *mut c_void,
     ) {
-        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, cooperative: true };
+        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, cooperative: true, cluster: None };
         // SAFETY: parameters are laid out as the API says, by contract.
         unsafe { launch(f, shape, on, params, std::ptr::null_mut()) }
     }
@@ -59,6 +59,7 @@ entries! {
             block: [c.blockDimX, c.blockDimY, c.blockDimZ],
             shared: c.sharedMemBytes,
             cooperative: false,
+            cluster: None,
         };
         for i in 0..c.numAttrs as usize {
             // SAFETY: an array of numAttrs, by contract.
@@ -75,6 +76,8 @@ struct Shape {
     block: [u32; 3],
     shared: u32,
     cooperative: bool,
+    /// Blocks per cluster, if the launch says so.
+    cluster: Option<[u32; 3]>,
 }
 
 impl Shape {
@@ -90,8 +93,11 @@ impl Shape {
             Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
                 // SAFETY: as above.
                 let d = unsafe { value.clusterDim };
-                if [d.x, d.y, d.z] == [1, 1, 1] { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) }
+                self.cluster = Some([d.x, d.y, d.z]);
+                Ok(())
             }
+            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            | Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
             _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         }
     }
@@ -116,6 +122,28 @@ impl Shape {
             return Err(CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
         }
         Ok(())
+    }
+
+    /// The blocks per cluster.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` if the cluster is empty or too large, contradicts the kernel, or does not divide
+    /// the grid; `CUDA_ERROR_NOT_SUPPORTED` if the device has no clusters.
+    fn cluster(&self, f: &code::Function, limit: u32, capability: (u32, u32)) -> Result<[u32; 3]> {
+        let required = Some(f.required_cluster).filter(|required| *required != [0; 3]);
+        let cluster = self.cluster.or(required).unwrap_or([1; 3]);
+        if cluster == [1; 3] && required.is_none() {
+            return Ok(cluster);
+        }
+        if capability < (9, 0) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let blocks = cluster.iter().try_fold(1u32, |n, d| n.checked_mul(*d)).unwrap_or(u32::MAX);
+        let divides = cluster.iter().zip(self.grid).all(|(d, n)| *d != 0 && n % d == 0);
+        if !divides || blocks > limit || required.is_some_and(|required| required != cluster) {
+            return Err(CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        }
+        Ok(cluster)
     }
 
     fn threads(&self) -> u32 {
@@ -145,15 +173,23 @@ unsafe fn launch(
     }
     let code = kernel.function();
     shape.check(code, kernel.max_dynamic.load(Ordering::Relaxed))?;
-    let limits = machine.residency();
+    let residency = machine.residency();
     if shape.cooperative {
         if machine.config.lacks.cooperative {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
-        if shape.blocks() > limits.max_blocks(shape.threads(), code.shared_bytes(shape.shared), 0) {
+        if shape.blocks() > residency.max_blocks(shape.threads(), code.shared_bytes(shape.shared), 0) {
             return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
+    let most = if kernel.large_clusters.load(Ordering::Relaxed) {
+        limits::CLUSTER
+    } else {
+        limits::PORTABLE_CLUSTER
+    };
+    let resident = residency.max_blocks(shape.threads(), code.shared_bytes(shape.shared), 0);
+    let most = most.min(u32::try_from(resident).unwrap_or(u32::MAX));
+    let cluster = shape.cluster(code, most, machine.config.compute_capability)?;
     // SAFETY: by contract.
     let params = unsafe { gather(code, params, extra) }?;
     let launch = Launch {
@@ -161,10 +197,11 @@ unsafe fn launch(
         function: kernel.index,
         grid: shape.grid,
         block: shape.block,
+        cluster,
         dynamic_shared: shape.shared,
         params,
         device: stream.device,
-        limits,
+        limits: residency,
         space: Arc::clone(&machine.space),
         workspace: 0,
         services: Arc::clone(machine.devices[stream.device].services()),

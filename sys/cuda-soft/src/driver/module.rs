@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Instant;
 
 use cuda_driver_sys::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
@@ -55,7 +55,8 @@ entries! {
         let mut kernels = loaded.kernels.lock();
         let known = kernels.entry(index).or_insert_with(|| {
             let max_dynamic = AtomicU32::new(limits::SHARED.saturating_sub(shared));
-            machine.kernels.add(Arc::new(Kernel { loaded: Arc::clone(&loaded), index, max_dynamic }))
+            let large_clusters = AtomicBool::new(false);
+            machine.kernels.add(Arc::new(Kernel { loaded: Arc::clone(&loaded), index, max_dynamic, large_clusters }))
         });
         function.set(handles::pointer(*known));
         Ok(())

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::barrier::Barriers;
+use super::cluster::Cluster;
 use super::fault::{Fault, FaultKind, Trouble};
 use super::grid::{Grid, Place};
-use super::memory::{Access, Range};
+use super::memory::Access;
 use super::rare::Harmless;
 use super::regs::ALL;
 use super::turn::{Context, Turn};
-use super::warp::{Line, Warp, lines};
+use super::warp::Warp;
 use super::watchdog::{Stall, Watchdog};
 use crate::mem::EventCountRef;
 
@@ -37,7 +38,7 @@ pub(super) struct Block {
     place: Place,
     warps: Vec<Warp>,
     barriers: Barriers,
-    shared: Box<[Line]>,
+    cluster: Arc<Cluster>,
     /// The warp that runs next.
     turn: usize,
     /// When the current wait of the whole block began.
@@ -48,8 +49,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Creates block number `linear` of `grid`.
-    pub(super) fn new(grid: Arc<Grid>, linear: u64) -> Self {
+    /// Creates block number `linear` of `grid`, as a part of `cluster`.
+    pub(super) fn new(grid: Arc<Grid>, linear: u64, cluster: Arc<Cluster>) -> Self {
         let launch = grid.launch();
         let place = Place::new(launch, linear);
         let threads = grid.threads();
@@ -69,7 +70,7 @@ impl Block {
             place,
             warps,
             barriers: Barriers::new(live),
-            shared: lines(grid.shared_size()),
+            cluster,
             turn: 0,
             stalled: None,
             watches: Vec::new(),
@@ -114,9 +115,7 @@ impl Block {
         let grid = Arc::clone(&self.grid);
         let launch = grid.launch();
         let view = launch.space.enter(launch.device);
-        let shared = Range::of(&self.shared);
-        let shared = Range { base: shared.base, end: shared.base + grid.shared_size() };
-        let mut access = Access::new(&view, shared, grid.params());
+        let mut access = Access::new(&view, &self.cluster, self.place.rank, grid.params());
         for (address, event_count) in &mut self.watches {
             *event_count = access.sequence(*address);
         }

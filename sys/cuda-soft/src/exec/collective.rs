@@ -4,12 +4,13 @@
 use super::alu;
 use super::atomic;
 use super::barrier::{BARRIERS, Reduction};
+use super::cluster;
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, bits, lanes};
 use super::turn::{Context, Flow};
 use super::warp::Warp;
 use crate::code::op::{BarrierKind, BoolOp, Op, ShflMode, VoteKind};
-use crate::code::{PredSrc, Src};
+use crate::code::{PredSrc, Reg, Src};
 
 impl Warp {
     /// Executes `op` for the lanes of `active` whose members are all here. Returns those lanes; the others wait.
@@ -24,6 +25,7 @@ impl Warp {
             _ => [ALL; LANES],
         };
         let mut now = self.met & active;
+        let met = now != 0;
         self.met &= !now;
         if now == 0 {
             let together = |l: usize| members[l] & self.live & !active == 0;
@@ -42,7 +44,9 @@ impl Warp {
         match op {
             Op::Vote { kind, a, .. } => self.vote(now, *kind, *a, group),
             Op::Shfl { mode, d, p, a, b, c, .. } => {
-                let (values, found) = self.shfl(*mode, *a, *b, *c, group);
+                // Lanes may meet at different instructions; all of them take part.
+                let partners = |lane: usize| if met { self.meeting_for[lane] } else { group(lane) };
+                let (values, found) = self.shfl(*mode, *a, *b, *c, partners);
                 self.regs.put32(*d, &values, now);
                 if let Some(p) = p {
                     self.regs.put_pred(*p, found, now);
@@ -109,7 +113,7 @@ impl Warp {
         a: Src,
         b: Src,
         c: Src,
-        group: impl Fn(usize) -> u32,
+        partners: impl Fn(usize) -> u32,
     ) -> (Lanes<u32>, u32) {
         let (a, b, c) = (self.regs.get32(a), self.regs.get32(b), self.regs.get32(c));
         let mut values = a;
@@ -132,7 +136,7 @@ impl Warp {
             };
             if inside {
                 let source = (source & 31) as usize;
-                values[lane] = if group(lane) >> source & 1 != 0 { a[source] } else { 0 };
+                values[lane] = if partners(lane) >> source & 1 != 0 { a[source] } else { 0 };
                 found |= 1 << lane;
             }
         }
@@ -185,5 +189,62 @@ impl Warp {
             }
             BarrierKind::Sync | BarrierKind::Arrive => {}
         }
+    }
+
+    /// `barrier.cluster.arrive`.
+    pub(super) fn cluster_arrive(&mut self, cx: &Context<'_, '_>, mask: u32) {
+        let odd = cx.access.cluster.arrive(mask.count_ones());
+        self.arrived |= mask;
+        self.arrived_odd = if odd { self.arrived_odd | mask } else { self.arrived_odd & !mask };
+        self.spin.wrote();
+    }
+
+    /// `barrier.cluster.wait`: returns the lanes that continue. The others wait here.
+    pub(super) fn cluster_wait(&mut self, cx: &Context<'_, '_>, mask: u32) -> u32 {
+        let here = if cx.access.cluster.odd() { self.arrived_odd } else { !self.arrived_odd };
+        let waiting = mask & self.arrived & here;
+        self.spinning |= waiting;
+        self.arrived &= !(mask & !waiting);
+        if waiting != mask {
+            self.spin.wrote();
+        }
+        mask & !waiting
+    }
+
+    /// Takes exited lanes out of the cluster's barrier.
+    pub(super) fn cluster_exit(&mut self, cx: &Context<'_, '_>, mask: u32) {
+        let arrived = self.arrived & mask;
+        let odd = (arrived & self.arrived_odd).count_ones();
+        cx.access.cluster.exit(mask.count_ones(), (arrived.count_ones() - odd, odd));
+        self.arrived &= !mask;
+    }
+
+    /// `mapa`.
+    pub(super) fn mapa(
+        &mut self,
+        cx: &Context<'_, '_>,
+        mask: u32,
+        generic: bool,
+        d: Reg,
+        [a, rank]: [Src; 2],
+    ) {
+        let (a, rank) = (self.regs.get64(a), self.regs.get32(rank));
+        let cluster = cx.access.cluster;
+        let mapped: Lanes<u64> = std::array::from_fn(|l| {
+            let address = if generic { cluster.address(a[l]) } else { a[l] as u32 };
+            let address = cluster::map(address, rank[l]);
+            if generic { cluster.host(cx.access.rank, address) } else { address.into() }
+        });
+        self.regs.put64(d, &mapped, mask);
+    }
+
+    /// `getctarank`.
+    pub(super) fn cta_rank(&mut self, cx: &Context<'_, '_>, mask: u32, generic: bool, d: Reg, a: Src) {
+        let cluster = cx.access.cluster;
+        let ranks = self.regs.get64(a).map(|a| match generic {
+            true => cluster.rank_of(a).unwrap_or(0),
+            false => cluster.named(cx.access.rank, a as u32),
+        });
+        self.regs.put32(d, &ranks, mask);
     }
 }

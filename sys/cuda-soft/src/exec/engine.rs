@@ -16,6 +16,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::block::{Block, Outcome};
+use super::cluster::Cluster;
 use super::fault::FaultKind;
 use super::grid::{Done, Grid, Pending, WHOLE};
 use super::rare::Harmless;
@@ -161,25 +162,35 @@ impl Queues {
         Choice::Poll(std::mem::take(&mut self.waiting))
     }
 
-    /// Starts the next block that some device has room for.
+    /// Starts the next block, with the rest of its cluster, that some device has room for.
     fn start(&mut self) -> Option<Unit> {
+        let ready = &mut self.ready;
         self.devices.values_mut().find_map(|device| {
             let pending = device.grids.front_mut()?;
-            if device.used + pending.cost > WHOLE {
+            if device.used + pending.cluster_cost() > WHOLE {
                 return None;
             }
-            let (grid, linear, cost) = (Arc::clone(&pending.grid), pending.next, pending.cost);
-            pending.next += 1;
-            device.used += cost;
+            let (grid, first, cost) = (Arc::clone(&pending.grid), pending.next, pending.cost);
+            let blocks = grid.cluster_blocks();
+            pending.next += u64::from(blocks);
+            device.used += pending.cluster_cost();
             if pending.next == grid.blocks() {
                 device.grids.pop_front();
             }
-            Some(Unit::Block(Box::new(Block::new(grid, linear)), cost))
+            let cluster = Arc::new(Cluster::new(blocks, grid.shared_size(), grid.threads()));
+            let mut units = (0..u64::from(blocks)).map(|rank| {
+                let block = Block::new(Arc::clone(&grid), first + rank, Arc::clone(&cluster));
+                Unit::Block(Box::new(block), cost)
+            });
+            let unit = units.next();
+            // The blocks of a cluster start together.
+            ready.extend(units);
+            unit
         })
     }
 
     fn can_start(&self) -> bool {
-        let room = |d: &Device| d.grids.front().is_some_and(|p| d.used + p.cost <= WHOLE);
+        let room = |d: &Device| d.grids.front().is_some_and(|p| d.used + p.cluster_cost() <= WHOLE);
         self.devices.values().any(room)
     }
 }

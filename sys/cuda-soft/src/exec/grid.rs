@@ -80,6 +80,11 @@ impl Grid {
         self.launch.grid.iter().map(|n| u64::from(*n)).product()
     }
 
+    /// The number of blocks in a cluster.
+    pub(super) fn cluster_blocks(&self) -> u32 {
+        self.launch.cluster.iter().product()
+    }
+
     /// The number of threads in a block.
     pub(super) fn threads(&self) -> u32 {
         self.launch.block.iter().product()
@@ -197,16 +202,22 @@ fn deepest(module: &Module, index: usize, path: &mut [bool]) -> u32 {
 pub(super) struct Place {
     pub(super) index: [u32; 3],
     pub(super) linear: u64,
+    /// The rank in the cluster.
+    pub(super) rank: u32,
     /// Threads per block in x, y, z.
     block: [u32; 3],
 }
 
 impl Place {
-    /// The position of block number `linear`.
+    /// The position of block number `linear`. The blocks of a cluster have consecutive numbers.
     pub(super) fn new(launch: &Launch, linear: u64) -> Self {
-        let [x, y, _] = launch.grid.map(u64::from);
-        let index = [linear % x, linear / x % y, linear / (x * y)].map(|v| v as u32);
-        Place { index, linear, block: launch.block }
+        let split = |number: u64, [x, y, _]: [u64; 3]| [number % x, number / x % y, number / (x * y)];
+        let cluster = launch.cluster.map(u64::from);
+        let blocks: u64 = cluster.iter().product();
+        let clusters: [u64; 3] = std::array::from_fn(|k| u64::from(launch.grid[k]) / cluster[k]);
+        let (outer, inner) = (split(linear / blocks, clusters), split(linear % blocks, cluster));
+        let index = std::array::from_fn(|k| (outer[k] * cluster[k] + inner[k]) as u32);
+        Place { index, linear, rank: (linear % blocks) as u32, block: launch.block }
     }
 
     /// The index of a thread.
@@ -233,8 +244,14 @@ pub(super) const WHOLE: u64 = 1 << 40;
 impl Pending {
     pub(super) fn new(grid: Arc<Grid>) -> Self {
         let shared = u32::try_from(grid.shared_size()).unwrap_or(u32::MAX);
-        // The driver refuses a block that can never fit. If one gets here it runs alone.
-        let fits = grid.launch().limits.max_blocks(grid.threads(), shared, 0).max(1);
+        // The driver refuses a block or cluster that can never fit. If one gets here it runs alone.
+        let fits =
+            grid.launch().limits.max_blocks(grid.threads(), shared, 0).max(grid.cluster_blocks().into());
         Pending { grid, next: 0, cost: WHOLE / fits }
+    }
+
+    /// The share of the device that a cluster takes, at most all of it.
+    pub(super) fn cluster_cost(&self) -> u64 {
+        self.cost * u64::from(self.grid.cluster_blocks())
     }
 }

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+use super::cluster::Cluster;
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::code::{Semantics, Space};
@@ -58,6 +59,9 @@ pub(super) struct Access<'a> {
     next: usize,
     /// The block's shared memory.
     pub(super) shared: Range,
+    /// The block's cluster, and its rank there.
+    pub(super) cluster: &'a Cluster,
+    pub(super) rank: u32,
     /// The launch's parameters, which are read-only.
     pub(super) params: Range,
     /// Event counts to notify, because their memory was stored to.
@@ -85,10 +89,11 @@ pub(super) struct Request {
 }
 
 impl<'a> Access<'a> {
-    pub(super) fn new(view: &'a View<'a>, shared: Range, params: Range) -> Self {
+    pub(super) fn new(view: &'a View<'a>, cluster: &'a Cluster, rank: u32, params: Range) -> Self {
+        let shared = cluster.shared(rank);
         let none = Cached { range: Range::default(), writable: false, event_count: std::ptr::null() };
         let stored = [std::ptr::null(); CACHE];
-        Access { view, cache: [none; CACHE], next: 0, shared, params, stored, stored_len: 0 }
+        Access { view, cache: [none; CACHE], next: 0, shared, cluster, rank, params, stored, stored_len: 0 }
     }
 
     /// Checks that the lanes of `mask` may access `size` bytes at their addresses.
@@ -140,6 +145,7 @@ impl<'a> Access<'a> {
         let end = first.saturating_add(ask.size);
         let windows = match ask.space {
             Space::Shared => self.shared.holds(first, end),
+            Space::Cluster => self.cluster.holds(first, end),
             Space::Local => ask.stacks.of_lane(lane).holds(first, end),
             Space::Param => {
                 ask.stacks.of_lane(lane).holds(first, end) || (!ask.write && self.params.holds(first, end))
@@ -148,6 +154,7 @@ impl<'a> Access<'a> {
                 self.shared.holds(first, end)
                     || ask.stacks.of_lane(lane).holds(first, end)
                     || (!ask.write && self.params.holds(first, end))
+                    || self.cluster.holds(first, end)
             }
             Space::Global | Space::Const => false,
         };

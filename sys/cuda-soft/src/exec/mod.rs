@@ -19,12 +19,14 @@ mod alu;
 mod atomic;
 mod barrier;
 mod block;
+mod cluster;
 mod collective;
 mod console;
 mod engine;
 mod fault;
 mod grid;
 mod hurry;
+mod mbarrier;
 mod memory;
 mod printf;
 mod rare;
@@ -74,6 +76,8 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
     pub block: [u32; 3],
+    /// Blocks per cluster in x, y, z; the grid is a multiple of it.
+    pub cluster: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
     /// The parameter buffer, with the layout of [`Function::params`](crate::code::Function::params).

@@ -170,6 +170,12 @@ impl Warp {
             Op::CpAsync { dst, src, size, src_size } => {
                 self.cp_async(cx, mask, frame, [*dst, *src], *size, *src_size)?;
             }
+            Op::Mbarrier(m) => self.mbarrier(cx, mask, frame, m)?,
+            Op::BulkCopy(copy) => self.bulk_copy(cx, mask, frame, copy)?,
+            Op::Mapa { generic, d, a, rank } => self.mapa(cx, mask, *generic, *d, [*a, *rank]),
+            Op::CtaRank { generic, d, a } => self.cta_rank(cx, mask, *generic, *d, *a),
+            Op::ClusterArrive => self.cluster_arrive(cx, mask),
+            Op::ClusterWait => return Ok(Flow::Some(self.cluster_wait(cx, mask))),
             Op::Fence { sem, .. } => memory::fence_of(*sem),
             Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
             Op::GlobalAddress { d, global, addend } => {
@@ -308,6 +314,7 @@ impl Warp {
         self.live &= !mask;
         self.spin.wrote();
         cx.barriers.exit(self.index, mask);
+        self.cluster_exit(cx, mask);
         self.meet();
     }
 }

@@ -22,7 +22,7 @@ impl Warp {
         addr: Addr,
         space: Space,
     ) -> Lanes<u64> {
-        let window = matches!(space, Space::Shared | Space::Local);
+        let window = matches!(space, Space::Shared | Space::Local | Space::Cluster);
         let mut at = match addr.base {
             Base::Reg(reg) => {
                 let base = self.regs.get64(reg.into());
@@ -49,6 +49,7 @@ impl Warp {
             // Only in kernels: in other functions, lowering addresses parameters through the frame.
             Space::Param => at = at.map(|v| v.wrapping_add(cx.access.params.base)),
             Space::Shared => at = at.map(|v| v.wrapping_add(cx.access.shared.base)),
+            Space::Cluster => at = at.map(|v| cx.access.cluster.host(cx.access.rank, v as u32)),
             Space::Local => {
                 let stacks = self.stacks();
                 for lane in 0..LANES {
@@ -207,6 +208,10 @@ impl Warp {
 
     pub(super) fn cvta(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, d: Reg, a: Src) {
         let mut v = self.regs.get64(a);
+        if space == Space::Cluster {
+            let host = v.map(|v| cx.access.cluster.host(cx.access.rank, v as u32));
+            return self.regs.put64(d, &host, mask);
+        }
         for lane in 0..LANES {
             v[lane] = v[lane].wrapping_add(self.window(cx, space, lane));
         }
@@ -215,6 +220,10 @@ impl Warp {
 
     pub(super) fn cvta_to(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, d: Reg, a: Src) {
         let mut v = self.regs.get64(a);
+        if space == Space::Cluster {
+            let address = v.map(|v| u64::from(cx.access.cluster.address(v)));
+            return self.regs.put64(d, &address, mask);
+        }
         for lane in 0..LANES {
             v[lane] = v[lane].wrapping_sub(self.window(cx, space, lane));
         }
@@ -228,7 +237,7 @@ impl Warp {
             Space::Local => self.stacks().of_lane(lane).base,
             // Only in kernels: in other functions, lowering turns parameters into local memory.
             Space::Param => cx.access.params.base,
-            Space::Generic | Space::Global | Space::Const => 0,
+            Space::Cluster | Space::Generic | Space::Global | Space::Const => 0,
         }
     }
 
@@ -239,13 +248,14 @@ impl Warp {
             let inside = |r: memory::Range| v[lane] >= r.base && v[lane] < r.end;
             match space {
                 Space::Shared => inside(cx.access.shared),
+                Space::Cluster => cx.access.cluster.holds(v[lane], v[lane].saturating_add(1)),
                 Space::Local => inside(stacks.of_lane(lane)),
                 Space::Param => inside(cx.access.params),
                 Space::Const => cx.grid.in_constant(v[lane]),
                 Space::Generic | Space::Global => false,
             }
         };
-        let windows = [Space::Shared, Space::Local, Space::Param, Space::Const];
+        let windows = [Space::Cluster, Space::Local, Space::Param, Space::Const];
         let holds = bits(|lane| match space {
             Space::Global | Space::Generic => !windows.iter().any(|s| within(lane, *s)),
             _ => within(lane, space),
@@ -294,6 +304,15 @@ impl Warp {
             Special::GlobalTimerHi => wall() >> 32,
             Special::DynamicSharedSize => u64::from(launch.dynamic_shared),
             Special::TotalSharedSize => u64::from(function.shared_size) + u64::from(launch.dynamic_shared),
+            Special::ClusterId(k) => axis(cx.place.index, k) / axis(launch.cluster, k),
+            Special::NClusterId(k) => axis(launch.grid, k) / axis(launch.cluster, k),
+            Special::ClusterCtaId(k) => axis(cx.place.index, k) % axis(launch.cluster, k),
+            Special::ClusterNCtaId(k) => axis(launch.cluster, k),
+            Special::ClusterCtaRank => u64::from(cx.place.rank),
+            Special::ClusterNCtaRank => u64::from(cx.access.cluster.blocks),
+            Special::ReservedShared(offset) => {
+                u64::from(function.reserved_shared_base(launch.dynamic_shared)) + u64::from(offset)
+            }
             Special::DynamicSharedBase => function.dynamic_shared_base().into(),
             Special::EnvReg(1) => launch.workspace >> 32,
             Special::EnvReg(2) => launch.workspace & 0xffff_ffff,

@@ -25,10 +25,14 @@ pub(super) struct Warp {
     pub(super) live: u32,
     /// Lanes that wait at a collective instruction for other lanes of the warp.
     pub(super) meeting: u32,
-    /// The member mask that each of them waits for.
+    /// The member mask that each of them waits for; once they have met, those who came.
     pub(super) meeting_for: Lanes<u32>,
     /// Lanes whose members have all arrived but that have not executed the instruction yet.
     pub(super) met: u32,
+    /// Lanes that have arrived at the cluster's barrier and have not waited yet.
+    pub(super) arrived: u32,
+    /// Those of them that arrived in an odd phase.
+    pub(super) arrived_odd: u32,
     /// The value of `clock` when each lane last ran, for fairness.
     stamp: Lanes<u32>,
     clock: u32,
@@ -102,6 +106,8 @@ impl Warp {
             meeting: 0,
             meeting_for: [0; LANES],
             met: 0,
+            arrived: 0,
+            arrived_odd: 0,
             stamp: [0; LANES],
             clock: 0,
             spin: Spin::default(),
@@ -228,6 +234,7 @@ impl Warp {
             if all & !here == 0 {
                 self.met |= here;
                 self.meeting &= !here;
+                lanes(here).for_each(|l| self.meeting_for[l] = here);
             }
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn lower(
         errors.push(error);
     }
     builder.scopes.leave(&mut builder.slots);
-    let shared = (layout.sizes[index], layout.dynamic_align[index]);
+    let shared = (layout.sizes[index], layout.dynamic_align[index], layout.reserved[index]);
     builder.finish(shared).unwrap_or_else(|error| {
         if errors.len() == first {
             errors.push(error);
@@ -228,8 +228,9 @@ impl<'a> Builder<'_, 'a> {
 
     fn lowered(&mut self, instruction: &'a Instruction) -> Result<(), Diagnostic> {
         let Name { text, at } = &instruction.opcode;
-        let handler = isa::handler(text)
-            .ok_or_else(|| at.error(format!("Instruction '{text}' is not supported on this device")))?;
+        let handler = isa::handler(text).ok_or_else(|| {
+            at.error(format!("Instruction '{text}' is not supported by the software device"))
+        })?;
         let mut modifiers = Modifiers::new(instruction);
         modifiers.all_known()?;
         handler(self, instruction, &mut modifiers)?;
@@ -247,7 +248,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    fn finish(mut self, shared: (u32, u32)) -> Result<code::Function, Diagnostic> {
+    fn finish(mut self, shared: (u32, u32, bool)) -> Result<code::Function, Diagnostic> {
         let labels = std::mem::take(&mut self.labels);
         let place = |number: &mut u32| {
             if let Some(Some(index)) = labels.get(*number as usize) {
@@ -278,6 +279,8 @@ impl<'a> Builder<'_, 'a> {
             frame_size: self.frame.1.next_multiple_of(16),
             shared_size: shared.0,
             dynamic_shared_align: shared.1,
+            reserved_shared: shared.2,
+            required_cluster: hint("reqnctapercluster").map_or(Ok([0; 3]), dimensions)?,
             max_threads: hint("maxntid").or(hint("reqntid")).map_or(Ok(0), product)?,
             required_block: hint("reqntid").map_or(Ok([0; 3]), dimensions)?,
             min_blocks_per_sm: hint("minnctapersm").map_or(Ok(0), product)?,

@@ -100,7 +100,9 @@ impl<'a> Modifiers<'a> {
     /// be consequences.
     pub(super) fn all_known(&self) -> Result<(), Diagnostic> {
         match self.words.iter().find(|word| !known(&word.text)) {
-            Some(Name { text, at }) => Err(at.error(format!("Unknown modifier '.{text}'"))),
+            Some(Name { text, at }) => {
+                Err(at.error(format!("Unknown modifier '.{text}': the software device does not support it")))
+            }
             None => Ok(()),
         }
     }
@@ -128,11 +130,12 @@ pub(super) const SCOPES: [(&str, Scope); 4] =
     [("cta", Scope::Cta), ("cluster", Scope::Cluster), ("gpu", Scope::Gpu), ("sys", Scope::Sys)];
 
 /// State spaces of accesses.
-pub(super) const SPACES: [(&str, Space); 8] = [
+pub(super) const SPACES: [(&str, Space); 9] = [
     ("global", Space::Global),
     ("const", Space::Const),
     ("shared", Space::Shared),
     ("shared::cta", Space::Shared),
+    ("shared::cluster", Space::Cluster),
     ("local", Space::Local),
     ("param", Space::Param),
     ("param::entry", Space::Param),
@@ -201,10 +204,13 @@ fn known(word: &str) -> bool {
     const OTHERS: &str = "ftz sat rn rz rm rp rna rni rzi rmi rpi approx full nan NaN xorsign abs relu lo hi wide cc \
         uni to sync aligned arrive red popc ballot all any idx up down bfly clamp wrap l r l1 L1 L2 \
         weak relaxed acquire release acq_rel sc volatile mmio nc ca cg cs lu cv wb wt v2 v4 v8 \
-        add min max inc dec exch cas noftz shiftamt pred shared::cluster b128 level warp cta alias proxy async gl \
+        add min max inc dec exch cas noftz shiftamt pred b128 level warp cta alias proxy async gl \
         f4e b4e rc8 ecl ecr rc16 finite infinite number notanumber normal subnormal \
         e4m3 e5m2 e4m3x2 e5m2x2 tf32 u16x2 s16x2 f32x2 satfinite rs idx sc unified \
-        launch_dependents wait bulk tensor commit_group wait_group wait_all";
+        launch_dependents wait bulk tensor commit_group wait_group wait_all bulk_group read prefetch reduce \
+        mbarrier init inval expect_tx complete_tx arrive_drop noComplete test_wait try_wait parity pending_count noinc \
+        mbarrier::complete_tx::bytes mbarrier_init multicast::cluster cp_mask fractional \
+        mask";
     ty(word).is_some()
         || SCOPES.iter().any(|(name, _)| *name == word)
         || SPACES.iter().any(|(name, _)| *name == word)

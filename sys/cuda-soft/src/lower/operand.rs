@@ -218,7 +218,9 @@ impl Builder<'_, '_> {
             Some(_) => return Err(self.mismatch(at, &format!("'{name}' is not an address"))),
             None => self.symbol_address(name, offset, at)?,
         };
-        let inferred = space == Space::Generic && found != Space::Param;
+        // The block's own shared memory is a part of the cluster's.
+        let inferred = (space == Space::Generic && found != Space::Param)
+            || (space == Space::Cluster && found == Space::Shared);
         if found != space && !inferred {
             let what = "State space mismatch between instruction and address in instruction";
             return Err(at.error(format!("{what} '{}'", self.opcode)));

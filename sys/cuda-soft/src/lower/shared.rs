@@ -18,6 +18,8 @@ pub(super) struct Layout {
     pub(super) sizes: Vec<u32>,
     /// Per function: alignment of the dynamic shared memory.
     pub(super) dynamic_align: Vec<u32>,
+    /// Per function: whether it or a callee uses the reserved shared memory.
+    pub(super) reserved: Vec<bool>,
 }
 
 /// Identifies a variable: its module and the position of its name.
@@ -36,6 +38,7 @@ struct Uses<'a> {
     variables: HashMap<Key, &'a Variable>,
     functions: BTreeSet<usize>,
     dynamic_align: u32,
+    reserved: bool,
 }
 
 /// Lays out the static shared variables of the program.
@@ -60,6 +63,7 @@ pub(super) fn layout(program: &Program<'_>, errors: &mut Vec<Diagnostic>) -> Lay
             .iter()
             .map(|reached| reached.iter().map(|f| direct[*f].dynamic_align).max().unwrap_or(0).max(16))
             .collect(),
+        reserved: reach.iter().map(|reached| reached.iter().any(|f| direct[*f].reserved)).collect(),
     };
     for (key, (variable, kernels)) in order {
         let placed = types::size(variable).and_then(|size| {
@@ -149,6 +153,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Records a name. A register of the same name may hide the symbol; the extra use then only wastes memory.
     fn name(&mut self, name: &str) {
+        self.uses.reserved |= name.starts_with("%reserved_smem_offset");
         match self.program.symbol(self.unit, name) {
             Some(Symbol::Shared(unit, variable)) => {
                 self.uses.variables.insert((*unit, variable.name.at), *variable);

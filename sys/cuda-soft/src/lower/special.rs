@@ -8,7 +8,7 @@ use crate::code::op::Special;
 pub(super) enum Reading {
     /// The engine provides the value.
     Special(Special),
-    /// The value is constant, because this device has no clusters.
+    /// The value is constant.
     Constant(u64),
 }
 
@@ -28,10 +28,12 @@ pub(super) fn special(name: &str, component: Option<char>) -> Option<(Reading, T
         return match name {
             "%tid" => vector(Special::Tid),
             "%ntid" => vector(Special::Ntid),
-            "%ctaid" | "%clusterid" => vector(Special::Ctaid),
-            "%nctaid" | "%nclusterid" => vector(Special::Nctaid),
-            "%cluster_ctaid" => Some((Constant(0), Ty::U32)),
-            "%cluster_nctaid" => Some((Constant(u64::from(member < 3)), Ty::U32)),
+            "%ctaid" => vector(Special::Ctaid),
+            "%nctaid" => vector(Special::Nctaid),
+            "%clusterid" => vector(Special::ClusterId),
+            "%nclusterid" => vector(Special::NClusterId),
+            "%cluster_ctaid" => vector(Special::ClusterCtaId),
+            "%cluster_nctaid" => vector(Special::ClusterNCtaId),
             _ => None,
         };
     }
@@ -57,8 +59,13 @@ pub(super) fn special(name: &str, component: Option<char>) -> Option<(Reading, T
         "%globaltimer_hi" => word(Special::GlobalTimerHi),
         "%dynamic_smem_size" => word(Special::DynamicSharedSize),
         "%total_smem_size" => word(Special::TotalSharedSize),
-        "%cluster_ctarank" => Some((Constant(0), Ty::U32)),
-        "%cluster_nctarank" => Some((Constant(1), Ty::U32)),
+        "%cluster_ctarank" => word(Special::ClusterCtaRank),
+        "%cluster_nctarank" => word(Special::ClusterNCtaRank),
+        "%aggr_smem_size" => word(Special::TotalSharedSize),
+        // The second part of the reserved memory is that of cooperative groups.
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => word(Special::ReservedShared(0)),
+        "%reserved_smem_offset_1" => word(Special::ReservedShared(512)),
+        "%reserved_smem_offset_end" | "%reserved_smem_offset_cap" => word(Special::ReservedShared(1024)),
         _ => {
             let number: u8 = name.strip_prefix("%envreg")?.parse().ok()?;
             if number < 32 { word(Special::EnvReg(number)) } else { None }

@@ -14,7 +14,7 @@ pub(super) fn element(variable: &Variable) -> Result<Option<Ty>, Diagnostic> {
         return Ok(None);
     }
     modifiers::ty(&variable.ty.text).map(Some).ok_or_else(|| {
-        variable.ty.at.error(format!("Type '.{}' is not supported on this device", variable.ty.text))
+        variable.ty.at.error(format!("Type '.{}' is not supported by the software device", variable.ty.text))
     })
 }
 

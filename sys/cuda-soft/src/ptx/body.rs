@@ -88,6 +88,12 @@ fn instruction(c: &mut Cursor<'_>) -> Result<Instruction, Diagnostic> {
     while c.peek().kind == Kind::Dot {
         modifiers.push(c.dot("a modifier")?);
     }
+    if opcodes::refused(&opcode.text) {
+        // Lowering says that this device does not have the instruction; the operands have a syntax of their own.
+        c.skip_to(";");
+        c.expect(";")?;
+        return Ok(Instruction { guard, opcode, modifiers, operands: Vec::new() });
+    }
     let operands = operand::operands(c, &opcode.text)?;
     c.expect(";")?;
     Ok(Instruction { guard, opcode, modifiers, operands })

@@ -126,6 +126,18 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
+    /// Skips to this punctuation, or to the end of the text or of a scope.
+    pub(super) fn skip_to(&mut self, mark: &str) {
+        let mut open = 0u32;
+        while self.peek().kind != Kind::End && !(open == 0 && (self.sees(mark) || self.sees("}"))) {
+            match self.take() {
+                Token { kind: Kind::Mark, text: "{", .. } => open += 1,
+                Token { kind: Kind::Mark, text: "}", .. } => open -= 1,
+                _ => {}
+            }
+        }
+    }
+
     /// After an error, skips to the position behind the next `;`, or before the `}` that closes the enclosing scope.
     /// Returns false if the braces do not match; parsing on would then only produce follow-up errors.
     pub(super) fn recover(&mut self) -> bool {

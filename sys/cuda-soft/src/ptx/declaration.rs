@@ -63,6 +63,10 @@ fn head(c: &mut Cursor<'_>, linkage: Linkage) -> Result<Variable, Diagnostic> {
             "v4" => (vector, _) = (4, c.take()),
             "ptr" => pointer(c)?,
             _ if ty.is_none() && is_type(text) => ty = Some(c.dot("a type")?),
+            "texref" | "samplerref" | "surfref" => {
+                let what = "textures and surfaces are not supported by the software device";
+                return Err(at.error(format!("'.{text}': {what}")));
+            }
             _ => return Err(at.error(format!("Unknown modifier '.{text}' in a declaration"))),
         }
     }

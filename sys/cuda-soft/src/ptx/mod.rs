@@ -14,7 +14,7 @@ mod diagnostic;
 mod directive;
 mod lex;
 mod module;
-mod opcodes;
+pub(crate) mod opcodes;
 mod operand;
 
 pub use diagnostic::{Diagnostic, Position};

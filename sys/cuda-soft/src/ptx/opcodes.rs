@@ -8,8 +8,43 @@ pub(super) fn known(name: &str) -> bool {
     OPCODES.binary_search(&name).is_ok()
 }
 
+/// Whether `name` is an instruction that this device does not have.
+pub(crate) fn refused(name: &str) -> bool {
+    REFUSED.binary_search(&name).is_ok()
+}
+
+/// Sorted for binary search. All of these are in [`OPCODES`].
+const REFUSED: [&str; 26] = [
+    "alloca",
+    "clusterlaunchcontrol",
+    "fns",
+    "istypep",
+    "ldmatrix",
+    "mma",
+    "movmatrix",
+    "multimem",
+    "stackrestore",
+    "stacksave",
+    "stmatrix",
+    "suld",
+    "suq",
+    "sured",
+    "sust",
+    "tcgen05",
+    "tensormap",
+    "tex",
+    "tld4",
+    "txq",
+    "vmad",
+    "vset",
+    "vshl",
+    "vshr",
+    "wgmma",
+    "wmma",
+];
+
 /// Sorted for binary search.
-const OPCODES: [&str; 135] = [
+pub(crate) const OPCODES: [&str; 135] = [
     "abs",
     "activemask",
     "add",
@@ -152,7 +187,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_sorted() {
+    fn the_lists_are_sorted() {
         assert!(OPCODES.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(REFUSED.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(REFUSED.iter().all(|name| known(name)));
     }
 }

@@ -1,6 +1,7 @@
 //! Runs the PTX that nvcc generated from the C++ in `tests/corpus`, and short texts, and compares the results with oracles
 //! in Rust.
 
+mod clusters;
 mod integers;
 mod memory;
 mod numbers;

@@ -152,3 +152,37 @@ fn the_heap_of_kernels_gives_blocks_and_takes_them_back() {
     let full = results_of(items, body, 256).iter().filter(|r| **r == u64::MAX).count();
     assert_eq!(full, 128);
 }
+
+#[test]
+fn pairs_of_8_bit_floats_convert_both_ways() {
+    for (body, expected) in [
+        // 1.0 and 448 in e4m3; a is the high byte.
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, 0f3F800000, 0f43E00000; cvt.u64.u16 %res, %h1;", 0x387e),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, 0f7F800000, 0fFFC00000; cvt.u64.u16 %res, %h1;", 0x7e7f),
+        ("cvt.rn.satfinite.relu.e5m2x2.f32 %h1, 0fBF800000, 0f3F800000; cvt.u64.u16 %res, %h1;", 0x003c),
+        ("mov.b32 %r1, 0xc0003c00; cvt.rn.satfinite.e4m3x2.f16x2 %h1, %r1; cvt.u64.u16 %res, %h1;", 0xc038),
+        ("mov.b16 %h1, 0x387e; cvt.rn.f16x2.e4m3x2 %r1, %h1; cvt.u64.u32 %res, %r1;", 0x3c00_5f00),
+        ("mov.b16 %h1, 0xfc01; cvt.rn.f16x2.e5m2x2 %r1, %h1; cvt.u64.u32 %res, %r1;", 0xfc00_0100),
+    ] {
+        assert_eq!(results(body, 1), [expected], "{body}");
+    }
+}
+
+#[test]
+fn video_instructions_work_on_bytes_and_halves() {
+    let (a, b) = ("mov.b32 %r1, 0x01ff7f80;", "mov.b32 %r2, 0xff01807f;");
+    for (form, expected) in [
+        ("vabsdiff4.u32.u32.u32 %r3, %r1, %r2, 0", 0xfefe_0101u64),
+        ("vabsdiff4.s32.s32.s32.add %r3, %r1, %r2, 5", 5 + 2 + 2 + 255 + 255),
+        ("vadd4.u32.u32.u32.sat %r3, %r1, %r2, 0", 0xffff_ffff),
+        ("vadd2.s32.s32.s32 %r3, %r1, %r2, 0", 0x0100_ffff),
+        ("vavrg4.u32.u32.u32 %r3, %r1, %r2, 0", 0x8080_8080),
+        ("vmax4.s32.s32.s32 %r3, %r1, %r2, 0", 0x0101_7f7f),
+        ("vset4.u32.u32.lt.add %r3, %r1, %r2, 10", 12),
+        ("vabsdiff.u32.u32.u32.add %r3, %r1, %r2, 7", 0xff01_807f - 0x01ff_7f80 + 7),
+        ("vsub.s32.u32.u32.sat %r3, 5, -1", 0x8000_0000),
+    ] {
+        let body = format!("{a} {b} {form}; cvt.u64.u32 %res, %r3;");
+        assert_eq!(results(&body, 1), [expected], "{form}");
+    }
+}

@@ -59,8 +59,23 @@ fn instructions() {
             "5:13 Number of threads participating in barrier must be in multiple of warp size",
         ),
         ("bar.sync 16;", "5:10 Barrier number must be from 0 to 15"),
-        ("wmma.load;", "5:1 Instruction 'wmma' is not supported on this device"),
-        ("multimem.red.add.u32 [%d1], %r1;", "5:1 Instruction 'multimem' is not supported on this device"),
+        ("wmma.load;", "5:1 Instruction 'wmma' is not supported by the software device"),
+        (
+            "multimem.red.add.u32 [%d1], %r1;",
+            "5:1 Instruction 'multimem' is not supported by the software device",
+        ),
+        (
+            "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1, %r2}];",
+            "5:1 Instruction 'tex' is not supported by the software device",
+        ),
+        (
+            "cvt.rn.bf16x2.ue8m0x2 %r1, h;",
+            "5:14 Unknown modifier '.ue8m0x2': the software device does not support it",
+        ),
+        (
+            ".global .texref t;",
+            "5:9 '.texref': textures and surfaces are not supported by the software device",
+        ),
     ] {
         check(&in_kernel(body), expected);
     }
@@ -85,7 +100,11 @@ fn memory_accesses() {
         ("red.acquire.gpu.add.u32 [%d1], %r2;", "5:4 Illegal modifier '.acquire' for instruction 'red'"),
         ("fence.acquire.gpu;", "5:1 Feature 'fence.acquire' requires PTX ISA .version 8.6 or later"),
         ("fence.acq_rel.cluster;", "5:1 Feature '.cluster scope' requires .target sm_90 or higher"),
-        ("cp.async.bulk.commit_group;", "5:1 Bulk and reducing asynchronous copies are not supported"),
+        ("cp.async.bulk.commit_group;", "5:1 Feature 'cp.async.bulk' requires .target sm_90 or higher"),
+        (
+            "cp.reduce.async.bulk.commit_group;",
+            "5:1 Instruction 'cp.reduce.async' is not supported by the software",
+        ),
     ] {
         check(&in_kernel(body), expected);
     }
@@ -99,7 +118,7 @@ fn declarations_and_scopes() {
         ("L: L: bra L;", "5:4 Duplicate definition of label 'L'"),
         ("{ .reg .b32 in; L: } mov.b32 in, 1;", "5:30 Unknown symbol 'in'"),
         ("{ L: } bra L;", "5:12 Unknown symbol 'L'"),
-        (".reg .b128 wide;", "5:6 Type '.b128' is not supported on this device"),
+        (".reg .b128 wide;", "5:6 Type '.b128' is not supported by the software device"),
         (".reg .b33 odd;", "5:6 Unknown modifier '.b33' in a declaration"),
         (".wrong 5;", "5:1 Unknown directive '.wrong'"),
         (".local .align 3 .b8 a[4];", "5:15 Alignment 3 is not a power of two"),

@@ -112,7 +112,11 @@ fn special_registers_land_in_place() {
         [Op::Special { .. }, Op::Cvt { dty: Ty::U16, sty: Ty::U32, .. }]
     ));
     assert!(matches!(ops("cvt.u64.u32 %d1, %laneid;")[..], [Op::Special { .. }, Op::Cvt { .. }]));
-    assert!(matches!(ops("mov.u32 %r1, %cluster_nctarank;")[..], [Op::Mov { a: Src::Imm(1), .. }]));
+    assert!(matches!(
+        ops("mov.u32 %r1, %cluster_nctarank;")[..],
+        [Op::Special { special: Special::ClusterNCtaRank, .. }]
+    ));
+    assert!(matches!(ops("mov.u32 %r1, %tid.w;")[..], [Op::Mov { a: Src::Imm(0), .. }]));
     assert!(matches!(ops("mov.u32 %r1, WARP_SZ;")[..], [Op::Mov { a: Src::Imm(32), .. }]));
 }
 

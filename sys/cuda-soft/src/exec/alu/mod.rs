@@ -4,11 +4,13 @@
 mod compare;
 mod convert;
 mod float;
+mod fp8;
 mod half;
 mod int;
 mod map;
 mod permute;
 mod round;
+mod video;
 
 pub(super) use convert::{extend, extend_lanes};
 pub(super) use half::arith_one as half_arith;
@@ -75,6 +77,10 @@ pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
         }
         Op::Cvt { d, dty, sty, fp, a } => convert::convert(regs, mask, *d, *dty, *sty, *fp, *a),
         Op::CvtPair { d, dty, fp, a, b } => convert::pair(regs, mask, *d, *dty, *fp, *a, *b),
+        Op::CvtToFp8 { d, format, ty, relu, a, b } => {
+            fp8::narrow(regs, mask, *d, *format, *ty, *relu, [*a, *b]);
+        }
+        Op::CvtFromFp8 { d, format, relu, a } => fp8::widen(regs, mask, *d, *format, *relu, *a),
         Op::Pack { d, parts, count, bits } => {
             permute::pack(regs, mask, *d, &parts[..usize::from(*count)], u32::from(*bits));
         }
@@ -130,6 +136,7 @@ fn ternary(regs: &mut Regs, mask: u32, op: Ternary, ty: Ty, fp: Fp, d: Reg, abc:
         (Ternary::Fma, Ty::F64) => float::fma::<f64>(regs, mask, fp, d, abc),
         (Ternary::Fma, _) => half::fma(regs, mask, ty, fp, d, abc),
         (Ternary::Lop3(table), _) => permute::lop3(regs, mask, table, d, abc),
+        (Ternary::Video(video), _) => video::video(regs, mask, video, d, abc),
         (Ternary::Prmt(mode), _) => permute::prmt(regs, mask, mode, d, abc),
         (
             Ternary::ShfLeftClamp | Ternary::ShfLeftWrap | Ternary::ShfRightClamp | Ternary::ShfRightWrap,

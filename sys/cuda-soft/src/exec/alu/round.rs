@@ -21,6 +21,9 @@ pub(super) const F32: Format = Format { precision: 24, least: -149, largest: f32
 pub(super) const F16: Format = Format { precision: 11, least: -24, largest: 65504.0 };
 pub(super) const BF16: Format = Format { precision: 8, least: -133, largest: 3.389_531_389_251_535_5e38 };
 
+pub(super) const E4M3: Format = Format { precision: 4, least: -9, largest: 448.0 };
+pub(super) const E5M2: Format = Format { precision: 3, least: -16, largest: 57344.0 };
+
 /// Rounds `x` to `format`; the result is exact as an `f64`.
 pub(super) fn round_to(x: f64, format: Format, mode: Round) -> f64 {
     if x == 0.0 || !x.is_finite() {

@@ -83,6 +83,7 @@ impl Rig {
             function: 0,
             grid,
             block,
+            cluster: [1; 3],
             dynamic_shared,
             params: self.base().to_le_bytes().to_vec(),
             workspace: 0,

@@ -154,7 +154,7 @@ pub(super) fn min_max<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
     }
     let op = if i.opcode.text == "min" { Binary::Min } else { Binary::Max };
     if ty.float() && i.operands.len() == 4 {
-        return Err(at.error("min and max of three operands are not supported on this device"));
+        return Err(at.error("min and max of three operands are not supported by the software device"));
     }
     binary(b, i, op, ty, fp)
 }

@@ -37,8 +37,8 @@ fn types(op: AtomOp) -> &'static [Ty] {
 pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     let red = i.opcode.text == "red";
-    if i.modifiers.iter().any(|word| word.text == "async") {
-        return Err(at.error("Asynchronous reductions are not supported on this device"));
+    if m.take("async") {
+        return Err(at.error("Instruction 'red.async' is not supported by the software device"));
     }
     let sem = m.one_of(&[("relaxed", Semantics::Relaxed), ("release", Semantics::Release)]);
     let sem = if sem.is_none() && !red {
@@ -53,7 +53,12 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     if scope == Some(Scope::Cluster) {
         b.needs(".cluster scope", 90, (7, 8), at)?;
     }
-    let spaces = [("global", Space::Global), ("shared", Space::Shared), ("shared::cta", Space::Shared)];
+    let spaces = [
+        ("global", Space::Global),
+        ("shared", Space::Shared),
+        ("shared::cta", Space::Shared),
+        ("shared::cluster", Space::Cluster),
+    ];
     let space = m.one_of(&spaces).unwrap_or(Space::Generic);
     let op = m.required("Operation", &OPERATIONS)?;
     if red && matches!(op, AtomOp::Exch | AtomOp::Cas) {
@@ -85,7 +90,7 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
         None => None,
     };
     let (space, addr) = b.address(a, space)?;
-    if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
+    if !matches!(space, Space::Generic | Space::Global | Space::Shared | Space::Cluster) {
         let what = "State space mismatch between instruction and address in instruction";
         return Err(a.at.error(format!("{what} '{}'", b.opcode)));
     }
@@ -109,6 +114,13 @@ pub(super) fn fence<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
             b.needs("fence.proxy.alias", 70, (7, 5), at)?;
         }
         b.emit(Op::Fence { sem: Semantics::AcqRel, scope: Scope::Cta });
+        return Ok(());
+    }
+    if m.take("mbarrier_init") {
+        m.required("'.release'", &[("release", ())])?;
+        m.required("'.cluster'", &[("cluster", ())])?;
+        b.needs("fence.mbarrier_init", 90, (8, 0), at)?;
+        b.emit(Op::Fence { sem: Semantics::Release, scope: Scope::Cluster });
         return Ok(());
     }
     let table = [

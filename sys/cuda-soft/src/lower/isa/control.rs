@@ -56,6 +56,18 @@ pub(super) fn nanosleep<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut
     Ok(())
 }
 
+/// `setmaxnreg` and `pmevent`: this device has neither a limit of registers nor performance counters.
+pub(super) fn nothing<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    m.one_of(&[("inc", ()), ("dec", ()), ("mask", ())]);
+    m.take("sync");
+    m.take("aligned");
+    m.one_of(&[("u32", ())]);
+    let [number] = exactly(b, i)?;
+    b.value(number, Ty::U32)?;
+    b.emit(Op::Nop);
+    Ok(())
+}
+
 /// `griddepcontrol` has no effect: launches on this device never overlap their predecessors in a stream.
 pub(super) fn griddepcontrol<'a>(
     b: &mut Builder<'_, 'a>,

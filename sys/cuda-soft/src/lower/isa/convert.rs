@@ -1,9 +1,9 @@
 //! Conversions of values and addresses (PTX ISA 9.7.9.20 to 9.7.9.22).
 
-use crate::code::op::Fp;
+use crate::code::op::{Fp, Fp8};
 use crate::code::{Op, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
-use crate::lower::modifiers::{INTEGER_ROUNDS, Modifiers, ROUNDS, SPACES};
+use crate::lower::modifiers::{self, INTEGER_ROUNDS, Modifiers, ROUNDS, SPACES};
 use crate::lower::operand::Fit;
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Operand};
@@ -25,6 +25,10 @@ const SOURCES: [Ty; 13] = [
 ];
 
 pub(super) fn cvt<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    if let Some(word) = i.modifiers.iter().position(|word| FP8.iter().any(|(name, _)| *name == word.text)) {
+        let first = i.modifiers.iter().position(|word| modifiers::ty(&word.text).is_some());
+        return if first.is_some_and(|first| first < word) { from_fp8(b, i, m) } else { to_fp8(b, i, m) };
+    }
     let dty = m.ty(&[&SOURCES[..12], &[Ty::F16x2, Ty::Bf16x2]].concat())?;
     let sty = m.ty(&SOURCES[..12])?;
     let at = m.at();
@@ -106,6 +110,42 @@ fn pair<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>, 
     let d = b.dst(d, dty, Fit::Exact)?;
     let (high, low) = (b.value(high, Ty::F32)?, b.value(low, Ty::F32)?);
     b.emit(Op::CvtPair { d, dty, fp, a: high, b: low });
+    Ok(())
+}
+
+/// Pairs of 8-bit floats.
+const FP8: [(&str, Fp8); 2] = [("e4m3x2", Fp8::E4m3), ("e5m2x2", Fp8::E5m2)];
+
+/// `cvt.rn.satfinite.e4m3x2.f32 d, a, b` and `cvt.rn.satfinite.e4m3x2.f16x2 d, a`.
+fn to_fp8<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let format = m.required("Format", &FP8)?;
+    let ty = m.ty(&[Ty::F32, Ty::F16x2])?;
+    b.needs("cvt with 8-bit floats", 89, (8, 1), m.at())?;
+    m.required("'.rn'", &[("rn", ())])?;
+    m.required("'.satfinite'", &[("satfinite", ())])?;
+    let relu = m.take("relu");
+    let (d, a, low) = match &i.operands[..] {
+        [d, a, low] if ty == Ty::F32 => (d, a, Some(low)),
+        [d, a] if ty == Ty::F16x2 => (d, a, None),
+        _ => return Err(b.mismatch(m.at(), "another number of operands is wanted")),
+    };
+    let d = b.dst(d, Ty::B16, Fit::Exact)?;
+    let a = b.value(a, ty)?;
+    let low = low.map_or(Ok(Src::Imm(0)), |low| b.value(low, ty))?;
+    b.emit(Op::CvtToFp8 { d, format, ty, relu, a, b: low });
+    Ok(())
+}
+
+/// `cvt.rn.f16x2.e4m3x2 d, a`.
+fn from_fp8<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let ty = m.ty(&[Ty::F16x2])?;
+    let format = m.required("Format", &FP8)?;
+    b.needs("cvt with 8-bit floats", 89, (8, 1), m.at())?;
+    m.required("'.rn'", &[("rn", ())])?;
+    let relu = m.take("relu");
+    let [d, a] = exactly(b, i)?;
+    let (d, a) = (b.dst(d, ty, Fit::Exact)?, b.value(a, Ty::B16)?);
+    b.emit(Op::CvtFromFp8 { d, format, relu, a });
     Ok(())
 }
 

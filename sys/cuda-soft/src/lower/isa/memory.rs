@@ -1,5 +1,6 @@
 //! Loads, stores, prefetches and asynchronous copies (PTX ISA 9.7.9).
 
+use super::mbarrier;
 use crate::code::op::Mem;
 use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
@@ -39,7 +40,7 @@ pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
     if read_only && !(named && sem == Semantics::Weak) {
         return Err(m.at().error("Read-only loads are weak loads of '.global'"));
     }
-    let [d, a] = exactly(b, i)?;
+    let [d, a] = without_policy(b, i, m)? else { return Err(b.mismatch(i.opcode.at, "2 operands wanted")) };
     let parts = b.parts(d);
     size_matches(b, parts, count, d)?;
     let (space, addr) = b.address(a, space)?;
@@ -58,11 +59,16 @@ pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
 }
 
 pub(super) fn st<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    if m.take("async") {
+        return mbarrier::store(b, i, m);
+    }
     let (sem, scope) = ordering(b, m, "release", Semantics::Release)?;
     let steered = hints(m, &["wb", "cg", "cs", "wt"]);
     let (space, count, ty) = shape(m)?;
     cached(m, sem, space, steered)?;
-    let [a, value] = exactly(b, i)?;
+    let [a, value] = without_policy(b, i, m)? else {
+        return Err(b.mismatch(i.opcode.at, "2 operands wanted"));
+    };
     let parts = b.parts(value);
     size_matches(b, parts, count, value)?;
     let (space, addr) = b.address(a, space)?;
@@ -169,12 +175,14 @@ fn shape(m: &mut Modifiers<'_>) -> Result<(Space, u8, Ty), Diagnostic> {
     let count = m.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
     let ty = m.ty(&TYPES)?;
     if u32::from(count) * ty.size() > 16 {
-        return Err(m.at().error("Feature '256 bit wide load/store' is not supported on this device"));
+        return Err(m
+            .at()
+            .error("Feature '256 bit wide load/store' is not supported by the software device"));
     }
     Ok((space, count, ty))
 }
 
-fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Operand) -> Lowered {
+pub(super) fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Operand) -> Lowered {
     if parts.len() == usize::from(count) {
         return Ok(());
     }
@@ -183,7 +191,7 @@ fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Ope
 
 /// Checks that an ordered access is to memory that other threads can see.
 fn allowed(b: &Builder<'_, '_>, mem: &Mem, a: &Operand) -> Lowered {
-    let shared = matches!(mem.space, Space::Generic | Space::Global | Space::Shared);
+    let shared = matches!(mem.space, Space::Generic | Space::Global | Space::Shared | Space::Cluster);
     if shared || matches!(mem.sem, Semantics::Weak | Semantics::Volatile) {
         return Ok(());
     }
@@ -201,15 +209,60 @@ pub(super) fn prefetch<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     Ok(())
 }
 
+/// `discard` and `applypriority`, which have no effect on this device: it has no caches.
+pub(super) fn advice<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let space = m.one_of(&[("global", Space::Global)]).unwrap_or(Space::Generic);
+    m.required("Cache level", &[("L2", ()), ("L2::evict_normal", ())])?;
+    let [a, size] = exactly(b, i)?;
+    b.address(a, space)?;
+    b.value(size, Ty::U32)?;
+    b.emit(Op::Nop);
+    Ok(())
+}
+
+/// `createpolicy`: all cache policies are the same on this device.
+pub(super) fn policy<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    b.needs("createpolicy", 80, (7, 4), m.at())?;
+    while m.pick(|word| (word != "b64").then_some(())).is_some() {}
+    m.ty(&[Ty::B64])?;
+    let [d, ..] = &i.operands[..] else {
+        return Err(b.mismatch(i.opcode.at, "operands are missing"));
+    };
+    let d = b.dst(d, Ty::B64, Fit::Exact)?;
+    b.emit(Op::Mov { d, a: Src::Imm(0) });
+    Ok(())
+}
+
+/// Returns the operands without the cache policy at the end, which `.L2::cache_hint` announces.
+fn without_policy<'i>(
+    b: &mut Builder<'_, '_>,
+    i: &'i Instruction,
+    m: &mut Modifiers<'_>,
+) -> Result<&'i [Operand], Diagnostic> {
+    match &i.operands[..] {
+        [rest @ .., policy] if m.take("L2::cache_hint") => {
+            b.value(policy, Ty::B64)?;
+            Ok(rest)
+        }
+        all => Ok(all),
+    }
+}
+
 /// `cp.async` of 4, 8 or 16 bytes, and the forms that wait for it, which have no effect because the copy is
 /// synchronous.
 pub(super) fn cp_async<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
-    let simple = m.take("async") && !i.modifiers.iter().any(|word| word.text == "bulk");
-    if !simple {
-        return Err(at.error("Bulk and reducing asynchronous copies are not supported on this device"));
+    if m.take("reduce") {
+        return Err(at.error("Instruction 'cp.reduce.async' is not supported by the software device"));
+    }
+    m.required("'.async'", &[("async", ())])?;
+    if m.take("bulk") {
+        return mbarrier::bulk(b, i, m);
     }
     b.needs("cp.async", 80, (7, 0), at)?;
+    if m.take("mbarrier") {
+        return mbarrier::copies_arrive(b, i, m);
+    }
     if m.take("commit_group") || m.take("wait_all") {
         let [] = exactly(b, i)?;
         b.emit(Op::Nop);
@@ -227,7 +280,7 @@ pub(super) fn cp_async<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     m.required("Shared space", &[("shared", ()), ("shared::cta", ())])?;
     m.required("'.global'", &[("global", ())])?;
     hints(m, &[]);
-    let (dst, src, size, rest) = match &i.operands[..] {
+    let (dst, src, size, rest) = match without_policy(b, i, m)? {
         [dst, src, size, rest @ ..] if rest.len() <= 1 => (dst, src, size, rest.first()),
         _ => return Err(b.mismatch(at, "3 or 4 operands wanted")),
     };

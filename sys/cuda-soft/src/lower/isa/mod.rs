@@ -7,13 +7,16 @@ mod atomic;
 mod bits;
 mod call;
 mod carry;
+mod cluster;
 mod compare;
 mod control;
 mod convert;
 mod float;
+mod mbarrier;
 mod memory;
 mod mov;
 mod shape;
+mod video;
 mod warp;
 
 use super::builder::{Builder, Lowered};
@@ -39,6 +42,9 @@ pub(super) fn handler(opcode: &str) -> Option<Handler> {
         "mad24" => arithmetic::mad24,
         "sad" => arithmetic::sad,
         "dp4a" | "dp2a" => arithmetic::dot,
+        "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" => video::scalar,
+        "vadd2" | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" => video::packed,
+        "vadd4" | "vsub4" | "vavrg4" | "vabsdiff4" | "vmin4" | "vmax4" | "vset4" => video::packed,
         "addc" | "subc" => carry::add_sub,
         "madc" => carry::madc,
         "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" => float::function,
@@ -63,7 +69,12 @@ pub(super) fn handler(opcode: &str) -> Option<Handler> {
         "ld" | "ldu" => memory::ld,
         "st" => memory::st,
         "prefetch" | "prefetchu" => memory::prefetch,
+        "discard" | "applypriority" => memory::advice,
+        "createpolicy" => memory::policy,
         "cp" => memory::cp_async,
+        "mbarrier" => mbarrier::mbarrier,
+        "mapa" => cluster::mapa,
+        "getctarank" => cluster::getctarank,
         "atom" | "red" => atomic::atom,
         "fence" => atomic::fence,
         "membar" => atomic::membar,
@@ -79,8 +90,22 @@ pub(super) fn handler(opcode: &str) -> Option<Handler> {
         "call" => call::call,
         "ret" | "exit" | "trap" | "brkpt" => control::leave,
         "nanosleep" => control::nanosleep,
+        "setmaxnreg" | "pmevent" => control::nothing,
         "griddepcontrol" => control::griddepcontrol,
         _ => return None,
     };
     Some(handler)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::handler;
+    use crate::ptx::opcodes::{OPCODES, refused};
+
+    #[test]
+    fn every_instruction_is_lowered_or_refused() {
+        for name in OPCODES {
+            assert_eq!(handler(name).is_none(), refused(name), "{name}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Barriers and the instructions that exchange values between the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6).
 
+use super::cluster;
 use crate::code::op::{AtomOp, BarrierKind, BoolOp, ShflMode, VoteKind};
 use crate::code::{Op, Pred, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
@@ -26,8 +27,8 @@ pub(super) fn barrier<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
         b.emit(Op::WarpSync { mask });
         return Ok(());
     }
-    if m.take("cluster") {
-        return Err(at.error("Clusters are not supported on this device"));
+    if i.opcode.text == "barrier" && m.take("cluster") {
+        return cluster::barrier(b, i, m);
     }
     m.take("cta");
     let forms = [("sync", Form::Sync), ("arrive", Form::Arrive), ("red", Form::Red)];
