@@ -24,6 +24,15 @@ pub struct Config {
     pub compute_capability: (u32, u32),
     /// Features to hide, for tests of code for old or restricted machines.
     pub lacks: Lacks,
+    /// What is checked while work runs.
+    pub check: Check,
+}
+
+/// What the machine checks while work runs, at the cost of speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    /// Data races of kernels, copies and stream operations (`AQUEDUCT_SOFT_CHECK=races`).
+    pub races: bool,
 }
 
 /// Features that the machine pretends not to have, so that code for such machines can be tested.
@@ -60,6 +69,7 @@ impl Default for Config {
             watchdog: Some(Duration::from_secs(60)),
             compute_capability: (9, 0),
             lacks: Lacks::default(),
+            check: Check::default(),
         }
     }
 }
@@ -112,6 +122,15 @@ impl Config {
         field("AQUEDUCT_SOFT_LACKS", &mut |t| {
             for word in t.split(',').filter(|w| !w.is_empty()) {
                 *c.lacks.field(word.trim())? = true;
+            }
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_CHECK", &mut |t| {
+            for word in t.split(',').filter(|w| !w.is_empty()) {
+                match word.trim() {
+                    "races" => c.check.races = true,
+                    _ => return None,
+                }
             }
             Some(())
         })?;
@@ -190,6 +209,7 @@ mod tests {
             ("AQUEDUCT_SOFT_WATCHDOG", "0.5"),
             ("AQUEDUCT_SOFT_CC", "8.6"),
             ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
+            ("AQUEDUCT_SOFT_CHECK", "races"),
         ]);
         let expected = Config {
             devices: 2,
@@ -199,6 +219,7 @@ mod tests {
             watchdog: Some(Duration::from_millis(500)),
             compute_capability: (8, 6),
             lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
+            check: Check { races: true },
         };
         assert_eq!(c, Ok(expected));
         assert_eq!(from(&[("AQUEDUCT_SOFT_WATCHDOG", "0")]).expect("parses").watchdog, None);
@@ -214,6 +235,7 @@ mod tests {
             ("AQUEDUCT_SOFT_WATCHDOG", "-1"),
             ("AQUEDUCT_SOFT_CC", "9"),
             ("AQUEDUCT_SOFT_LACKS", "everything"),
+            ("AQUEDUCT_SOFT_CHECK", "everything"),
         ] {
             assert!(from(&[(name, value)]).expect_err(value).contains(name));
         }

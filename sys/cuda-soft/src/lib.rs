@@ -47,6 +47,7 @@ pub mod mem;
 pub mod ptx;
 
 mod abi;
+mod check;
 mod config;
 mod driver;
 mod handles;
@@ -56,5 +57,6 @@ mod module;
 mod sticky;
 mod stream;
 
-pub use config::{Config, Lacks, configure};
+pub use config::{Check, Config, Lacks, configure};
 pub use driver::driver_table;
+pub use machine::races;

@@ -8,6 +8,7 @@ use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
 use crate::abi::Result;
+use crate::check::Checker;
 use crate::config::{self, Config};
 use crate::exec::{Engine, Residency, Services, Watchdog};
 use crate::handles::Handles;
@@ -115,6 +116,10 @@ extern "C" fn forked() {
 impl Machine {
     fn new(config: &'static Config) -> Self {
         let space = Arc::new(Space::new());
+        let checker = config.check.races.then(Arc::<Checker>::default);
+        if let Some(checker) = &checker {
+            space.report_to(Arc::clone(checker));
+        }
         let cores = match config.cores {
             0 => std::thread::available_parallelism().map_or(2, usize::from).min(8),
             n => n,
@@ -132,6 +137,7 @@ impl Machine {
             host: HostThread::default(),
             errors: (0..config.devices).map(|_| StickyError::default()).collect(),
             services: (0..config.devices).map(|_| Arc::default()).collect(),
+            checker,
         });
         let graphs = Arc::new(Graphs::new(Handles::new(6), Handles::new(7)));
         Self {
@@ -281,4 +287,11 @@ pub(crate) mod limits {
     pub(crate) const CONSTANT: u32 = 64 << 10;
     /// Registers per thread, as `cuFuncGetAttribute` reports them. The interpreter has no limit.
     pub(crate) const REGISTERS: u32 = 32;
+}
+
+/// The data races that this process has found so far ([`Check::races`](crate::Check::races)), as they were printed.
+#[must_use]
+pub fn races() -> Vec<String> {
+    let checker = MACHINE.get().and_then(|machine| machine.devices.first()?.runtime.checker.as_ref());
+    checker.map_or_else(Vec::new, |checker| checker.races())
 }

@@ -332,13 +332,13 @@ pub(super) fn teardown(pair: &Pair) {
     drop(doomed);
     pair.rank.barrier();
     for _ in 0..4 {
-        connection.write(&pair.target, 0, &pair.source, 0, LEN).unwrap();
+        connection.write(&pair.target, 0, &pair.source, 0, LEN - 64).unwrap();
     }
     // Both ranks drop the connection with writes outstanding. Accepted writes are done, and other connections are
     // unaffected. Start only when both have begun: over RDMA a rank does not know that its peer is still writing.
     pair.rank.barrier();
     drop(connection);
-    pair.connection.write(&pair.target, 0, &pair.source, 0, 64).unwrap();
+    pair.connection.write(&pair.target, LEN - 64, &pair.source, 0, 64).unwrap();
     pair.semaphore.signal().unwrap();
     pair.semaphore.wait(soon()).unwrap();
     pair.connection.flush(soon()).unwrap();

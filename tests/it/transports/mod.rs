@@ -37,7 +37,8 @@ const CASES: &[(&str, Case)] = &[
 ];
 
 fn suite(machine: Machine, endpoint: impl Into<EndpointConfig>, source: Kind, target: Kind, test: &str) {
-    processes(machine, 2, test, |rank| all_cases(&Pair::new(rank, endpoint, source, target)));
+    let endpoint = endpoint.into();
+    processes(machine, 2, test, |rank| all_cases(&Pair::new(rank, endpoint.clone(), source, target)));
 }
 
 fn all_cases(pair: &Pair) {

@@ -205,6 +205,7 @@ unsafe fn launch(
         space: Arc::clone(&machine.space),
         workspace: 0,
         services: Arc::clone(machine.devices[stream.device].services()),
+        check: None,
     };
     machine.devices[stream.device].flush();
     let work = Work::Kernel { launch: Box::new(launch), grid_sync: shape.cooperative };

@@ -4,6 +4,7 @@
 //! then executes the instruction again and takes the result.
 
 use super::regs::lanes;
+use crate::check::{self, Meeting};
 
 /// Number of barriers per block.
 pub(super) const BARRIERS: usize = 16;
@@ -39,6 +40,9 @@ struct Slot {
     open: bool,
     sum: Reduction,
     result: Reduction,
+    /// For the race detector: the threads that have arrived, and those of the last completed use.
+    meeting: Meeting,
+    met: Meeting,
 }
 
 impl Barriers {
@@ -63,6 +67,17 @@ impl Barriers {
     /// The reduction of the last completed use of barrier `id`.
     pub(super) fn result(&self, id: usize) -> Reduction {
         self.slots[id].result
+    }
+
+    /// Those who met in the last completed use of barrier `id`.
+    pub(super) fn met(&self, id: usize) -> &Meeting {
+        &self.slots[id].met
+    }
+
+    /// Notes for the race detector that the lanes of `mask` arrive at barrier `id`. Call it before
+    /// [`arrive`](Self::arrive).
+    pub(super) fn tell(&mut self, id: usize, warp: &mut check::Warp, mask: u32) {
+        warp.arrive(mask, &mut self.slots[id].meeting);
     }
 
     /// Counts the lanes `mask` of `warp` as arrived at barrier `id`; with `wait` they wait there. `holds` has the lanes
@@ -127,6 +142,10 @@ impl Barriers {
             }
             slot.open = false;
             slot.result = slot.sum;
+            slot.met = std::mem::take(&mut slot.meeting);
+            if slot.target.is_none() {
+                slot.met.is_whole();
+            }
         }
     }
 

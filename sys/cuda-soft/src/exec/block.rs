@@ -64,7 +64,11 @@ impl Block {
         let warps = live
             .iter()
             .enumerate()
-            .map(|(w, mask)| Warp::new(w, *mask, function, code, grid.stack_size))
+            .map(|(w, mask)| {
+                let mut warp = Warp::new(w, *mask, function, code, grid.stack_size);
+                warp.check = launch.check.as_ref().map(|work| Box::new(work.warp(linear as u32, w as u16)));
+                warp
+            })
             .collect();
         Block {
             place,

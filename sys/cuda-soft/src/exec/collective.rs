@@ -42,6 +42,7 @@ impl Warp {
         }
         let group = |lane: usize| members[lane] & now;
         match op {
+            Op::WarpSync { .. } => self.tell_warp_sync(now, &members),
             Op::Vote { kind, a, .. } => self.vote(now, *kind, *a, group),
             Op::Shfl { mode, d, p, a, b, c, .. } => {
                 // Lanes may meet at different instructions; all of them take part.
@@ -160,7 +161,7 @@ impl Warp {
         }
         let passed = cx.barriers.take_passed(self.index, mask);
         if passed != 0 {
-            self.take_result(passed, kind, cx.barriers.result(id));
+            self.passes(cx, id, passed, kind);
             return Ok(Flow::Some(passed));
         }
         let wait = !matches!(kind, BarrierKind::Arrive);
@@ -168,14 +169,25 @@ impl Warp {
             BarrierKind::RedPopc { a, .. } | BarrierKind::RedPred { a, .. } => self.regs.pred_src(a),
             BarrierKind::Sync | BarrierKind::Arrive => 0,
         };
+        if let Some(check) = &mut self.check {
+            cx.barriers.tell(id, check, mask);
+        }
         cx.barriers.arrive(id, self.index, mask, threads, wait, holds);
         self.spin.wrote();
         if !wait {
             return Ok(Flow::Next);
         }
         let passed = cx.barriers.take_passed(self.index, mask);
-        self.take_result(passed, kind, cx.barriers.result(id));
+        self.passes(cx, id, passed, kind);
         Ok(Flow::Some(passed))
+    }
+
+    /// The lanes of `mask` pass barrier `id`, which is complete.
+    fn passes(&mut self, cx: &Context<'_, '_>, id: usize, mask: u32, kind: BarrierKind) {
+        if let Some(check) = &mut self.check {
+            check.pass(mask, cx.barriers.met(id));
+        }
+        self.take_result(mask, kind, cx.barriers.result(id));
     }
 
     fn take_result(&mut self, mask: u32, kind: BarrierKind, result: Reduction) {

@@ -41,6 +41,10 @@ pub enum FaultKind {
     InvalidPc,
     /// Calls nested deeper than the thread's stack allows.
     StackOverflow,
+    /// An instruction that the race detector does not follow.
+    Unchecked,
+    /// An access that nothing orders with another one: the race detector has printed both.
+    Race,
     /// The kernel made no progress for longer than the [watchdog](super::Watchdog) allows.
     Timeout,
 }
@@ -56,6 +60,8 @@ impl fmt::Display for Fault {
             FaultKind::InvalidAddressSpace => "operation not supported in this address space",
             FaultKind::InvalidPc => "invalid program counter",
             FaultKind::StackOverflow => "stack overflow",
+            FaultKind::Unchecked => "instruction that the race detector does not follow",
+            FaultKind::Race => "data race",
             FaultKind::Timeout => "no progress within the watchdog's limit",
         };
         write!(f, "{what}")?;

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 use super::cluster::Cluster;
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, lanes};
+use crate::check::{Object, Spot};
 use crate::code::{Semantics, Space};
-use crate::mem::{EventCount, EventCountRef, View};
+use crate::mem::{EventCount, EventCountRef, Span, View};
 
 /// A range of host addresses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +77,8 @@ struct Cached {
     range: Range,
     writable: bool,
     event_count: *const EventCount,
+    object: Option<u64>,
+    host: bool,
 }
 
 /// An access to check for all lanes.
@@ -91,7 +94,13 @@ pub(super) struct Request {
 impl<'a> Access<'a> {
     pub(super) fn new(view: &'a View<'a>, cluster: &'a Cluster, rank: u32, params: Range) -> Self {
         let shared = cluster.shared(rank);
-        let none = Cached { range: Range::default(), writable: false, event_count: std::ptr::null() };
+        let none = Cached {
+            range: Range::default(),
+            writable: false,
+            event_count: std::ptr::null(),
+            object: None,
+            host: false,
+        };
         let stored = [std::ptr::null(); CACHE];
         Access { view, cache: [none; CACHE], next: 0, shared, cluster, rank, params, stored, stored_len: 0 }
     }
@@ -182,7 +191,8 @@ impl<'a> Access<'a> {
         if !range.holds(first, end) {
             return None;
         }
-        self.cache[self.next] = Cached { range, writable: span.writable, event_count: span.event_count };
+        let Span { writable, event_count, object, host, .. } = span;
+        self.cache[self.next] = Cached { range, writable, event_count, object, host };
         self.next = (self.next + 1) % CACHE;
         Some(span.event_count)
     }
@@ -209,6 +219,23 @@ impl<'a> Access<'a> {
             }
         }
         self.stored_len = 0;
+    }
+
+    /// The memory at `address` that other threads can access too, for the race detector. `None` for parameters and for
+    /// what lies in a thread's own stack.
+    pub(super) fn spot(&mut self, address: u64, size: u32, block: (u64, u64)) -> Option<Spot> {
+        let end = address + u64::from(size);
+        if self.shared.holds(address, end) {
+            let object = Object::Block(block.0, block.1);
+            return Some(Spot { object, at: address - self.shared.base, size, host: false });
+        }
+        self.span(address, end, false)?;
+        let found = self.cache.iter().find(|cached| cached.range.holds(address, end))?;
+        let (object, at) = match found.object {
+            Some(identity) => (Object::Driver(identity), address - found.range.base),
+            None => (Object::Host, address),
+        };
+        Some(Spot { object, at, size, host: found.host })
     }
 
     /// The event count of the memory at `address`, and its current sequence.

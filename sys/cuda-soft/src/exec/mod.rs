@@ -19,6 +19,7 @@ mod alu;
 mod atomic;
 mod barrier;
 mod block;
+mod checked;
 mod cluster;
 mod collective;
 mod console;
@@ -46,6 +47,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::check;
 use crate::code::Module;
 use crate::mem::Space;
 
@@ -93,6 +95,8 @@ pub struct Launch {
     pub space: Arc<Space>,
     /// The output and the heap of the device.
     pub services: Arc<Services>,
+    /// For the race detector, if it is on.
+    pub(crate) check: Option<Arc<check::Work>>,
 }
 
 /// The result of one step of a [task](Engine::task).

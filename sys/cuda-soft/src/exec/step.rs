@@ -15,6 +15,19 @@ const TURN: u32 = 4096;
 /// Instructions after which lanes at other instructions get a chance.
 const FAIR: u32 = 512;
 
+/// Operations that the race detector does not follow: it would miss races, or report some that are none.
+fn is_unknown_to_the_race_detector(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Mbarrier(_)
+            | Op::BulkCopy(_)
+            | Op::Mapa { .. }
+            | Op::CtaRank { .. }
+            | Op::ClusterArrive
+            | Op::ClusterWait
+    )
+}
+
 /// Why a group stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
@@ -163,6 +176,10 @@ impl Warp {
         op: &Op,
     ) -> Result<Flow, Trouble> {
         let mask = here.mask;
+        self.names(frame.function, here.pc);
+        if self.check.is_some() && is_unknown_to_the_race_detector(op) {
+            return Err(Trouble::of(FaultKind::Unchecked, mask));
+        }
         match op {
             Op::Ld { mem, d } => self.ld(cx, mask, frame, mem, d)?,
             Op::St { mem, src } => self.st(cx, mask, frame, mem, src)?,
@@ -176,7 +193,10 @@ impl Warp {
             Op::CtaRank { generic, d, a } => self.cta_rank(cx, mask, *generic, *d, *a),
             Op::ClusterArrive => self.cluster_arrive(cx, mask),
             Op::ClusterWait => return Ok(Flow::Some(self.cluster_wait(cx, mask))),
-            Op::Fence { sem, .. } => memory::fence_of(*sem),
+            Op::Fence { sem, scope } => {
+                memory::fence_of(*sem);
+                self.tell_fence(cx, mask, *sem, *scope);
+            }
             Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
             Op::GlobalAddress { d, global, addend } => {
                 let address = cx.grid.image().globals[*global as usize].wrapping_add_signed(*addend);
@@ -311,6 +331,7 @@ impl Warp {
     }
 
     fn exit(&mut self, cx: &mut Context<'_, '_>, mask: u32) {
+        self.tell_exit(cx, mask);
         self.live &= !mask;
         self.spin.wrote();
         cx.barriers.exit(self.index, mask);

@@ -4,11 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::alu;
 use super::atomic;
+use super::checked::{self, Element};
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Request};
 use super::regs::{LANES, Lanes, bits, lanes};
 use super::turn::Context;
 use super::warp::{Frame, Warp};
+use crate::check::Event;
 use crate::code::op::{AtomOp, Mem, Special};
 use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 
@@ -78,11 +80,13 @@ impl Warp {
         let mut at = self.addresses(cx, frame, mem.addr, mem.space);
         cx.access.check(&at, mask, self.request(mem, false))?;
         let size = mem.ty.size();
+        let mut check = checked::lock(cx);
         let first = mask.trailing_zeros() as usize & 31;
         let far = matches!(mem.space, Space::Global | Space::Generic);
         for d in d.iter().take(usize::from(mem.count)) {
             // SAFETY: checked just now, under the view that `access` borrows.
             let mut values = unsafe { memory::load(&at, mask, size) };
+            self.tell(cx, &mut check, &at, mask, Element::of(mem), |lane| Event::Read(values[lane]))?;
             if mem.sem.strong() {
                 self.spin.read_strong(&at, &values, mask);
             } else if far {
@@ -111,12 +115,15 @@ impl Warp {
     ) -> Result<(), Trouble> {
         let mut at = self.addresses(cx, frame, mem.addr, mem.space);
         cx.access.check(&at, mask, self.request(mem, true))?;
+        let mut check = checked::lock(cx);
         memory::before(mem.sem);
+        let size = mem.ty.size();
         for src in src.iter().take(usize::from(mem.count)) {
             let values = self.regs.get64(*src);
+            self.tell(cx, &mut check, &at, mask, Element::of(mem), |lane| Event::Write(values[lane]))?;
             // SAFETY: checked for writing just now, under the view that `access` borrows.
-            unsafe { memory::store(&at, &values, mask, mem.ty.size()) };
-            at = at.map(|v| v.wrapping_add(u64::from(mem.ty.size())));
+            unsafe { memory::store(&at, &values, mask, size) };
+            at = at.map(|v| v.wrapping_add(u64::from(size)));
         }
         if !matches!(mem.space, Space::Local | Space::Param) {
             self.spin.wrote();
@@ -145,6 +152,7 @@ impl Warp {
             return Err(Trouble::at(FaultKind::InvalidAddressSpace, lane, at[lane]));
         }
         cx.access.check(&at, mask, self.request(mem, true))?;
+        let mut check = checked::lock(cx);
         memory::before(mem.sem);
         let (b, c) = (self.regs.get64(b), self.regs.get64(c));
         let mut values = [0; LANES];
@@ -152,6 +160,7 @@ impl Warp {
         for lane in lanes(mask) {
             // SAFETY: checked for writing just now, under the view that `access` borrows.
             let (old, new) = unsafe { atomic::update(op, mem.ty, at[lane], b[lane], c[lane]) };
+            self.tell(cx, &mut check, &at, 1 << lane, Element::of(mem), |_| Event::Update(old, new))?;
             values[lane] = old;
             changed |= old != new;
         }
@@ -190,7 +199,11 @@ impl Warp {
         if reading != 0 {
             cx.access.check(&from, reading, ask(Space::Global, false))?;
         }
+        let mut check = checked::lock(cx);
         for offset in (0..size).step_by(4) {
+            let (source, target) = (Element::weak(Space::Global, 4), Element::weak(Space::Shared, 4));
+            self.tell(cx, &mut check, &from, reading, source, |_| Event::Read(0))?;
+            self.tell(cx, &mut check, &to, mask, target, |_| Event::Write(0))?;
             // SAFETY: checked just now, under the view that `access` borrows.
             let mut values = unsafe { memory::load(&from, reading, 4) };
             for lane in lanes(mask) {

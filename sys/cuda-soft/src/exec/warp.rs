@@ -5,6 +5,7 @@ use super::memory::Stacks;
 use super::rare::Rare;
 use super::regs::{ALL, LANES, Lanes, Regs, Window, lanes};
 use super::spin::Spin;
+use crate::check;
 use crate::code::{Function, Module};
 
 /// The state of a warp between turns.
@@ -44,6 +45,8 @@ pub(super) struct Warp {
     pub(super) watches: Vec<u64>,
     stacks: Box<[Line]>,
     pub(super) stack_size: u32,
+    /// The warp as the race detector sees it, if that is on.
+    pub(super) check: Option<Box<check::Warp>>,
 }
 
 /// A 128-byte piece of a buffer that device code accesses by address, aligned for vector accesses.
@@ -116,6 +119,7 @@ impl Warp {
             watches: Vec::new(),
             stacks: lines(u64::from(stack_size) * LANES as u64),
             stack_size,
+            check: None,
         }
     }
 

@@ -5,12 +5,13 @@
 //! signal.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::object::Backing;
 use super::{EventCount, EventCountRef, MAX_DEVICES};
+use crate::check::{Checker, Object};
 
 /// The devices that may access a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Rights {
 #[derive(Debug, Default)]
 pub struct Space {
     map: RwLock<Map>,
+    /// Is told of memory that is gone.
+    checker: OnceLock<Arc<Checker>>,
 }
 
 /// The space as one device sees it. While a view lives, nothing is unmapped.
@@ -62,19 +65,29 @@ pub struct Span {
     pub writable: bool,
     /// The event count to notify after stores to the span; valid while the [`View`] lives.
     pub event_count: *const EventCount,
+    /// The identity of the memory object, the same for all its mappings; `None` for memory that the user registered.
+    pub object: Option<u64>,
+    /// Whether it is host memory.
+    pub host: bool,
 }
 
 impl Space {
     /// An empty space.
     #[must_use]
     pub const fn new() -> Self {
-        Self { map: RwLock::new(Map { entries: BTreeMap::new(), peers: [0; MAX_DEVICES], generation: 0 }) }
+        let map = Map { entries: BTreeMap::new(), peers: [0; MAX_DEVICES], generation: 0 };
+        Self { map: RwLock::new(map), checker: OnceLock::new() }
     }
 
     /// Enters the space as `device`. Hold the view for one quantum of work only, because mapping and unmapping wait for
     /// it. Entering twice on one thread can deadlock.
     pub fn enter(&self, device: usize) -> View<'_> {
         View { map: self.map.read(), device }
+    }
+
+    /// Has the race detector told of memory that is gone.
+    pub(crate) fn report_to(&self, checker: Arc<Checker>) {
+        let _ = self.checker.set(checker);
     }
 
     /// Adds a mapping. The caller owns the range, and no other mapping overlaps it.
@@ -89,7 +102,18 @@ impl Space {
     pub(crate) fn remove(&self, base: u64) -> Option<Arc<Backing>> {
         let mut map = self.map.write();
         map.generation += 1;
-        map.entries.remove(&base).map(|entry| entry.backing)
+        let gone = map.entries.remove(&base)?;
+        if let Some(checker) = self.checker.get() {
+            let len = gone.end - base;
+            match gone.object() {
+                None => checker.forget(Object::Host, base, len),
+                Some(id) if map.entries.values().all(|other| other.object() != Some(id)) => {
+                    checker.forget(Object::Driver(id), 0, len);
+                }
+                Some(_) => {}
+            }
+        }
+        Some(gone.backing)
     }
 
     /// The rights of the mapping that begins at `base`.
@@ -165,8 +189,15 @@ struct Entry {
 }
 
 impl Entry {
+    /// The identity of the memory object, the same for all its mappings.
+    fn object(&self) -> Option<u64> {
+        self.backing.object().map(|object| object.identity()[0])
+    }
+
     fn span(&self, base: u64, writable: bool) -> Span {
-        Span { base, end: self.end, writable, event_count: self.backing.event_count() }
+        let object = self.object();
+        let host = matches!(self.rights, Rights::Host { .. });
+        Span { base, end: self.end, writable, event_count: self.backing.event_count(), object, host }
     }
 }
 

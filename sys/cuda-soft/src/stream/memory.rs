@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use cuda_driver_sys::CUresult;
 
+use crate::check;
+use crate::code::{Scope, Semantics};
 use crate::exec::{Step, Watch};
 use crate::mem::{Space, Span, View};
 
@@ -86,14 +88,22 @@ pub(super) struct MemoryTask {
     ops: VecDeque<MemoryOp>,
     /// Completed bytes of the first operation.
     at: u64,
+    /// For the race detector: the work, and its one thread.
+    check: Option<(Arc<check::Work>, check::Warp)>,
 }
 
 /// Maximum bytes per step, so that other work gets its turn.
 const CHUNK: u64 = 256 << 10;
 
 impl MemoryTask {
-    pub(super) fn new(space: Arc<Space>, device: usize, ops: Vec<MemoryOp>) -> Self {
-        Self { space, device, ops: ops.into(), at: 0 }
+    pub(super) fn new(
+        space: Arc<Space>,
+        device: usize,
+        ops: Vec<MemoryOp>,
+        check: Option<&Arc<check::Work>>,
+    ) -> Self {
+        let check = check.map(|work| (Arc::clone(work), work.stream()));
+        Self { space, device, ops: ops.into(), at: 0, check }
     }
 
     /// Executes a part of the operations.
@@ -101,8 +111,9 @@ impl MemoryTask {
     /// # Errors
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`, which ends the task.
     pub(super) fn step(&mut self) -> Result<Step, CUresult> {
-        let Some(op) = self.ops.front() else { return Ok(Step::Done) };
+        let Some(op) = self.ops.front() else { return Ok(self.done()) };
         let view = self.space.enter(self.device);
+        let mut check = self.check.as_mut().map(|(work, warp)| (work.checker().lock(), warp));
         let moved = match op {
             MemoryOp::Copy { dst, src, len } => copy(&view, dst, src, self.at, *len)?,
             MemoryOp::Fill { dst, value, width, count } => {
@@ -118,14 +129,86 @@ impl MemoryTask {
                 None
             }
         };
+        if let Some((state, warp)) = &mut check {
+            tell(&view, state, warp, op, self.at, moved)?;
+        }
+        drop(check);
         if let Some(n) = moved {
             self.at += n;
             return Ok(Step::Again);
         }
         self.ops.pop_front();
         self.at = 0;
-        Ok(if self.ops.is_empty() { Step::Done } else { Step::Again })
+        Ok(if self.ops.is_empty() { self.done() } else { Step::Again })
     }
+
+    fn done(&self) -> Step {
+        if let Some((work, warp)) = &self.check {
+            work.leaves(warp, 0);
+        }
+        Step::Done
+    }
+}
+
+/// Tells the race detector what an operation did in one step: `moved` bytes from `at` on, or all that was left.
+///
+/// # Errors
+/// `CUDA_ERROR_LAUNCH_FAILED` after a race.
+fn tell(
+    view: &View<'_>,
+    state: &mut check::State,
+    warp: &mut check::Warp,
+    op: &MemoryOp,
+    at: u64,
+    moved: Option<u64>,
+) -> Result<(), CUresult> {
+    let place = |place: &Place| match place {
+        Place::Device(addr) | Place::Host(addr) => Some(*addr),
+        Place::Staged(_) => None,
+    };
+    let raced = |_: check::Raced| CUresult::CUDA_ERROR_LAUNCH_FAILED;
+    let (name, number) = match op {
+        MemoryOp::Copy { .. } => ("a copy", 0),
+        MemoryOp::Fill { .. } => ("a fill", 1),
+        MemoryOp::Write { .. } => ("cuStreamWriteValue", 2),
+        MemoryOp::Wait { .. } => ("cuStreamWaitValue", 3),
+    };
+    warp.source = state.source((0, 0, number), || check::Source::Call(name));
+    let mut range = |addr: Option<u64>, len: u64, write: bool| -> Result<(), CUresult> {
+        let Some(addr) = addr else { return Ok(()) };
+        let size = u32::try_from(moved.unwrap_or(len - at)).unwrap_or(u32::MAX);
+        let Some(spot) = spot(view, addr + at, size) else { return Ok(()) };
+        warp.range(state, spot, write).map_err(raced)
+    };
+    match op {
+        MemoryOp::Copy { dst, src, len } => {
+            range(place(src), *len, false)?;
+            range(place(dst), *len, true)
+        }
+        MemoryOp::Fill { dst, width, count, .. } => range(Some(*dst), *count * u64::from(*width), true),
+        MemoryOp::Write { addr, value, width } => {
+            let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
+            let value = if *width == 4 { *value & u64::from(u32::MAX) } else { *value };
+            let event = check::Event::Write(value);
+            warp.event(state, 0, spot, event, Semantics::Release, Scope::Sys).map_err(raced)
+        }
+        MemoryOp::Wait { addr, width, .. } => {
+            let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
+            // SAFETY: `holds` has just read it in this view.
+            let event = check::Event::Read(unsafe { value_at(*addr, *width) });
+            warp.event(state, 0, spot, event, Semantics::Acquire, Scope::Sys).map_err(raced)
+        }
+    }
+}
+
+/// The memory at an address, if it is mapped.
+fn spot(view: &View<'_>, addr: u64, size: u32) -> Option<check::Spot> {
+    let span = view.find_for_copy(addr, false)?;
+    let (object, at) = match span.object {
+        Some(identity) => (check::Object::Driver(identity), addr - span.base),
+        None => (check::Object::Host, addr),
+    };
+    Some(check::Spot { object, at, size, host: span.host })
 }
 
 /// The number of bytes done, or `None` if the operation is complete.
@@ -200,12 +283,7 @@ fn write(view: &View<'_>, addr: u64, value: u64, width: u8) -> Moved {
 fn holds(view: &View<'_>, addr: u64, value: u64, width: u8, compare: Compare) -> Result<bool, CUresult> {
     whole(view, addr, width, false)?;
     // SAFETY: mapped while the view lives, aligned as checked when submitted.
-    let now = unsafe {
-        match width {
-            4 => u64::from((*(addr as *const AtomicU32)).load(Ordering::SeqCst)),
-            _ => (*(addr as *const AtomicU64)).load(Ordering::SeqCst),
-        }
-    };
+    let now = unsafe { value_at(addr, width) };
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let value = value & mask;
     Ok(match compare {
@@ -215,6 +293,20 @@ fn holds(view: &View<'_>, addr: u64, value: u64, width: u8, compare: Compare) ->
         Compare::And => now & value != 0,
         Compare::Nor => !(now | value) & mask != 0,
     })
+}
+
+/// The value of 4 or 8 bytes.
+///
+/// # Safety
+/// The address is mapped in a view that lives, and aligned.
+unsafe fn value_at(addr: u64, width: u8) -> u64 {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        match width {
+            4 => u64::from((*(addr as *const AtomicU32)).load(Ordering::SeqCst)),
+            _ => (*(addr as *const AtomicU64)).load(Ordering::SeqCst),
+        }
+    }
 }
 
 /// Finds the span at `addr` and limits `n` to its end.

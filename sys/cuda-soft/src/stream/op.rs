@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::check::Past;
+
 /// One submitted piece of work.
 pub(crate) struct Op {
     state: Mutex<State>,
@@ -22,6 +24,8 @@ struct State {
     begin: Option<Begin>,
     dependents: Vec<Arc<Op>>,
     ended_at: Option<Instant>,
+    /// What happened before the end, for the race detector.
+    past: Option<Past>,
 }
 
 /// Begins the work of an operation. Returns true if the work is already over; otherwise [`Op::end`] is called later.
@@ -35,7 +39,8 @@ impl Op {
         begin: impl FnOnce(&Arc<Op>) -> bool + Send + 'static,
     ) -> Arc<Op> {
         let begin: Begin = Box::new(begin);
-        let state = State { waits_for: 1, begin: Some(begin), dependents: Vec::new(), ended_at: None };
+        let state =
+            State { waits_for: 1, begin: Some(begin), dependents: Vec::new(), ended_at: None, past: None };
         let op = Arc::new(Op { state: Mutex::new(state), ended: Condvar::new() });
         for earlier in after {
             let mut earlier = earlier.state.lock();
@@ -53,8 +58,13 @@ impl Op {
         self.state.lock().ended_at
     }
 
+    /// Asks on behalf of the host.
     pub(crate) fn is_done(&self) -> bool {
-        self.ended_at().is_some()
+        let done = self.ended_at().is_some();
+        if done {
+            self.tell_host();
+        }
+        done
     }
 
     /// Waits until the operation has ended.
@@ -62,6 +72,24 @@ impl Op {
         let mut state = self.state.lock();
         while state.ended_at.is_none() {
             self.ended.wait(&mut state);
+        }
+        drop(state);
+        self.tell_host();
+    }
+
+    /// What happened before the end of the operation, if it has ended and the race detector is on.
+    pub(super) fn past(&self) -> Option<Past> {
+        self.state.lock().past.clone()
+    }
+
+    /// Sets what [`past`](Self::past) returns. Call it before the operation ends.
+    pub(super) fn set_past(&self, past: Past) {
+        self.state.lock().past = Some(past);
+    }
+
+    fn tell_host(&self) {
+        if let Some(past) = self.past() {
+            past.seen_by_host();
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::host::HostThread;
+use crate::check::Checker;
 use crate::exec::{Engine, Services};
 use crate::mem::Space;
 use crate::mem::allocation::Allocations;
@@ -19,4 +20,6 @@ pub(crate) struct Runtime {
     pub(crate) errors: Vec<StickyError>,
     /// The output and the heap of each device.
     pub(crate) services: Vec<Arc<Services>>,
+    /// The race detector, if it is on.
+    pub(crate) checker: Option<Arc<Checker>>,
 }

@@ -56,10 +56,11 @@ impl Stream {
         self.participant.capture()
     }
 
-    /// The last operation, unless it has ended.
+    /// The last operation, unless it has ended. For the race detector it is returned in any case, because later work is
+    /// ordered behind it.
     fn last(&self) -> Option<Arc<Op>> {
         let mut tail = self.tail.lock();
-        if tail.as_ref().is_some_and(|op| op.is_done()) {
+        if tail.as_ref().is_some_and(|op| op.past().is_none() && op.ended_at().is_some()) {
             *tail = None;
         }
         tail.clone()

@@ -10,6 +10,7 @@ use super::memory::{MemoryOp, MemoryTask};
 use super::op::Op;
 use super::runtime::Runtime;
 use super::user_object::UserObject;
+use crate::check;
 use crate::exec::{FaultKind, Launch, Step};
 
 /// Work of a stream or graph.
@@ -43,18 +44,48 @@ impl Work {
         after: impl IntoIterator<Item = &'a Arc<Op>>,
     ) -> Arc<Op> {
         let runtime = Arc::clone(runtime);
-        Op::submit(after, move |op| begin(&runtime, device, op, self))
+        let Some(checker) = runtime.checker.clone() else {
+            return Op::submit(after, move |op| begin(&runtime, device, op, self, None));
+        };
+        let (submitted, after) = (checker.submitted(), after.into_iter().cloned().collect::<Vec<_>>());
+        let before = after.clone();
+        Op::submit(&after, move |op| {
+            let work = checker.begin(device, &submitted, before.iter().filter_map(|op| op.past()));
+            drop(before);
+            begin(&runtime, device, op, self, Some(work))
+        })
     }
 }
 
 /// Begins the work of `op`. Returns true if it is already over; otherwise [`Op::end`] is called later.
-fn begin(runtime: &Arc<Runtime>, device: usize, op: &Arc<Op>, work: Work) -> bool {
+fn begin(
+    runtime: &Arc<Runtime>,
+    device: usize,
+    op: &Arc<Op>,
+    work: Work,
+    check: Option<Arc<check::Work>>,
+) -> bool {
+    let over = run(runtime, device, op, work, check.as_ref());
+    if over && let Some(check) = check {
+        op.set_past(check.end(false));
+    }
+    over
+}
+
+fn run(
+    runtime: &Arc<Runtime>,
+    device: usize,
+    op: &Arc<Op>,
+    work: Work,
+    check: Option<&Arc<check::Work>>,
+) -> bool {
     let error = &runtime.errors[device];
     let status = error.check();
     let op = Arc::clone(op);
     if let Work::Host(call) = work {
         let status = status.err().unwrap_or(CUresult::CUDA_SUCCESS);
-        runtime.host.post(call, status, move || op.end());
+        let check = check.cloned();
+        runtime.host.post(call, status, move || end(&op, check.as_deref(), true));
         return false;
     }
     if status.is_err() {
@@ -80,19 +111,20 @@ fn begin(runtime: &Arc<Runtime>, device: usize, op: &Arc<Op>, work: Work) -> boo
                 }
             };
             launch.workspace = workspace.as_ref().map_or(0, |w| w.base());
-            let shared = Arc::clone(runtime);
+            launch.check = check.cloned();
+            let (shared, check) = (Arc::clone(runtime), check.cloned());
             runtime.engine.launch(*launch, move |result| {
                 drop(workspace);
                 if let Err(fault) = result {
                     eprintln!("cuda-soft: device {device}: {fault}");
                     shared.errors[device].set(fault_code(fault.kind));
                 }
-                op.end();
+                end(&op, check.as_deref(), false);
             });
             false
         }
         Work::Memory(ops) => {
-            let mut task = MemoryTask::new(Arc::clone(&runtime.space), device, ops);
+            let mut task = MemoryTask::new(Arc::clone(&runtime.space), device, ops, check);
             // Small operations finish here, which is cheaper than a switch to an engine thread.
             for _ in 0..INLINE_STEPS {
                 match step(runtime, device, &mut task) {
@@ -101,17 +133,25 @@ fn begin(runtime: &Arc<Runtime>, device: usize, op: &Arc<Op>, work: Work) -> boo
                     Step::Waiting { .. } => break,
                 }
             }
-            let shared = Arc::clone(runtime);
+            let (shared, check) = (Arc::clone(runtime), check.cloned());
             runtime.engine.task(move || {
                 let step = step(&shared, device, &mut task);
                 if matches!(step, Step::Done) {
-                    op.end();
+                    end(&op, check.as_deref(), false);
                 }
                 step
             });
             false
         }
     }
+}
+
+/// Ends an operation. With `host`, a function of the host was part of it.
+fn end(op: &Op, check: Option<&check::Work>, host: bool) {
+    if let Some(check) = check {
+        op.set_past(check.end(host));
+    }
+    op.end();
 }
 
 /// Maximum number of steps that a memory operation makes on the thread that begins it.
@@ -133,7 +173,7 @@ fn fault_code(kind: FaultKind) -> CUresult {
     match kind {
         FaultKind::IllegalAddress => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
-        FaultKind::Trap => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+        FaultKind::Trap | FaultKind::Race | FaultKind::Unchecked => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultKind::Assert => CUresult::CUDA_ERROR_ASSERT,
         FaultKind::IllegalInstruction => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::InvalidAddressSpace => CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,

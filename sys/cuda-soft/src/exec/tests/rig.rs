@@ -91,6 +91,7 @@ impl Rig {
             limits: self.limits,
             space: Arc::clone(&self.space),
             services: Arc::default(),
+            check: None,
         };
         let (sender, receiver) = mpsc::channel();
         self.engine.launch(launch, move |result| {

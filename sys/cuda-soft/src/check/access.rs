@@ -1,0 +1,147 @@
+//! One access to memory, and when two of them race.
+//!
+//! PTX ISA, "Memory Consistency Model": two accesses to the same bytes, at least one of them a write, *conflict*. They
+//! race unless one happens before the other, or they are *morally strong*: both strong, each with a scope that includes
+//! the other's thread, and to exactly the same bytes.
+
+use super::clock::{Clock, Stamp};
+use super::scope::{Place, includes};
+use crate::code::Scope;
+
+/// An access of some lanes of a warp to the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) who: Stamp,
+    pub(super) device: usize,
+    /// The scope of a strong access.
+    pub(super) strong: Option<Scope>,
+    pub(super) write: bool,
+    /// An operation of a stream. The model has no rule for it; here it consists of words of up to 8 bytes, each accessed at
+    /// once, so a strong access to such a word does not race with it if its scope includes the stream's device.
+    pub(super) engine: bool,
+    /// Offset of the first byte in its object, and number of bytes.
+    pub(super) at: u64,
+    pub(super) size: u32,
+    /// The number of the instruction or call in the list of [sources](super::sources).
+    pub(super) source: u32,
+}
+
+/// The earlier of two accesses that race, and why.
+pub(super) type Race = (Access, Why);
+
+/// Why two accesses that conflict are not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// They are not ordered, and at least one is weak.
+    Unordered,
+    /// They are not ordered, and strong, but to overlapping bytes of different position or size.
+    Mixed,
+    /// They are not ordered, and strong, but a scope does not include the other's thread.
+    Scope,
+}
+
+impl Access {
+    pub(super) fn place(&self) -> Place {
+        Place { device: self.device, work: self.who.work, block: self.who.block }
+    }
+
+    /// Whether this access and a `later` one of one lane race: the part of this access that does, and why. `known` is what
+    /// happens before the later one.
+    pub(super) fn races(&self, later: &Access, known: &Clock) -> Option<Race> {
+        if !(self.write || later.write) {
+            return None;
+        }
+        let same = self.place() == later.place() && self.who.warp == later.who.warp;
+        let own = if same { later.who.lanes } else { 0 };
+        let lanes = known.unknown(&self.who) & !own;
+        if lanes == 0 {
+            return None;
+        }
+        let word = |engine: &Access, other: &Access| {
+            let near = |scope| includes(scope, other.place(), engine.place());
+            engine.engine && other.size <= 8 && other.strong.is_some_and(near)
+        };
+        if word(self, later) || word(later, self) {
+            return None;
+        }
+        let why = match (self.strong, later.strong) {
+            (Some(_), Some(_)) if (self.at, self.size) != (later.at, later.size) => Why::Mixed,
+            (Some(first), Some(second)) => {
+                let (here, there) = (self.place(), later.place());
+                if includes(first, here, there) && includes(second, there, here) {
+                    return None;
+                }
+                Why::Scope
+            }
+            _ => Why::Unordered,
+        };
+        Some((Self { who: Stamp { lanes, ..self.who }, ..*self }, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::clock::WorkId;
+
+    fn access(block: u32, strong: Option<Scope>, write: bool) -> Access {
+        let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
+        Access { who, device: 0, strong, write, engine: false, at: 8, size: 4, source: 0 }
+    }
+
+    #[test]
+    fn conflicting_accesses_race_unless_ordered_or_morally_strong() {
+        let nothing = Clock::default();
+        let first = access(0, None, true);
+        let second = access(1, None, false);
+        assert_eq!(first.races(&second, &nothing).map(|(_, why)| why), Some(Why::Unordered));
+        assert_eq!(
+            second
+                .races(&Access { who: Stamp { block: 2, ..second.who }, ..second }, &nothing)
+                .map(|(_, why)| why),
+            None
+        );
+        let mut known = Clock::default();
+        known.reach(first.who.work, 0, 0, 0, 1);
+        assert_eq!(first.races(&second, &known), None);
+        let strong = |block, scope| access(block, Some(scope), true);
+        assert_eq!(strong(0, Scope::Gpu).races(&strong(1, Scope::Gpu), &nothing).map(|(_, why)| why), None);
+        assert_eq!(
+            strong(0, Scope::Cta).races(&strong(1, Scope::Gpu), &nothing).map(|(_, why)| why),
+            Some(Why::Scope)
+        );
+        let elsewhere = Access { device: 1, ..strong(1, Scope::Gpu) };
+        assert_eq!(strong(0, Scope::Gpu).races(&elsewhere, &nothing).map(|(_, why)| why), Some(Why::Scope));
+        let wider = Access { size: 8, ..strong(1, Scope::Gpu) };
+        assert_eq!(strong(0, Scope::Gpu).races(&wider, &nothing).map(|(_, why)| why), Some(Why::Mixed));
+        assert_eq!(strong(0, Scope::Gpu).races(&second, &nothing).map(|(_, why)| why), Some(Why::Unordered));
+    }
+
+    #[test]
+    fn stream_work_races_with_all_but_strong_words_whose_scope_includes_its_device() {
+        let nothing = Clock::default();
+        let copy = Access { engine: true, size: 4096, ..access(0, None, true) };
+        let races = |other: Access| {
+            let (before, behind) = (copy.races(&other, &nothing), other.races(&copy, &nothing));
+            assert_eq!(before.is_some(), behind.is_some());
+            before.is_some()
+        };
+        assert!(!races(access(1, Some(Scope::Sys), false)));
+        assert!(!races(access(1, Some(Scope::Gpu), false)));
+        assert!(races(Access { device: 1, ..access(1, Some(Scope::Gpu), false) }));
+        assert!(races(access(1, Some(Scope::Cta), false)));
+        assert!(races(Access { size: 16, ..access(1, Some(Scope::Sys), false) }));
+        assert!(races(access(1, None, false)));
+        assert!(races(Access { engine: true, ..access(1, None, false) }));
+    }
+
+    #[test]
+    fn a_thread_does_not_race_with_itself_but_with_the_other_lanes_of_its_warp() {
+        let nothing = Clock::default();
+        let both = Access { who: Stamp { lanes: 3, ..access(0, None, true).who }, ..access(0, None, true) };
+        let own = access(0, None, true);
+        assert_eq!(own.races(&own, &nothing).map(|(_, why)| why), None);
+        let (first, why) = both.races(&own, &nothing).unwrap();
+        assert_eq!((first.who.lanes, why), (2, Why::Unordered));
+    }
+}

@@ -1,0 +1,205 @@
+//! Vector clocks: which events happen before a thread's next one.
+//!
+//! A running kernel has a component for each of its threads. Work that has ended needs only one number: works form
+//! *chains*, in which each begins after the one before it has ended, so the last known work of a chain stands for all
+//! earlier ones. A clock therefore stays small however long a program runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Threads in a warp.
+pub(super) const LANES: usize = 32;
+
+/// The time of one thread, which advances whenever the thread publishes what it has done. The first is 1.
+pub(super) type Tick = u32;
+
+/// One piece of work: a kernel, or a memory operation of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WorkId {
+    pub(super) chain: u32,
+    /// Position in the chain. The first is 1.
+    pub(super) seq: u32,
+}
+
+/// Some lanes of one warp at one tick: who did an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) work: WorkId,
+    pub(super) block: u32,
+    pub(super) warp: u16,
+    pub(super) lanes: u32,
+    pub(super) tick: Tick,
+}
+
+/// Events of all threads that happen before something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    /// For each chain, the last work that has ended.
+    ended: BTreeMap<u32, u32>,
+    /// For each block of running kernels, how far its threads had come.
+    blocks: BTreeMap<(WorkId, u32), Block>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Block {
+    /// All threads are known up to here.
+    all: Tick,
+    /// The threads of some warps are known further.
+    warps: BTreeMap<u16, [Tick; LANES]>,
+}
+
+impl Clock {
+    /// Whether all that `stamp` stands for is in the clock.
+    pub(super) fn covers(&self, stamp: &Stamp) -> bool {
+        self.unknown(stamp) == 0
+    }
+
+    /// The lanes of `stamp` whose access is not in the clock.
+    pub(super) fn unknown(&self, stamp: &Stamp) -> u32 {
+        if self.has_ended(stamp.work) {
+            return 0;
+        }
+        let Some(block) = self.blocks.get(&(stamp.work, stamp.block)) else { return stamp.lanes };
+        if stamp.tick <= block.all {
+            return 0;
+        }
+        let Some(ticks) = block.warps.get(&stamp.warp) else { return stamp.lanes };
+        let known =
+            (0..LANES).filter(|lane| stamp.tick <= ticks[*lane]).fold(0, |mask, lane| mask | 1 << lane);
+        stamp.lanes & !known
+    }
+
+    fn has_ended(&self, work: WorkId) -> bool {
+        self.ended.get(&work.chain).is_some_and(|seq| *seq >= work.seq)
+    }
+
+    /// Adds the end of a work.
+    pub(super) fn end(&mut self, work: WorkId) {
+        let seq = self.ended.entry(work.chain).or_default();
+        *seq = work.seq.max(*seq);
+        self.blocks.retain(|(known, _), _| *known != work);
+    }
+
+    /// Adds what one thread did up to `tick`.
+    pub(super) fn reach(&mut self, work: WorkId, block: u32, warp: u16, lane: usize, tick: Tick) {
+        let ticks = self.blocks.entry((work, block)).or_default().warps.entry(warp).or_insert([0; LANES]);
+        ticks[lane] = ticks[lane].max(tick);
+    }
+
+    /// Adds what all threads of a block did up to `tick`.
+    pub(super) fn reach_all(&mut self, work: WorkId, block: u32, tick: Tick) {
+        let block = self.blocks.entry((work, block)).or_default();
+        block.all = block.all.max(tick);
+        block.warps.retain(|_, ticks| ticks.iter().any(|known| *known > tick));
+    }
+
+    fn includes(&self, other: &Clock) -> bool {
+        other.ended.iter().all(|(chain, seq)| self.ended.get(chain).is_some_and(|own| own >= seq))
+            && other.blocks.iter().all(|((work, number), block)| {
+                self.has_ended(*work)
+                    || self.blocks.get(&(*work, *number)).is_some_and(|own| own.includes(block))
+            })
+    }
+
+    fn add(&mut self, other: &Clock) {
+        for (chain, seq) in &other.ended {
+            let own = self.ended.entry(*chain).or_default();
+            *own = (*own).max(*seq);
+        }
+        for (at, block) in &other.blocks {
+            self.blocks.entry(*at).or_default().add(block);
+        }
+        let ended = &self.ended;
+        self.blocks.retain(|(work, _), _| ended.get(&work.chain).is_none_or(|seq| *seq < work.seq));
+    }
+}
+
+impl Block {
+    fn includes(&self, other: &Block) -> bool {
+        let known = |warp: &u16, lane: usize| {
+            self.warps.get(warp).map_or(self.all, |ticks| ticks[lane].max(self.all))
+        };
+        let warps = || other.warps.iter();
+        self.all >= other.all && warps().all(|(w, ticks)| (0..LANES).all(|l| known(w, l) >= ticks[l]))
+    }
+
+    fn add(&mut self, other: &Block) {
+        self.all = self.all.max(other.all);
+        for (warp, ticks) in &other.warps {
+            let own = self.warps.entry(*warp).or_insert([0; LANES]);
+            for (own, tick) in own.iter_mut().zip(ticks) {
+                *own = (*own).max(*tick);
+            }
+        }
+        let all = self.all;
+        self.warps.retain(|_, ticks| ticks.iter().any(|known| *known > all));
+    }
+}
+
+/// Adds `other` to `clock`. Copies the clock only if that changes it and others share it.
+pub(super) fn join(clock: &mut Arc<Clock>, other: &Arc<Clock>) {
+    if Arc::ptr_eq(clock, other) || clock.includes(other) {
+        return;
+    }
+    if other.includes(clock) {
+        *clock = Arc::clone(other);
+        return;
+    }
+    Arc::make_mut(clock).add(other);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: WorkId = WorkId { chain: 3, seq: 2 };
+
+    fn stamp(lanes: u32, tick: Tick) -> Stamp {
+        Stamp { work: WORK, block: 1, warp: 0, lanes, tick }
+    }
+
+    #[test]
+    fn a_clock_covers_what_each_lane_of_a_stamp_did_and_no_more() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.unknown(&stamp(5, 1)), 5);
+        clock.reach(WORK, 1, 0, 0, 4);
+        assert!(clock.covers(&stamp(1, 4)) && !clock.covers(&stamp(1, 5)));
+        assert_eq!(clock.unknown(&stamp(3, 4)), 2, "lane 1 is unknown");
+        clock.reach_all(WORK, 1, 3);
+        assert!(clock.covers(&stamp(3, 3)) && clock.covers(&stamp(1, 4)));
+        assert!(!clock.covers(&Stamp { block: 2, ..stamp(1, 1) }));
+    }
+
+    #[test]
+    fn the_end_of_a_work_covers_it_and_all_before_it_in_its_chain() {
+        let mut clock = Clock::default();
+        clock.reach(WORK, 1, 0, 0, 4);
+        clock.end(WORK);
+        assert!(clock.blocks.is_empty() && clock.covers(&stamp(!0, 9)));
+        assert!(clock.covers(&Stamp { work: WorkId { seq: 1, ..WORK }, ..stamp(!0, 9) }));
+        assert!(!clock.covers(&Stamp { work: WorkId { seq: 3, ..WORK }, ..stamp(!0, 1) }));
+        assert!(!clock.covers(&Stamp { work: WorkId { chain: 4, seq: 1 }, ..stamp(!0, 1) }));
+    }
+
+    #[test]
+    fn joining_takes_the_later_of_both_and_shares_what_includes_the_other() {
+        let (mut a, mut b) = (Clock::default(), Clock::default());
+        a.reach(WORK, 1, 0, 0, 4);
+        b.reach(WORK, 1, 0, 1, 5);
+        b.reach_all(WORK, 0, 7);
+        let (mut a, b) = (Arc::new(a), Arc::new(b));
+        let before = Arc::clone(&a);
+        join(&mut a, &b);
+        assert!(a.includes(&b) && a.includes(&before) && !b.includes(&a));
+        assert!(a.covers(&stamp(1, 4)) && a.covers(&stamp(2, 5)));
+        assert!(!before.covers(&stamp(2, 5)), "others that share the clock keep theirs");
+        let mut other = Arc::clone(&b);
+        join(&mut other, &a);
+        assert!(Arc::ptr_eq(&other, &a));
+        let mut whole = Clock::default();
+        whole.end(WORK);
+        let mut whole = Arc::new(whole);
+        join(&mut whole, &a);
+        assert!(whole.blocks.is_empty(), "what has ended has no parts");
+    }
+}

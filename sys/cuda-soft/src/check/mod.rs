@@ -1,0 +1,30 @@
+//! The race detector: finds accesses of kernels, copies and stream operations that nothing orders.
+//!
+//! Switched on by `AQUEDUCT_SOFT_CHECK=races`. It follows PTX ISA's memory consistency model with vector clocks
+//! (FastTrack, Flanagan and Freund 2009): program order, barriers, release and acquire patterns with their scopes,
+//! `fence.sc`, and the order of streams, events and graphs. A race ends the kernel, and both source lines are printed.
+//!
+//! The host's own loads and stores are not seen. So its threads count as one thread, which
+//! - learns what a kernel publishes with system scope in host memory, at once;
+//! - learns what work did when it asks whether the work is done, or waits for it;
+//! - orders what it knows before the work that it submits, and before what a kernel acquires through a value that neither a
+//!   kernel nor a stream wrote.
+//!
+//! All of that makes more things ordered than the host may order: a reported race is one, and a missing order through
+//! the host can go unseen. Only one process is seen: devices are the ranks.
+
+mod access;
+mod clock;
+mod scope;
+mod shadow;
+mod sources;
+mod state;
+mod sync;
+mod warp;
+mod work;
+
+pub(crate) use shadow::Object;
+pub(crate) use sources::Source;
+pub(crate) use state::{Checker, State};
+pub(crate) use warp::{Meeting, Spot, Warp};
+pub(crate) use work::{Event, Past, Raced, Work};

@@ -1,0 +1,247 @@
+//! What was last done to each byte of memory.
+//!
+//! Accesses are kept for words of four bytes, and for single bytes once an access was to less than a word.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::access::{Access, Race};
+use super::clock::Clock;
+use super::sync::Releases;
+
+/// The shadow of all memory, by object and page.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    pages: HashMap<(Object, u64), Page>,
+}
+
+/// Names a piece of memory, whatever addresses it is mapped at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    /// An object of the driver, by its identity.
+    Driver(u64),
+    /// Host memory that the user registered.
+    Host,
+    /// Shared memory of a block, by the number of its grid and its own.
+    Block(u64, u64),
+}
+
+const PAGE: u64 = 4096;
+const WORD: u64 = 4;
+
+#[derive(Debug)]
+pub(super) struct Page {
+    words: Vec<Word>,
+    /// The last strong write of each place, by its offset in the object.
+    releases: BTreeMap<u64, Releases>,
+}
+
+#[derive(Clone, Debug)]
+enum Word {
+    Whole(Cell),
+    Bytes(Box<[Cell; WORD as usize]>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    write: Option<Access>,
+    /// Reads since that write.
+    reads: Reads,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Reads {
+    #[default]
+    None,
+    One(Access),
+    Many(Vec<Access>),
+}
+
+impl Shadow {
+    /// Records an access of one lane, which `known` happens before.
+    ///
+    /// # Errors
+    /// An earlier access that races with it.
+    pub(super) fn access(&mut self, object: Object, access: &Access, known: &Clock) -> Result<(), Race> {
+        let end = access.at + u64::from(access.size);
+        let mut at = access.at;
+        while at < end {
+            let page = self.page(object, at);
+            let (start, stop) = (at, end.min((at / PAGE + 1) * PAGE));
+            while at < stop {
+                let next = stop.min((at / WORD + 1) * WORD);
+                let (word, first) = ((at % PAGE / WORD) as usize, (at % WORD) as usize);
+                page.words[word].access(first..first + (next - at) as usize, access, known)?;
+                at = next;
+            }
+            if access.write && access.strong.is_none() {
+                // A weak write publishes nothing, and takes away what was published.
+                page.releases.retain(|place, old| *place >= stop || place + u64::from(old.size) <= start);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the last strong write of a place has published.
+    pub(super) fn releases(&mut self, object: Object, at: u64) -> &mut BTreeMap<u64, Releases> {
+        &mut self.page(object, at).releases
+    }
+
+    /// Forgets `len` bytes of an object, because that memory is gone.
+    pub(super) fn forget(&mut self, object: Object, from: u64, len: u64) {
+        let end = from + len;
+        self.pages.retain(|(known, page), content| {
+            if *known != object || (page + 1) * PAGE <= from || page * PAGE >= end {
+                return true;
+            }
+            for (word, at) in content.words.iter_mut().zip((page * PAGE..).step_by(WORD as usize)) {
+                if at >= from && at < end {
+                    *word = Word::Whole(Cell::default());
+                }
+            }
+            content.releases.retain(|at, _| *at < from || *at >= end);
+            page * PAGE < from || (page + 1) * PAGE > end
+        });
+    }
+
+    fn page(&mut self, object: Object, at: u64) -> &mut Page {
+        self.pages.entry((object, at / PAGE)).or_insert_with(|| Page {
+            words: vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize],
+            releases: BTreeMap::new(),
+        })
+    }
+}
+
+impl Word {
+    fn access(&mut self, bytes: std::ops::Range<usize>, access: &Access, known: &Clock) -> Result<(), Race> {
+        if let Self::Whole(cell) = self {
+            if bytes.len() == WORD as usize {
+                return cell.access(access, known);
+            }
+            let cell = std::mem::take(cell);
+            *self = Self::Bytes(Box::new(std::array::from_fn(|_| cell.clone())));
+        }
+        let Self::Bytes(cells) = self else { unreachable!("split above") };
+        cells[bytes].iter_mut().try_for_each(|cell| cell.access(access, known))
+    }
+}
+
+impl Cell {
+    fn access(&mut self, access: &Access, known: &Clock) -> Result<(), Race> {
+        if let Some(write) = &self.write
+            && let Some(race) = write.races(access, known)
+        {
+            return Err(race);
+        }
+        if !access.write {
+            self.reads.add(access, known);
+            return Ok(());
+        }
+        for read in self.reads.all() {
+            if let Some(race) = read.races(access, known) {
+                return Err(race);
+            }
+        }
+        self.reads = Reads::None;
+        self.write = Some(*access);
+        Ok(())
+    }
+}
+
+impl Reads {
+    fn all(&self) -> &[Access] {
+        match self {
+            Self::None => &[],
+            Self::One(read) => std::slice::from_ref(read),
+            Self::Many(reads) => reads,
+        }
+    }
+
+    /// Adds a read. Whoever is ordered behind it is ordered behind the reads that it is ordered behind.
+    fn add(&mut self, read: &Access, known: &Clock) {
+        if let Self::None = self {
+            *self = Self::One(*read);
+            return;
+        }
+        let mut reads = match std::mem::take(self) {
+            Self::None => Vec::new(),
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        };
+        let merged = reads.iter_mut().any(|old| {
+            let lanes = old.who.lanes | read.who.lanes;
+            let mut wider = *old;
+            wider.who.lanes = read.who.lanes;
+            let same = wider == *read;
+            if same {
+                old.who.lanes = lanes;
+            }
+            same
+        });
+        if !merged {
+            reads.retain(|old| !known.covers(&old.who) || old.strong != read.strong);
+            reads.push(*read);
+        }
+        *self = if let [one] = reads[..] { Self::One(one) } else { Self::Many(reads) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::access::Why;
+    use crate::check::clock::{Stamp, WorkId};
+
+    const HERE: Object = Object::Driver(7);
+
+    fn access(block: u32, write: bool, at: u64, size: u32) -> Access {
+        let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
+        Access { who, device: 0, strong: None, write, engine: false, at, size, source: 0 }
+    }
+
+    #[test]
+    fn accesses_race_where_their_bytes_meet_and_nowhere_else() {
+        let known = Clock::default();
+        for (at, size, races) in
+            [(0, 4, true), (3, 1, true), (4, 4, false), (2, 2, true), (1, 1, true), (PAGE - 4, 8, false)]
+        {
+            let mut shadow = Shadow::default();
+            shadow.access(HERE, &access(0, true, 0, 4), &known).unwrap();
+            let second = shadow.access(HERE, &access(1, false, at, size), &known);
+            assert_eq!(second.is_err(), races, "{size} bytes at {at}");
+            assert!(shadow.access(Object::Host, &access(1, true, 0, 4), &known).is_ok());
+        }
+        let mut shadow = Shadow::default();
+        shadow.access(HERE, &access(0, true, PAGE - 1, 1), &known).unwrap();
+        shadow.access(HERE, &access(1, true, PAGE - 2, 1), &known).unwrap();
+        let race = shadow.access(HERE, &access(2, true, PAGE - 8, 16), &known).unwrap_err();
+        assert_eq!(race, (access(1, true, PAGE - 2, 1), Why::Unordered));
+    }
+
+    #[test]
+    fn a_write_races_with_every_read_that_is_not_ordered_before_it() {
+        let mut shadow = Shadow::default();
+        let nothing = Clock::default();
+        for block in 0..3 {
+            shadow.access(HERE, &access(block, false, 0, 4), &nothing).unwrap();
+        }
+        let mut known = Clock::default();
+        for block in [0, 2] {
+            known.reach(WorkId { chain: 0, seq: 1 }, block, 0, 0, 1);
+        }
+        let race = shadow.access(HERE, &access(3, true, 0, 4), &known).unwrap_err();
+        assert_eq!(race.0.who.block, 1);
+        known.reach(WorkId { chain: 0, seq: 1 }, 1, 0, 0, 1);
+        shadow.access(HERE, &access(3, true, 0, 4), &known).unwrap();
+    }
+
+    #[test]
+    fn what_is_forgotten_is_new() {
+        let mut shadow = Shadow::default();
+        let known = Clock::default();
+        shadow.access(HERE, &access(0, true, 0, 4), &known).unwrap();
+        shadow.access(HERE, &access(0, true, 8, 4), &known).unwrap();
+        shadow.forget(HERE, 0, 8);
+        assert!(shadow.access(HERE, &access(1, true, 8, 4), &known).is_err());
+        shadow.access(HERE, &access(1, true, 0, 4), &known).unwrap();
+    }
+}

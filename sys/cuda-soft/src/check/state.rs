@@ -1,0 +1,67 @@
+//! What the detector knows of a process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::clock::{Clock, WorkId};
+use super::shadow::{Object, Shadow};
+use super::sources::{Source, Sources};
+use super::sync::Release;
+
+/// The detector of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Checker {
+    state: Mutex<State>,
+}
+
+/// All that the detector knows. Locked during each instruction, so that values and their history agree.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(super) shadow: Shadow,
+    pub(super) sources: Sources,
+    /// What happens before the host's next call.
+    pub(super) host: Arc<Clock>,
+    /// What the fences of sequential consistency have published so far.
+    pub(super) ordered: Vec<Release>,
+    /// The last work of each chain.
+    chains: HashMap<u32, u32>,
+    pub(super) races: Vec<String>,
+}
+
+impl Checker {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The races found so far, as they were printed.
+    pub(crate) fn races(&self) -> Vec<String> {
+        self.lock().races.clone()
+    }
+
+    /// Forgets `len` bytes of an object, because that memory is gone.
+    pub(crate) fn forget(&self, object: Object, from: u64, len: u64) {
+        self.lock().shadow.forget(object, from, len);
+    }
+}
+
+impl State {
+    /// The number of an instruction or call.
+    pub(crate) fn source(&mut self, key: (usize, u32, u32), make: impl FnOnce() -> Source) -> u32 {
+        self.sources.number(key, make)
+    }
+
+    /// Continues the chain of one of `before`, or begins one.
+    pub(super) fn next(&mut self, before: impl Iterator<Item = WorkId>) -> WorkId {
+        for WorkId { chain, seq } in before {
+            if self.chains.get(&chain) == Some(&seq) {
+                self.chains.insert(chain, seq + 1);
+                return WorkId { chain, seq: seq + 1 };
+            }
+        }
+        let chain = self.chains.len() as u32;
+        self.chains.insert(chain, 1);
+        WorkId { chain, seq: 1 }
+    }
+}

@@ -1,0 +1,271 @@
+//! The threads of a warp, as the detector sees them: what happens before the next event of each.
+//!
+//! Stream work is a warp with one lane.
+
+use std::sync::Arc;
+
+use super::access::{Access, Race, Why};
+use super::clock::{Clock, LANES, Stamp, Tick, WorkId, join};
+use super::scope::Place;
+use super::shadow::Object;
+use super::state::State;
+use super::sync::{Fences, Release, Releases};
+use crate::code::{Scope, Semantics};
+
+/// The clocks of a warp's threads.
+#[derive(Debug)]
+pub(crate) struct Warp {
+    place: Place,
+    warp: u16,
+    lanes: Box<[Lane; LANES]>,
+    /// The instruction that runs, as (function, index).
+    pub(crate) at: (u32, u32),
+    /// The same, as [`State::source`] numbers it.
+    pub(crate) source: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Lane {
+    tick: Tick,
+    known: Arc<Clock>,
+    fences: Fences,
+    /// What strong reads have seen published: a fence behind them acquires it.
+    seen: Vec<Release>,
+}
+
+/// One place in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) object: Object,
+    /// Offset in the object.
+    pub(crate) at: u64,
+    pub(crate) size: u32,
+    /// Whether the host can read and write it without a call.
+    pub(crate) host: bool,
+}
+
+/// The threads that meet at a barrier.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meeting {
+    known: Arc<Clock>,
+    latest: Tick,
+    block: Option<(WorkId, u32)>,
+}
+
+/// The number of the block that a stream operation is in.
+pub(super) const STREAM: u32 = u32::MAX;
+
+/// The place of the host, which no scope but `sys` includes.
+pub(super) const HOST: Place =
+    Place { device: usize::MAX, work: WorkId { chain: u32::MAX, seq: 0 }, block: 0 };
+
+impl Warp {
+    pub(super) fn new(work: WorkId, device: usize, block: u32, warp: u16, known: &Arc<Clock>) -> Self {
+        let lane = Lane { tick: 1, known: Arc::clone(known), fences: Fences::default(), seen: Vec::new() };
+        let lanes = Box::new(std::array::from_fn(|_| lane.clone()));
+        Self { place: Place { device, work, block }, warp, lanes, at: (0, 0), source: 0 }
+    }
+
+    /// What happens before the next event of a lane.
+    pub(super) fn known(&self, lane: usize) -> &Arc<Clock> {
+        &self.lanes[lane].known
+    }
+
+    /// Records a read or write of a lane; `strong` is the scope of a strong one.
+    ///
+    /// # Errors
+    /// An earlier access that races with it.
+    pub(super) fn access(
+        &self,
+        state: &mut State,
+        lane: usize,
+        spot: Spot,
+        write: bool,
+        strong: Option<Scope>,
+    ) -> Result<(), (Access, Race)> {
+        let Lane { tick, known, .. } = &self.lanes[lane];
+        let who = Stamp {
+            work: self.place.work,
+            block: self.place.block,
+            warp: self.warp,
+            lanes: 1 << lane,
+            tick: *tick,
+        };
+        let (device, source, engine) = (self.place.device, self.source, self.place.block == STREAM);
+        let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
+        state.shadow.access(spot.object, &access, known).map_err(|race| (access, race))
+    }
+
+    /// A strong read of `value`: a release that it sees is acquired now, or by a later fence.
+    pub(super) fn acquire(
+        &mut self,
+        state: &mut State,
+        lane: usize,
+        spot: Spot,
+        value: u64,
+        sem: Semantics,
+        scope: Scope,
+    ) {
+        let own = &mut self.lanes[lane];
+        let releases = state.shadow.releases(spot.object, spot.at).get(&spot.at);
+        let host =
+            [Release { clock: Arc::clone(&state.host), from: HOST, fence: Scope::Sys, write: Scope::Sys }];
+        let seen = match releases {
+            Some(last) if last.size == spot.size && last.value == value => &last.by[..],
+            // Neither a kernel nor a stream wrote this value: the host did, or a device that it controls.
+            _ => &host[..],
+        };
+        let acquires = matches!(sem, Semantics::Acquire | Semantics::AcqRel | Semantics::SeqCst);
+        for release in seen.iter().filter(|release| release.reaches(scope, self.place)) {
+            if acquires && release.synchronizes(scope, self.place) {
+                join(&mut own.known, &release.clock);
+            } else if !own.seen.iter().any(|old| Arc::ptr_eq(&old.clock, &release.clock)) {
+                own.seen.push(release.clone());
+            }
+        }
+    }
+
+    /// A strong write of `value`, which publishes what a release or earlier fences cover. An `update` also passes on what
+    /// the write that it read has published.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
+    pub(super) fn release(
+        &mut self,
+        state: &mut State,
+        lane: usize,
+        spot: Spot,
+        value: u64,
+        sem: Semantics,
+        scope: Scope,
+        update: bool,
+    ) {
+        let mut new: Vec<Release> = self.lanes[lane].fences.of_write(self.place, scope).collect();
+        if matches!(sem, Semantics::Release | Semantics::AcqRel | Semantics::SeqCst) {
+            let clock = self.publish(lane);
+            new.push(Release { clock, from: self.place, fence: scope, write: scope });
+        }
+        if spot.host {
+            for release in new.iter().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
+                join(&mut state.host, &release.clock);
+            }
+        }
+        let last = state.shadow.releases(spot.object, spot.at).entry(spot.at).or_default();
+        let mut by = if update { std::mem::take(&mut last.by) } else { Vec::new() };
+        for release in new {
+            let same = |old: &&mut Release| {
+                (old.from, old.fence, old.write) == (release.from, release.fence, release.write)
+            };
+            match by.iter_mut().find(same) {
+                Some(old) => join(&mut old.clock, &release.clock),
+                None => by.push(release),
+            }
+        }
+        *last = Releases { value, size: spot.size, by };
+    }
+
+    /// A fence of the lanes of `mask`.
+    pub(crate) fn fence(&mut self, state: &mut State, mask: u32, sem: Semantics, scope: Scope) {
+        for lane in lanes(mask) {
+            let place = self.place;
+            let own = &mut self.lanes[lane];
+            if !matches!(sem, Semantics::Release) {
+                let known = &mut own.known;
+                own.seen.retain(|release| {
+                    let acquired = release.synchronizes(scope, place);
+                    if acquired {
+                        join(known, &release.clock);
+                    }
+                    !acquired
+                });
+            }
+            if matches!(sem, Semantics::SeqCst) {
+                for release in state.ordered.iter().filter(|release| release.synchronizes(scope, place)) {
+                    join(&mut own.known, &release.clock);
+                }
+            }
+            if !matches!(sem, Semantics::Acquire) {
+                let clock = self.publish(lane);
+                if matches!(sem, Semantics::SeqCst) {
+                    let same = |old: &&mut Release| (old.from, old.fence) == (place, scope);
+                    match state.ordered.iter_mut().find(same) {
+                        Some(old) => join(&mut old.clock, &clock),
+                        None => state.ordered.push(Release {
+                            clock: Arc::clone(&clock),
+                            from: place,
+                            fence: scope,
+                            write: scope,
+                        }),
+                    }
+                }
+                self.lanes[lane].fences.add(scope, clock);
+            }
+        }
+    }
+
+    /// `bar.warp.sync` of the lanes of `mask`.
+    pub(crate) fn meet(&mut self, mask: u32) {
+        let mut meeting = Meeting::default();
+        self.arrive(mask, &mut meeting);
+        self.pass(mask, &meeting);
+    }
+
+    /// The lanes of `mask` arrive at a barrier: what they did is known to all who pass it.
+    pub(crate) fn arrive(&mut self, mask: u32, meeting: &mut Meeting) {
+        let Place { work, block, .. } = self.place;
+        for lane in lanes(mask) {
+            let own = &mut self.lanes[lane];
+            join(&mut meeting.known, &own.known);
+            meeting.latest = meeting.latest.max(own.tick);
+        }
+        meeting.block = Some((work, block));
+        let known = Arc::make_mut(&mut meeting.known);
+        for lane in lanes(mask) {
+            let own = &mut self.lanes[lane];
+            known.reach(work, block, self.warp, lane, own.tick);
+            own.tick += 1;
+        }
+    }
+
+    /// The lanes of `mask` pass a barrier that is complete.
+    pub(crate) fn pass(&mut self, mask: u32, meeting: &Meeting) {
+        for lane in lanes(mask) {
+            let own = &mut self.lanes[lane];
+            join(&mut own.known, &meeting.known);
+            own.tick = own.tick.max(meeting.latest + 1);
+        }
+    }
+
+    /// What happens before the next event of `lane`, with all that it has done itself.
+    fn publish(&mut self, lane: usize) -> Arc<Clock> {
+        let Place { work, block, .. } = self.place;
+        let own = &mut self.lanes[lane];
+        let mut clock = Clock::clone(&own.known);
+        clock.reach(work, block, self.warp, lane, own.tick);
+        own.tick += 1;
+        Arc::new(clock)
+    }
+}
+
+impl Meeting {
+    /// All threads of the block have arrived: whoever passes knows what all of them did.
+    pub(crate) fn is_whole(&mut self) {
+        if let Some((work, block)) = self.block {
+            Arc::make_mut(&mut self.known).reach_all(work, block, self.latest);
+        }
+    }
+}
+
+/// The lanes of a mask.
+pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
+}
+
+/// What a report says about the reason.
+pub(super) fn explain(why: Why) -> &'static str {
+    match why {
+        Why::Unordered => "nothing orders them, and not both are strong",
+        Why::Mixed => "both are strong, but their positions or sizes differ, and nothing orders them",
+        Why::Scope => {
+            "both are strong, but a scope does not include the other's thread, and nothing orders them"
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Kernels and stream operations: what happens before they begin, and who learns of their end.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::access::{Access, Race};
+use super::clock::{Clock, WorkId, join};
+use super::sources::Source;
+use super::state::{Checker, State};
+use super::warp::{STREAM, Spot, Warp, explain};
+use crate::code::{Scope, Semantics};
+
+/// A work that has begun.
+#[derive(Debug)]
+pub(crate) struct Work {
+    checker: Arc<Checker>,
+    id: WorkId,
+    device: usize,
+    begin: Arc<Clock>,
+    end: Mutex<Arc<Clock>>,
+}
+
+/// A work that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    checker: Arc<Checker>,
+    id: WorkId,
+    known: Arc<Clock>,
+}
+
+/// An access of a lane, and what it read or wrote.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A read of this value.
+    Read(u64),
+    /// A write of this value.
+    Write(u64),
+    /// An atomic operation that read the first value and wrote the second.
+    Update(u64, u64),
+}
+
+impl Checker {
+    /// What happens before the work that the host submits now.
+    pub(crate) fn submitted(&self) -> Arc<Clock> {
+        Arc::clone(&self.lock().host)
+    }
+
+    /// Begins a work of `device`, which the host submitted when it knew `submitted`, behind all of `after`.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        device: usize,
+        submitted: &Arc<Clock>,
+        after: impl Iterator<Item = Past> + Clone,
+    ) -> Arc<Work> {
+        let mut begin = Arc::clone(submitted);
+        for past in after.clone() {
+            join(&mut begin, &past.known);
+        }
+        let id = self.lock().next(after.map(|past| past.id));
+        let end = Mutex::new(Arc::clone(&begin));
+        Arc::new(Work { checker: Arc::clone(self), id, device, begin, end })
+    }
+}
+
+impl Work {
+    pub(crate) fn checker(&self) -> &Checker {
+        &self.checker
+    }
+
+    /// A warp of the work, about to begin.
+    pub(crate) fn warp(&self, block: u32, warp: u16) -> Warp {
+        Warp::new(self.id, self.device, block, warp, &self.begin)
+    }
+
+    /// The lane of a stream operation.
+    pub(crate) fn stream(&self) -> Warp {
+        self.warp(STREAM, 0)
+    }
+
+    /// What a warp's lane knew when it ended happens before the end of the work.
+    pub(crate) fn leaves(&self, warp: &Warp, lane: usize) {
+        join(&mut self.end.lock(), warp.known(lane));
+    }
+
+    /// Ends the work. With `host`, a function of the host was part of it.
+    pub(crate) fn end(&self, host: bool) -> Past {
+        let mut known = Arc::clone(&self.end.lock());
+        if host {
+            let mut state = self.checker.lock();
+            join(&mut state.host, &known);
+            known = Arc::clone(&state.host);
+        }
+        Arc::make_mut(&mut known).end(self.id);
+        Past { checker: Arc::clone(&self.checker), id: self.id, known }
+    }
+}
+
+impl Past {
+    /// The host has learnt that the work has ended.
+    pub(crate) fn seen_by_host(&self) {
+        join(&mut self.checker.lock().host, &self.known);
+    }
+}
+
+impl Warp {
+    /// One lane's access, weak or strong.
+    ///
+    /// # Errors
+    /// A race, which is printed.
+    pub(crate) fn event(
+        &mut self,
+        state: &mut State,
+        lane: usize,
+        spot: Spot,
+        event: Event,
+        sem: Semantics,
+        scope: Scope,
+    ) -> Result<(), Raced> {
+        let strong = sem.strong().then_some(scope);
+        let write = !matches!(event, Event::Read(_));
+        self.access(state, lane, spot, write, strong)
+            .map_err(|(access, race)| state.report(&access, &race, spot))?;
+        if strong.is_some() {
+            if let Event::Read(value) | Event::Update(value, _) = event {
+                self.acquire(state, lane, spot, value, sem, scope);
+            }
+            if let Event::Write(value) | Event::Update(_, value) = event {
+                let update = matches!(event, Event::Update(..));
+                self.release(state, lane, spot, value, sem, scope, update);
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy's or fill's access to a range, weak.
+    ///
+    /// # Errors
+    /// A race, which is printed.
+    pub(crate) fn range(&mut self, state: &mut State, spot: Spot, write: bool) -> Result<(), Raced> {
+        self.access(state, 0, spot, write, None).map_err(|(access, race)| state.report(&access, &race, spot))
+    }
+}
+
+/// A race was found and printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Raced;
+
+impl State {
+    fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) -> Raced {
+        let mut text = format!("data race at {:?} + {}: {}", spot.object, spot.at, explain(*why));
+        for (which, access) in [("first", first), ("then", second)] {
+            let source = self.sources.get(access.source).map_or_else(String::new, Source::to_string);
+            let verb = if access.write { "writes" } else { "reads" };
+            let strength = match access.strong {
+                Some(scope) => format!("strong, scope {scope:?}"),
+                None => "weak".to_owned(),
+            };
+            let _ = write!(
+                text,
+                "\n    {which}: device {} {verb} {} bytes ({strength}): {source}",
+                access.device, access.size
+            );
+            if access.who.block != STREAM {
+                let lane = access.who.lanes.trailing_zeros();
+                let _ = write!(
+                    text,
+                    ", block {}, thread {}",
+                    access.who.block,
+                    u32::from(access.who.warp) * 32 + lane
+                );
+            }
+        }
+        eprintln!("cuda-soft: {text}");
+        self.races.push(text);
+        Raced
+    }
+}
