@@ -1,0 +1,7 @@
+//! The race detector: programs that are right, and the same programs with one race planted in each.
+
+#![allow(missing_docs, reason = "a test")]
+
+mod device;
+mod kernels;
+mod streams;

@@ -1,0 +1,190 @@
+//! Streams, events, copies and the host's own waits.
+
+use std::ptr;
+
+use cuda_driver_sys::{CUevent, CUresult};
+
+use crate::device::Devices;
+
+const READ: &str = ".version 7.7
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 memory, .param .u32 device)
+{
+    .reg .u64 %data;
+    .reg .u32 %r0;
+    ld.param.u64 %data, [memory];
+    ld.weak.global.u32 %r0, [%data];
+    ret;
+}
+";
+
+/// Writes, and tells of it by a flag 4 KiB behind the data.
+const TELL: &str = ".version 7.7
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 memory, .param .u32 device)
+{
+    .reg .u64 %data;
+    ld.param.u64 %data, [memory];
+    st.weak.global.u32 [%data], 7;
+    st.release.sys.global.u32 [%data+4096], 1;
+    ret;
+}
+";
+
+/// Waits for the flag, and reads.
+const HEAR: &str = ".version 7.7
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 memory, .param .u32 device)
+{
+    .reg .u64 %data;
+    .reg .u32 %r0;
+    .reg .pred %p;
+    ld.param.u64 %data, [memory];
+WAIT:
+    ld.acquire.sys.global.u32 %r0, [%data+4096];
+    setp.ne.u32 %p, %r0, 1;
+    @%p bra WAIT;
+    ld.weak.global.u32 %r0, [%data];
+    ret;
+}
+";
+
+fn ok(code: CUresult) {
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+}
+
+/// Runs `run` on fresh devices and returns the number of races.
+fn races(run: impl Fn(&Devices)) -> usize {
+    let devices = Devices::new();
+    let before = cuda_soft::races().len();
+    run(&devices);
+    devices.finish(before).len()
+}
+
+fn fill(devices: &Devices, device: usize) {
+    devices.enter(device);
+    // SAFETY: the memory is alive until the devices are dropped.
+    ok(unsafe { (devices.table.cuMemsetD32Async)(devices.data, 7, 16, devices.streams[device]) });
+}
+
+#[test]
+fn work_of_two_streams_needs_an_event_or_a_wait_of_the_host() {
+    let event = |devices: &Devices| {
+        let mut event: CUevent = ptr::null_mut();
+        // SAFETY: the output is a local, and the streams are alive.
+        unsafe {
+            ok((devices.table.cuEventCreate)(&raw mut event, 2));
+            ok((devices.table.cuEventRecord)(event, devices.streams[0]));
+            ok((devices.table.cuStreamWaitEvent)(devices.streams[1], event, 0));
+        }
+    };
+    let wait = |devices: &Devices| {
+        // SAFETY: the stream is alive.
+        ok(unsafe { (devices.table.cuStreamSynchronize)(devices.streams[0]) });
+    };
+    let nothing = |_: &Devices| {};
+    let orders: [(&str, &dyn Fn(&Devices), bool); 3] =
+        [("event", &event, false), ("wait", &wait, false), ("nothing", &nothing, true)];
+    for (what, order, race) in orders {
+        let found = races(|devices| {
+            fill(devices, 0);
+            order(devices);
+            devices.launch(READ, 1, 1, 1);
+        });
+        assert_eq!(found > 0, race, "{what}");
+    }
+}
+
+#[test]
+fn work_of_one_stream_is_ordered_also_when_the_earlier_work_has_long_ended() {
+    let found = races(|devices| {
+        for _ in 0..3 {
+            fill(devices, 0);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            devices.launch(READ, 0, 1, 1);
+        }
+    });
+    assert_eq!(found, 0);
+}
+
+#[test]
+fn stream_values_publish_and_acquire() {
+    // SAFETY (both): the memory is alive until the devices are dropped, and the flag is aligned.
+    let write = |devices: &Devices| {
+        devices.enter(0);
+        ok(unsafe {
+            (devices.table.cuStreamWriteValue32_v2.unwrap())(devices.streams[0], devices.data + 4096, 1, 0)
+        });
+    };
+    let wait = |devices: &Devices| {
+        devices.enter(1);
+        ok(unsafe {
+            (devices.table.cuStreamWaitValue32_v2.unwrap())(devices.streams[1], devices.data + 4096, 1, 1)
+        });
+    };
+    for (text, race) in [
+        (HEAR.to_owned(), false),
+        (HEAR.replace("ld.acquire.sys", "ld.relaxed.sys"), true),
+        (HEAR.replace("ld.acquire.sys", "ld.acquire.gpu"), true),
+    ] {
+        let found = races(|devices| {
+            devices.launch(&text, 1, 1, 1);
+            fill(devices, 0);
+            write(devices);
+        });
+        assert_eq!(found > 0, race, "{text}");
+    }
+    for (text, race) in [
+        (TELL.to_owned(), false),
+        (TELL.replace("st.release.sys", "st.relaxed.sys"), true),
+        (TELL.replace("st.release.sys", "st.release.gpu"), true),
+    ] {
+        let found = races(|devices| {
+            wait(devices);
+            fill(devices, 1);
+            devices.launch(&text, 0, 1, 1);
+        });
+        assert_eq!(found > 0, race, "{text}");
+    }
+}
+
+#[test]
+fn a_copy_that_nothing_orders_races_with_the_kernel_that_writes() {
+    let host = std::cell::RefCell::new([0_u8; 64]);
+    for (synchronized, race) in [(true, false), (false, true)] {
+        let found = races(|devices| {
+            devices.launch(TELL, 0, 1, 1);
+            // SAFETY: the stream is alive; the copy ends before `finish` returns, and `host` outlives it.
+            unsafe {
+                if synchronized {
+                    ok((devices.table.cuStreamSynchronize)(devices.streams[0]));
+                }
+                devices.enter(1);
+                let target = host.borrow_mut().as_mut_ptr().cast();
+                let code = (devices.table.cuMemcpyDtoHAsync_v2)(target, devices.data, 64, devices.streams[1]);
+                assert!(code == CUresult::CUDA_SUCCESS || race, "{code:?}");
+            }
+        });
+        assert_eq!(found > 0, race);
+    }
+}
+
+#[test]
+fn memory_that_is_freed_and_allocated_again_is_new() {
+    let found = races(|devices| {
+        devices.enter(0);
+        for _ in 0..4 {
+            let mut memory = 0;
+            // SAFETY: the memory is freed once, behind the fill.
+            unsafe {
+                ok((devices.table.cuMemAlloc_v2)(&raw mut memory, 4096));
+                ok((devices.table.cuMemsetD32Async)(memory, 7, 16, devices.streams[0]));
+                ok((devices.table.cuMemFree_v2)(memory));
+            }
+        }
+    });
+    assert_eq!(found, 0);
+}
