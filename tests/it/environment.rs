@@ -72,7 +72,7 @@ fn too_few_file_descriptors() {
     let mut named = 0;
     allow_descriptors(0);
     // Wherever a wait ends at its deadline: it may have waited for what needed a descriptor.
-    let late = aqueduct::Error::timeout("wait", "nobody came").to_string();
+    let late = Error::timeout("wait", "nobody came").to_string();
     assert!(late.contains("nobody came (this process has no file descriptors left"), "{late}");
     // The limit applies to the highest descriptor number; lower numbers may be free.
     for more in 4..100 {

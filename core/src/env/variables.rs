@@ -4,8 +4,6 @@
 /// Prefix of all variables of this library.
 pub const PREFIX: &str = "AQUEDUCT_";
 
-/// Prefix of those that only the software device reads.
-
 /// One variable, as `aqueduct info --env` lists it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {

@@ -141,8 +141,6 @@ fn wait_by_a_kernel_of_ones_own(stream: &Stream, semaphore: Host2DeviceSemaphore
     let wait = load_kernels(semaphore.context(), "semaphore", &[]).unwrap().remove(2);
     let handle = MemoryChannelHandle {
         semaphore: semaphore.device_handle(),
-        abort: semaphore.abort_handle(),
-        peer: semaphore.peer(),
         dst: 0,
         dst_bytes: 0,
         src: 0,
@@ -150,7 +148,6 @@ fn wait_by_a_kernel_of_ones_own(stream: &Stream, semaphore: Host2DeviceSemaphore
         packets: 0,
         packet_bytes: 0,
         arrived: 0,
-        reserved: 0,
     };
     // SAFETY: the catalog's parameter; the stream keeps the semaphore.
     unsafe { wait.launch(stream, &LaunchConfig::linear(1, 32), &[arg(&handle)]) }.unwrap();
