@@ -69,13 +69,12 @@ fn too_few_file_descriptors() {
     }
     let driver = Machine::Software.driver();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut named = 0;
     allow_descriptors(0);
     // Wherever a wait ends at its deadline: it may have waited for what needed a descriptor.
     let late = Error::timeout("wait", "nobody came").to_string();
     assert!(late.contains("nobody came (this process has no file descriptors left"), "{late}");
     // The limit applies to the highest descriptor number; lower numbers may be free.
-    for more in 4..100 {
+    for (named, more) in (4..100).enumerate() {
         allow_descriptors(more);
         let (since, patience) = (Instant::now(), Deadline::after(Duration::from_secs(2)));
         let outcomes: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -98,7 +97,6 @@ fn too_few_file_descriptors() {
         let says =
             |word: &str| outcomes.iter().any(|o| o.as_ref().is_err_and(|e| e.to_string().contains(word)));
         assert!(says("ulimit -n") && !says("MEMORY"), "at most {more}: {outcomes:?}");
-        named += 1;
     }
     panic!("100 descriptors are not enough for a communicator of two");
 }
