@@ -87,6 +87,12 @@ thread() {
         --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: group:: setup:: memory:: transport:: abort
 }
 
+# Every way that memory is written, with each access checked against the memory model.
+races() {
+    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races tests 1500 -p aqueduct-tests --test it -- \
+        channels::soft collectives::soft device_library::soft ports::software transports::software
+}
+
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.
 repeat() {
@@ -169,6 +175,7 @@ lane corpus corpus
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread
+lane races races
 lane launchers launchers
 lane faults faults
 lane fuzz fuzz

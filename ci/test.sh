@@ -30,6 +30,12 @@ namespaces() {
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
         faults::folders_that_are_full_or_read_only
 }
+# Channels, collectives, ports and the device library with every access checked against the memory model; the ranks are
+# threads, because the detector sees one process.
+races() {
+    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races timeout 400 cargo test -p aqueduct-tests --test it -- --quiet \
+        channels::soft collectives::soft device_library::soft ports::software::cuda_ipc
+}
 # A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
 # the software device, so it is built without optimisation, in seconds.
 loom() {
@@ -53,6 +59,7 @@ lane public ci/public.sh
 lane tests tests
 lane two-users two-users
 lane namespaces namespaces
+lane races races
 lane loom loom
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh

@@ -19,7 +19,7 @@ extern "C" __global__ void custom_trigger(const AqueductFifoHandle fifo, uint32_
             status = aqueduct_fifo_sync(fifo, position);
         }
         if (status != AQUEDUCT_LEFT_NOT) {
-            *left = status;
+            *(volatile uint32_t *)left = status;
             return;
         }
         number = answers[thread];

@@ -14,10 +14,10 @@ extern "C" __global__ void ring_all_gather(const AqueductMemoryChannelHandle nex
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
     uint32_t status = AQUEDUCT_LEFT_NOT;
 
-    // The next rank may still read what the last call put there.
+    // The next rank may still read what the last call put there. A relaxed signal would not order that before the put.
     if (thread == 0) {
-        aqueduct_memory_channel_relaxed_signal(prev);
-        status = aqueduct_memory_channel_relaxed_wait(next);
+        aqueduct_memory_channel_signal(prev);
+        status = aqueduct_memory_channel_wait(next);
     }
     status = aqueduct_grid_sync(grid, status);
 
@@ -35,6 +35,6 @@ extern "C" __global__ void ring_all_gather(const AqueductMemoryChannelHandle nex
         status = aqueduct_grid_sync(grid, status);
     }
     if (threadIdx.x == 0 && status != AQUEDUCT_LEFT_NOT) {
-        *left = status;
+        *(volatile uint32_t *)left = status;
     }
 }

@@ -123,4 +123,5 @@ pub const VARIABLES: &[Variable] = &[
         "what software devices pretend to lack, with commas: vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, \
          cooperative, dma_buf, rdma_ordering",
     ),
+    variable("AQUEDUCT_SOFT_CHECK", "(none)", "what software devices check: races (docs/race-detector.md)"),
 ];
