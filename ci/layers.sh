@@ -25,6 +25,7 @@ may_use_for_tests() {
         aqueduct-cuda-driver-sys | aqueduct-rdma-core-sys) echo "*" ;;
         aqueduct-cuda-soft) echo "aqueduct-cuda-driver-sys *" ;;
         aqueduct-ptx | aqueduct) echo "aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-ptx *" ;;
+        aqueduct-tools) echo "$(may_use "$1") aqueduct-rdma-core-sys" ;;
         *) may_use "$1" ;;
     esac
 }

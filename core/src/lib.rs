@@ -102,6 +102,11 @@ pub mod internals {
         pub use crate::group::wire_up::{ControlLinks, Introduction};
     }
 
+    /// What a device can do here, found by trying it.
+    pub mod probe {
+        pub use crate::gpu::probe::{Finding, peer_access, sharing};
+    }
+
     /// Memory that processes share through the driver.
     pub mod share {
         pub use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};

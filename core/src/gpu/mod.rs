@@ -35,6 +35,7 @@ mod params;
 mod pinned;
 mod pod;
 mod pointer;
+pub(crate) mod probe;
 mod query;
 mod reaper;
 mod select;

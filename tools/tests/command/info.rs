@@ -22,6 +22,21 @@ fn on_a_machine_with_nothing() {
 }
 
 #[test]
+fn what_devices_lack_is_not_listed() {
+    for (lacks, words) in [
+        ("posix_fd", ["handles legacy-ipc dma-buf\n", " self   NV"]),
+        ("vmm", ["handles legacy-ipc dma-buf\n", " self   NV"]),
+        ("ipc,dma_buf", ["handles posix-fd\n", " self   NV"]),
+        ("posix_fd,ipc,dma_buf", ["handles none\n", " self   NV"]),
+        ("native_atomics", ["handles posix-fd legacy-ipc dma-buf\n", " self  P2P"]),
+        ("p2p", ["handles posix-fd legacy-ipc dma-buf\n", " self    -"]),
+    ] {
+        let outcome = run(aqueduct(&["info"]).env("AQUEDUCT_SOFT_LACKS", lacks)).exited(0).prints(&words);
+        assert!(!outcome.stdout.contains("refused"), "{lacks}: {}", outcome.stdout);
+    }
+}
+
+#[test]
 fn with_an_invalid_software_device() {
     run(aqueduct(&["info"]).env("AQUEDUCT_SOFT_DEVICES", "many")).exited(0).prints(&[
         "NVIDIA driver: none",

@@ -9,6 +9,7 @@ use super::super::{SOON, context};
 use super::{FD, PLAIN};
 use crate::ErrorKind;
 use crate::gpu::ipc::{LegacyHandle, LegacyMapping};
+use crate::gpu::probe::{self, Finding};
 use crate::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::gpu::{BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, Hooks};
 use crate::sync::{AtomicUsize, Ordering};
@@ -118,6 +119,29 @@ fn the_nvidia_library_is_asked_for_a_fabric_handle_only_where_there_is_an_imex_c
         assert_eq!(buffer.is_ok(), handles == HandlePolicy::Auto, "{buffer:?}");
     }
     assert_eq!(refusals.0.load(Ordering::Relaxed), 2 * asked);
+}
+
+#[test]
+fn handles_that_the_driver_refuses_are_found_out() {
+    let table = DriverTable { cuDeviceGetAttribute: with_fabric, ..cuda_soft::driver_table() };
+    let no_channel = !std::path::Path::new("/dev/nvidia-caps-imex-channels").exists();
+    for (driver, why) in [
+        (Driver::from_table(table, "with fabric").unwrap(), "returned CUDA_ERROR_NOT_SUPPORTED"),
+        (
+            Driver::as_library(table).unwrap(),
+            if no_channel { "no IMEX channel" } else { "returned CUDA_ERROR_NOT_SUPPORTED" },
+        ),
+    ] {
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        for (name, finding) in probe::sharing(&context) {
+            match (name, finding) {
+                ("fabric", Finding::Refused(error)) => assert!(error.to_string().contains(why), "{error}"),
+                ("fabric", other) => panic!("fabric: {other:?}"),
+                (_, Finding::Works) => {}
+                (name, other) => panic!("{name}: {other:?}"),
+            }
+        }
+    }
 }
 
 #[test]
