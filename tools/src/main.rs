@@ -5,6 +5,7 @@ mod info;
 mod job;
 mod main_job;
 mod perf;
+mod program;
 mod run;
 mod selftest;
 mod stderr;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::program;
 use forward::Forwarders;
 use job::Job;
 
@@ -84,8 +85,8 @@ impl Launch {
 
     fn spawn(&self, rank: u32, id: &str) -> Result<Child> {
         let (program, arguments) = self.command.split_first().context("no command to run")?;
-        let own = std::env::current_exe().context("cannot find this program's own path")?;
-        let mut command = if program == "aqueduct" { Command::new(own) } else { Command::new(program) };
+        let mut command =
+            if program == "aqueduct" { Command::new(program::path()?) } else { Command::new(program) };
         let cannot_start =
             |error| aqueduct::Error::system("run", format!("cannot start rank {rank}: `{program}`"), error);
         command

@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Place {
     path: PathBuf,
     job: String,
+    /// What to do if nothing can be written there.
+    remedy: &'static str,
 }
 
 /// The file of rank 0; dropping it removes the file, unless somebody has replaced it.
@@ -52,14 +54,17 @@ impl Drop for Published {
 impl Place {
     /// The path that the user names; `job` tells jobs apart that use it one after the other.
     pub(super) fn at(path: &Path, job: &str) -> Self {
-        Self { path: path.to_owned(), job: digest(job) }
+        let remedy = "choose another path (AQUEDUCT_RENDEZVOUS_FILE under a launcher)";
+        Self { path: path.to_owned(), job: digest(job), remedy }
     }
 
     /// A path for `job` on this host. Others may write to the directory as well: they can be in the way, but a file of
     /// theirs is refused, and they cannot replace ours, the directory being sticky.
     pub(super) fn on_this_host(job: &str) -> Self {
         let job = digest(job);
-        Self { path: std::env::temp_dir().join(format!("aqueduct-{}-{job}", user())), job }
+        let remedy =
+            "set TMPDIR to another directory, or AQUEDUCT_RENDEZVOUS_FILE to a path that all ranks see";
+        Self { path: std::env::temp_dir().join(format!("aqueduct-{}-{job}", user())), job, remedy }
     }
 
     /// Leaves `id` there; the file goes away with what is returned.
@@ -70,9 +75,9 @@ impl Place {
         let draft = self.path.with_file_name(name);
         let failed = |error| {
             let text = format!(
-                "cannot write {}; see that its folder exists, and its permissions and space, or choose another path \
-                 (AQUEDUCT_RENDEZVOUS_FILE under a launcher)",
-                self.path.display()
+                "cannot write {}; see that its folder exists, and its permissions and space, or {}",
+                self.path.display(),
+                self.remedy
             );
             Error::system(OP, text, error)
         };

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::birth::{self, Birth};
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of [`PeerInfo`] on the wire.
@@ -214,9 +215,9 @@ pub(crate) fn check_all(mine: &PeerInfo, gathered: &[Vec<u8>]) -> Result<Vec<Pee
 
 /// Identity of this host: its name and the id of its current boot, so that two hosts with one name differ.
 pub(crate) fn host_identity() -> String {
-    let read =
-        |path| std::fs::read_to_string(path).map(|text: String| text.trim().to_owned()).unwrap_or_default();
-    format!("{}/{}", read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"))
+    // Where /proc is not mounted, the name alone has to do.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{}/{}", logging::host_name(), boot.trim())
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use super::rights::Rights;
 use super::transports::Transport;
 use super::wire::{MAX_CHUNKS, MemoryWire, RemoteKey, Way};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::KeepAlive;
 use crate::gpu::ipc::LegacyHandle;
 use crate::gpu::vmm::{HandleTypes, PhysicalAllocation};
+use crate::gpu::{CUresult, KeepAlive};
 use crate::ledger::holds::HoldId;
 use crate::ledger::receipt::Hold;
 use crate::rdma::MemoryRegion;
@@ -130,6 +130,10 @@ fn mapping(exchange: &Exchange, allocation: &Allocation, peer: u32) -> Result<Wa
     }
     if theirs.same_host(mine) && pieces.is_empty() {
         let handle = LegacyHandle::export(allocation.context(), allocation.base()).map_err(|error| {
+            let unopened = CUresult::CUDA_ERROR_OPERATING_SYSTEM.0.cast_signed();
+            if error.code() == unopened || error.kind() == ErrorKind::Exhausted {
+                return error.with_peer(peer);
+            }
             let message = "this memory has no handle that another process can open (memory of a pool or of \
                            cuMemAllocAsync has none): allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and \
                            requestedHandleTypes = POSIX_FILE_DESCRIPTOR";

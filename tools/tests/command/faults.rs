@@ -1,6 +1,6 @@
-//! Injected faults in the unchanged command, and folders that cannot be written.
+//! Injected faults in the unchanged command.
 
-use crate::support::{Outcome, run, script};
+use crate::support::{run, script};
 
 /// The warning of every rank when `AQUEDUCT_FAULTS` is set.
 const WARNING: &str = "AQUEDUCT_FAULTS is set: this process fails on purpose";
@@ -17,7 +17,7 @@ fn the_documented_faults() {
     for (code, end) in ends {
         let example = examples.next().expect("an example for each end");
         let outcome = run(&mut script(example)).exited(code).says(&[end, WARNING]);
-        each_cause_once(&outcome);
+        outcome.says_each_cause_once();
     }
     assert_eq!(examples.next(), None, "how does it end?");
 }
@@ -47,39 +47,8 @@ fn every_kind_of_rule() {
         let mut command = script(job);
         let outcome =
             run(command.env("AQUEDUCT_FAULTS", rules).env("AQUEDUCT_TIMEOUT", "20")).exited(code).says(words);
-        each_cause_once(&outcome);
+        outcome.says_each_cause_once();
         let refused = outcome.stderr.contains("docs/faults.md");
         assert!(refused || outcome.stderr.contains(WARNING), "{rules}: {outcome:#?}");
-    }
-}
-
-#[test]
-#[ignore = "needs a mount namespace: the lane `namespaces` of ci/test.sh runs it"]
-fn folders_that_are_full_or_read_only() {
-    // SAFETY: no arguments, cannot fail.
-    let unshare = if unsafe { libc::geteuid() } == 0 { "unshare -m" } else { "unshare -rm" };
-    let within = |options: &str, what: &str| {
-        let mount = format!("mount -t tmpfs -o mode=700,{options} none /mnt");
-        run(&mut script(&format!("{unshare} sh -c '{mount} || exit 77; XDG_RUNTIME_DIR=/mnt {what}'")))
-    };
-    within("ro", "true").exited(0);
-    let job = "aqueduct run -n 2 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
-    within("nr_inodes=100", job).exited(0);
-    for (options, remedy) in [("ro", "it is read-only"), ("nr_inodes=1", "free space there")] {
-        let folder = "cannot create a directory for sockets in /mnt; set XDG_RUNTIME_DIR to a directory";
-        let outcome = within(options, job).exited(1).says(&[folder, remedy]);
-        each_cause_once(&outcome);
-        let meeting =
-            "AQUEDUCT_RENDEZVOUS_FILE=/mnt/meeting AQUEDUCT_RANK=0 AQUEDUCT_WORLD_SIZE=2 aqueduct perf put";
-        let words = ["cannot write /mnt/meeting", "set AQUEDUCT_RENDEZVOUS_FILE to another path", remedy];
-        each_cause_once(&within(options, meeting).exited(1).says(&words));
-    }
-}
-
-#[track_caller]
-fn each_cause_once(outcome: &Outcome) {
-    for line in outcome.stderr.lines() {
-        let parts: Vec<&str> = line.split(": ").collect();
-        assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "repeated in: {line}");
     }
 }

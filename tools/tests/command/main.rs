@@ -7,6 +7,7 @@ mod support;
 mod concurrent_jobs;
 mod faults;
 mod first_crate;
+mod folders;
 mod info;
 mod input;
 mod launchers;

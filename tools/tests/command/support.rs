@@ -44,6 +44,15 @@ impl Outcome {
         self.stderr.lines().last().unwrap_or_default()
     }
 
+    /// Asserts that no line of standard error repeats a cause.
+    #[track_caller]
+    pub(crate) fn says_each_cause_once(&self) {
+        for line in self.stderr.lines() {
+            let parts: Vec<&str> = line.split(": ").collect();
+            assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "repeated in: {line}");
+        }
+    }
+
     /// Asserts that standard output has all of `words`.
     #[track_caller]
     pub(crate) fn prints(self, words: &[&str]) -> Self {
