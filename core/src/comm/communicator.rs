@@ -96,6 +96,8 @@ impl Communicator {
         let member = Member { abort, waiters: abort_memory.clone(), subscribers, succeeds };
         let met = Introduction::with(bootstrap, description, &config.of_group(), member, deadline)?;
         let group = Group::new(met.open(deadline)?);
+        let control = Arc::downgrade(group.control());
+        context.reap_also(move || control.upgrade().map(|control| control.drop_released()).is_some());
         let topology = Arc::new(Topology::discover(context.device(), group.me(), group.peers()));
         let exchange = Exchange::new(context.clone(), group.clone(), ledger);
         let regions = exchange.regions.clone();

@@ -115,13 +115,27 @@ impl Users {
     pub(super) const OWN: Self = Self::Devices(Vec::new());
 }
 
+/// Something of a layer above that keeps values for the next call of the user's. Drops them; false once it is gone for good.
+type Keeper = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What else [`Context::reap`] asks.
+#[derive(Default)]
+struct Keepers(Mutex<Vec<Keeper>>);
+
 /// Frees something. Runs once, with the context current, or never.
 pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
 
 impl Context {
-    /// Drops what idle streams retain, and runs the cleanup that earlier `Drop`s deferred, as far as that needs no
-    /// waiting. Never fails and never waits. Calls that allocate or load do this first.
+    /// Drops what idle streams retain and what peers have given back to the communicators of this context, and runs the cleanup
+    /// that earlier `Drop`s deferred, as far as that needs no waiting. Never fails and never waits. Calls that allocate or load
+    /// do this first.
     pub fn reap(&self) {
+        // Called outside the lock: they drop values, which may reap as well.
+        let keepers = lock(&self.slot::<Keepers>().0).clone();
+        for gone in keepers.iter().filter(|keeper| !keeper()) {
+            let same = |keeper: &Keeper| ptr::addr_eq(Arc::as_ptr(keeper), Arc::as_ptr(gone));
+            lock(&self.slot::<Keepers>().0).retain(|keeper| !same(keeper));
+        }
         if let Ok(_entered) = self.enter() {
             // Sweeping and dropping may take the lock, so they happen outside it.
             let state = lock(&self.slot::<Arc<Reaper>>().state);
@@ -131,6 +145,11 @@ impl Context {
             streams.iter().for_each(|stream| stream.sweep());
         }
         self.reap_waiting();
+    }
+
+    /// Has [`Context::reap`] call `keeper` as well, until that returns false. It must not hold the context.
+    pub(crate) fn reap_also(&self, keeper: impl Fn() -> bool + Send + Sync + 'static) {
+        lock(&self.slot::<Keepers>().0).push(Arc::new(keeper));
     }
 
     /// Runs deferred cleanup: the second half of [`Context::reap`]. Costs one load if there is none.

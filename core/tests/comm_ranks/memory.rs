@@ -1,9 +1,11 @@
 //! Memory and connections between ranks of one process.
 
+use std::sync::Arc;
+
 use aqueduct::ErrorKind;
 use aqueduct::bootstrap::Bootstrap;
 use aqueduct::comm::{Registration, Rights, Transport, Transports};
-use aqueduct::gpu::{Event, HandlePolicy, Stream};
+use aqueduct::gpu::{Event, GpuBuffer, HandlePolicy, Stream};
 
 use crate::support::{bytes, config, context, driver, paint, soon, threads};
 
@@ -126,7 +128,7 @@ fn registering_checks_range_and_device() {
             let error = rank.comm.register_range(&buffer, offset, len, Transport::CudaIpc).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{offset} {len}");
         }
-        let elsewhere = std::sync::Arc::new(aqueduct::gpu::GpuBuffer::new(&other, 64).unwrap());
+        let elsewhere = Arc::new(GpuBuffer::new(&other, 64).unwrap());
         let error = rank.comm.register_memory(&elsewhere, Transport::CudaIpc).unwrap_err();
         assert!(error.message().contains("device 5"), "{error}");
         // SAFETY: a refused registration uses nothing.
@@ -169,13 +171,13 @@ fn received_memory_outlives_communicator_and_sender() {
     let (a, b) = (ranks.next().unwrap(), ranks.next().unwrap());
     let sender = std::thread::scope(|s| {
         let sender = s.spawn(|| {
-            let rank = crate::support::Rank::join(std::sync::Arc::new(a), &context(&driver, 0), config());
+            let rank = crate::support::Rank::join(Arc::new(a), &context(&driver, 0), config());
             rank.comm.send_memory(&rank.registered(500), 1, 0).unwrap();
             rank.comm.setup(soon()).unwrap();
             rank.comm
         });
         let receiver = s.spawn(|| {
-            let rank = crate::support::Rank::join(std::sync::Arc::new(b), &context(&driver, 1), config());
+            let rank = crate::support::Rank::join(Arc::new(b), &context(&driver, 1), config());
             let pending = rank.comm.recv_memory(0, 0).unwrap();
             rank.comm.setup(soon()).unwrap();
             pending.get().unwrap()
@@ -198,11 +200,7 @@ fn topology_and_peers_describe_the_other_ranks() {
                 let host = if bootstrap.rank() == 2 { "there" } else { "here" };
                 let ordinal = bootstrap.rank() / 2 + 3;
                 let config = config().with_host_id(host);
-                let rank = crate::support::Rank::join(
-                    std::sync::Arc::new(bootstrap),
-                    &context(driver, ordinal),
-                    config,
-                );
+                let rank = crate::support::Rank::join(Arc::new(bootstrap), &context(driver, ordinal), config);
                 let near = |peer: u32| *rank.comm.topology().peer(peer).unwrap();
                 let other = 1 - rank.me().min(1);
                 if rank.me() != 2 {
@@ -321,5 +319,41 @@ fn an_exchange_that_cannot_be_asked_for_leaves_nothing_to_set_up() {
         rank.comm.setup(soon()).unwrap();
         first.get().unwrap();
         rank.barrier();
+    });
+}
+
+/// The service thread, which hears of it, must not free device memory; so the next call does, of the context as well.
+#[test]
+fn memory_that_a_peer_gave_back_is_freed_by_the_next_reap() {
+    threads(2, |rank| {
+        for by_allocating in [false, true] {
+            let (buffer, peer) = (rank.buffer(LEN, HandlePolicy::Auto), 1 - rank.me());
+            let memory = rank.comm.register_memory(&buffer, Transport::Ethernet).unwrap();
+            let freed = Arc::downgrade(&buffer);
+            drop(buffer);
+            if rank.me() == 0 {
+                rank.comm.send_memory(&memory, peer, 0).unwrap();
+                rank.comm.setup(soon()).unwrap();
+                drop(memory);
+                let until = soon();
+                rank.comm.context().reap();
+                assert!(freed.upgrade().is_some(), "rank 1 has it");
+                rank.barrier();
+                while freed.upgrade().is_some() {
+                    assert!(!until.expired(), "only a call of the communicator would free it");
+                    if by_allocating {
+                        drop(GpuBuffer::new(rank.comm.context(), 64).unwrap());
+                    } else {
+                        rank.comm.context().reap();
+                    }
+                }
+            } else {
+                let received = rank.comm.recv_memory(peer, 0).unwrap();
+                rank.comm.setup(soon()).unwrap();
+                rank.barrier();
+                drop(received);
+            }
+            rank.barrier();
+        }
     });
 }
