@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct::channel::{MemoryChannel, PacketFormat};
+use aqueduct::ErrorKind;
+use aqueduct::channel::{MemoryChannel, PacketFormat, SignalChannel};
 use aqueduct::comm::{Device2DeviceSemaphore, Transport};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
@@ -29,6 +30,9 @@ struct End<'a> {
     data: MemoryChannel,
     packets: MemoryChannel,
     semaphore: Device2DeviceSemaphore,
+    /// Without memory.
+    signals: SignalChannel,
+    signals_semaphore: Device2DeviceSemaphore,
 }
 
 impl<'a> End<'a> {
@@ -43,9 +47,9 @@ impl<'a> End<'a> {
         let (theirs, their_packets) =
             (comm.recv_memory(peer, 0).unwrap(), comm.recv_memory(peer, 1).unwrap());
         let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
-        let semaphores = [0, 1].map(|tag| comm.build_semaphore(&connection, tag).unwrap());
+        let semaphores = [0, 1, 2].map(|tag| comm.build_semaphore(&connection, tag).unwrap());
         comm.setup(soon()).unwrap();
-        let [data, packets] = semaphores.map(|semaphore| semaphore.get().unwrap());
+        let [data, packets, alone] = semaphores.map(|semaphore| semaphore.get().unwrap());
         Self {
             rank,
             peer,
@@ -61,6 +65,8 @@ impl<'a> End<'a> {
             )
             .unwrap(),
             semaphore: data,
+            signals: SignalChannel::new(&alone).unwrap(),
+            signals_semaphore: alone,
         }
     }
 
@@ -273,35 +279,50 @@ fn single_elements(end: &End<'_>) {
     }
 }
 
+/// The operations on a semaphore, of a channel with memory or without.
+macro_rules! count_on {
+    ($end:ident, $channel:expr, $semaphore:expr) => {{
+        let (stream, channel, semaphore) = (&$end.stream, $channel, $semaphore);
+        let taken = $end.rank.buffer(4);
+        let poll = || {
+            taken.fill(CANARY, soon()).unwrap();
+            channel.poll(stream, &taken.slice(..).unwrap()).unwrap();
+            $end.done();
+            u32::from_le_bytes($end.contents(&taken).try_into().unwrap())
+        };
+        let before = semaphore.counters(soon()).unwrap();
+        assert_eq!(poll(), 0, "no signal was sent");
+        $end.rank.barrier();
+        for _ in 0..3 {
+            channel.signal(stream).unwrap();
+        }
+        for _ in 0..2 {
+            channel.relaxed_signal(stream).unwrap();
+        }
+        $end.done();
+        $end.rank.barrier();
+        assert_eq!(poll(), 1, "five signals were sent");
+        channel.wait(stream).unwrap();
+        channel.relaxed_wait(stream).unwrap();
+        channel.wait(stream).unwrap();
+        $end.done();
+        assert_eq!((poll(), poll()), (1, 0), "one signal is left, and no more");
+        (before, semaphore.counters(soon()).unwrap())
+    }};
+}
+
 fn counting(end: &End<'_>) {
-    let taken = end.rank.buffer(4);
-    let poll = || {
-        taken.fill(CANARY, soon()).unwrap();
-        end.data.poll(&end.stream, &taken.slice(..).unwrap()).unwrap();
-        end.done();
-        u32::from_le_bytes(end.contents(&taken).try_into().unwrap())
-    };
-    let before = end.semaphore.counters(soon()).unwrap();
-    assert_eq!(poll(), 0, "no signal was sent");
-    end.rank.barrier();
-    for _ in 0..3 {
-        end.data.signal(&end.stream).unwrap();
-    }
-    for _ in 0..2 {
-        end.data.relaxed_signal(&end.stream).unwrap();
-    }
-    end.done();
-    end.rank.barrier();
-    assert_eq!(poll(), 1, "five signals were sent");
-    end.data.wait(&end.stream).unwrap();
-    end.data.relaxed_wait(&end.stream).unwrap();
-    end.data.wait(&end.stream).unwrap();
-    end.done();
-    assert_eq!((poll(), poll()), (1, 0), "one signal is left, and no more");
-    let after = end.semaphore.counters(soon()).unwrap();
+    let (before, after) = count_on!(end, &end.data, &end.semaphore);
     assert_eq!(after.outbound - before.outbound, 5);
     assert_eq!(after.inbound - before.inbound, 5);
     assert_eq!(after.expected_inbound - before.expected_inbound, 5);
+    end.rank.barrier();
+    let (before, after) = count_on!(end, &end.signals, &end.signals_semaphore);
+    assert_eq!((after.outbound - before.outbound, after.inbound - before.inbound), (5, 5));
+    assert_eq!(after.expected_inbound - before.expected_inbound, 5);
+    assert_eq!(end.signals.peer(), end.peer);
+    let small = end.rank.buffer(8).slice(1..5).unwrap();
+    assert_eq!(end.signals.poll(&end.stream, &small).unwrap_err().kind(), ErrorKind::InvalidUsage);
     end.rank.barrier();
 }
 
@@ -321,6 +342,35 @@ fn waiting_first(end: &End<'_>) {
         end.data.put_with_signal(&end.stream, 0, 0, LEN).unwrap();
         end.done();
     }
+    end.rank.barrier();
+}
+
+/// Data that one channel puts without a signal, published by a channel that has no memory.
+fn signals_without_memory(end: &End<'_>) {
+    const TURNS: usize = 25;
+    const SIZE: usize = 1001;
+    let (history, stream) = (end.rank.buffer(TURNS * SIZE), &end.stream);
+    end.load(&end.local, &bytes(end.me(), 9, LEN));
+    end.inbox.fill(CANARY, soon()).unwrap();
+    end.rank.barrier();
+    let say = |turn| {
+        end.data.put(stream, 7, turn * SIZE, SIZE).unwrap();
+        end.signals.signal(stream).unwrap();
+    };
+    for turn in 0..TURNS {
+        if end.me() == 0 {
+            say(turn);
+        }
+        end.signals.wait(stream).unwrap();
+        let slot = turn * SIZE..(turn + 1) * SIZE;
+        stream.copy(&history.slice(slot).unwrap(), &end.inbox.slice(7..7 + SIZE).unwrap()).unwrap();
+        if end.me() == 1 {
+            say(turn);
+        }
+    }
+    end.done();
+    let sent = bytes(end.peer, 9, LEN);
+    assert_same(&end.contents(&history), &sent[..TURNS * SIZE], format_args!("{TURNS} messages by signals"));
     end.rank.barrier();
 }
 
@@ -382,5 +432,5 @@ between_two_processes! {
     whole_vectors: aligned;
     packets_of_every_format: packets, packets_chase_each_other;
     elements_and_counts: single_elements, counting;
-    order_on_streams: waiting_first, ping_pong;
+    order_on_streams: waiting_first, ping_pong, signals_without_memory;
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use aqueduct::ErrorKind;
-use aqueduct::channel::{MemoryChannel, PacketFormat, PortChannel};
+use aqueduct::channel::{MemoryChannel, PacketFormat, PortChannel, SignalChannel};
 use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::comm::{Communicator, Transport};
 use aqueduct::gpu::{CaptureMode, Event, GpuBuffer, GraphExec, Stream};
@@ -31,6 +31,7 @@ enum Cause {
 struct Ways {
     data: MemoryChannel,
     packets: MemoryChannel,
+    signals: SignalChannel,
     port: PortChannel,
     _service: ProxyService,
 }
@@ -63,6 +64,7 @@ impl Ways {
             Self {
                 data: MemoryChannel::new(&semaphore, &theirs[0], &local, None).unwrap(),
                 packets: MemoryChannel::new(&semaphore, &theirs[1], &local, Some(&packets)).unwrap(),
+                signals: SignalChannel::new(&semaphore).unwrap(),
                 port: PortChannel::new(&service, port.get().unwrap(), dst, src).unwrap(),
                 _service: service.clone(),
             }
@@ -114,11 +116,19 @@ fn every_wait(machine: Machine, test: &str, cause: Cause) {
             }
             return goes_on(&rank, cause, &Stream::new(comm.context()).unwrap());
         }
-        let Ways { data, packets, port, _service } = ways.remove(0);
-        let names =
-            ["a wait", "packets", "one-shot", "two-shot", "a port's wait", "a graph", "another's event"];
+        let Ways { data, packets, signals, port, _service } = ways.remove(0);
+        let names = [
+            "a wait",
+            "packets",
+            "one-shot",
+            "two-shot",
+            "a port's wait",
+            "a graph",
+            "another's event",
+            "a signal",
+        ];
         let streams = names.map(|_| Stream::new(comm.context()).unwrap());
-        let [waits, unpacks, one_shot, two_shot, port_waits, replays, follows] = &streams;
+        let [waits, unpacks, one_shot, two_shot, port_waits, replays, follows, alone] = &streams;
         let event = Event::new(comm.context()).unwrap();
         let graph = GraphExec::capture(replays, CaptureMode::ThreadLocal, |s| data.wait(s)).unwrap();
 
@@ -132,6 +142,7 @@ fn every_wait(machine: Machine, test: &str, cause: Cause) {
             reduce(all_reduce, stream, buffer).unwrap();
         }
         port.wait(port_waits).unwrap();
+        signals.wait(alone).unwrap();
         graph.launch(replays).unwrap();
         let mut ends: Vec<(&str, &str, Result<()>)> = std::thread::scope(|scope| {
             let waiting = [(); 2].map(|()| scope.spawn(|| waits.synchronize(soon())));

@@ -10,7 +10,8 @@ use aqueduct_ptx::abi;
 
 use super::checks::check;
 use super::geometry::Geometry;
-use super::launch::{Channel, ONE_WARP, check_result, launch};
+use super::launch::{Channel, ONE_WARP, launch};
+use super::semaphore::StreamSemaphore;
 use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 use crate::gpu::{
@@ -20,7 +21,8 @@ use crate::gpu::{
 use crate::outcome::Outcome;
 use functions::{Functions, UNROLL};
 
-/// One end of a channel to a peer whose memory this GPU can load from and store to (SmChannel in MSCCL++).
+/// One end of a channel to a peer whose memory this GPU can load from and store to (MemoryChannel in MSCCL++, once
+/// SmChannel). Signals alone need no memory: [`SignalChannel`](super::SignalChannel).
 ///
 /// | operation | moves | ordering |
 /// |---|---|---|
@@ -49,6 +51,7 @@ struct Inner {
     outcome: Arc<dyn Outcome>,
     handle: abi::MemoryChannelHandle,
     semaphore: Device2DeviceSemaphore,
+    signals: StreamSemaphore,
     dst: RegisteredMemory,
     src: RegisteredMemory,
     packets: Option<RegisteredMemory>,
@@ -120,6 +123,7 @@ impl MemoryChannel {
                 outcome: semaphore.outcome(),
                 handle,
                 semaphore: semaphore.clone(),
+                signals: StreamSemaphore::device(semaphore)?,
                 dst: dst.clone(),
                 src: src.clone(),
                 packets: packets.cloned(),
@@ -284,28 +288,27 @@ impl MemoryChannel {
 
     /// Publishes what this stream did before, then signals the peer once (`st.release.sys`).
     pub fn signal(&self, stream: &Stream) -> Result<()> {
-        self.act(&self.inner.functions.signal, stream, &[])
+        self.inner.signals.signal(stream)
     }
 
     /// Signals the peer once without publishing anything.
     pub fn relaxed_signal(&self, stream: &Stream) -> Result<()> {
-        self.act(&self.inner.functions.relaxed_signal, stream, &[])
+        self.inner.signals.relaxed_signal(stream)
     }
 
     /// Waits for one signal; later work of the stream sees what it published (`ld.acquire.sys`).
     pub fn wait(&self, stream: &Stream) -> Result<()> {
-        self.act(&self.inner.functions.wait, stream, &[])
+        self.inner.signals.wait(stream)
     }
 
     /// Waits for one signal without seeing what was published before it.
     pub fn relaxed_wait(&self, stream: &Stream) -> Result<()> {
-        self.act(&self.inner.functions.relaxed_wait, stream, &[])
+        self.inner.signals.relaxed_wait(stream)
     }
 
     /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
-        check_result::<u32>("poll", self.inner.src.context(), taken)?;
-        self.launch_with(&self.inner.functions.poll, stream, &ONE_WARP, &[arg(&taken.ptr())], Some(taken))
+        self.inner.signals.poll(stream, taken)
     }
 
     /// One warp, whose first thread acts.

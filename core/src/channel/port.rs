@@ -20,7 +20,7 @@ use crate::outcome::Outcome;
 use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 
 /// One end of a channel to a peer over a connection of any transport, driven by kernels and executed by a
-/// [`ProxyService`] (ProxyChannel in MSCCL++).
+/// [`ProxyService`] (PortChannel in MSCCL++, once ProxyChannel).
 ///
 /// | operation | asks the proxy to | returns |
 /// |---|---|---|

@@ -11,11 +11,6 @@ pub(super) const UNROLL: usize = 4;
 pub(super) struct Functions {
     /// Per [`Copy`](super::Copy): put and get.
     pub(super) copies: [[Function; 2]; 2],
-    pub(super) signal: Function,
-    pub(super) relaxed_signal: Function,
-    pub(super) wait: Function,
-    pub(super) relaxed_wait: Function,
-    pub(super) poll: Function,
     /// Per [`PacketFormat`](crate::channel::PacketFormat): put and unpack.
     pub(super) packets: [[Function; 2]; 3],
     pub(super) read_u32: Function,
@@ -29,8 +24,6 @@ impl Functions {
         let unroll = UNROLL.to_string();
         let copies = |copy| take(load_kernels(context, "channel", &[("UNROLL", &unroll), ("COPY", copy)])?);
         let copies = [copies("bytes")?, copies("words")?];
-        let [signal, relaxed_signal, wait, relaxed_wait, poll] =
-            take(load_kernels(context, "semaphore", &[])?)?;
         let [read_u32, write_u32] = take(load_kernels(context, "element", &[("TYPE", "u32")])?)?;
         let [read_u64, write_u64] = take(load_kernels(context, "element", &[("TYPE", "u64")])?)?;
         let packets = [
@@ -38,18 +31,6 @@ impl Functions {
             take(load_kernels(context, "packet", &[("FORMAT", "ll16")])?)?,
             take(load_kernels(context, "ll128", &[])?)?,
         ];
-        Ok(Self {
-            copies,
-            signal,
-            relaxed_signal,
-            wait,
-            relaxed_wait,
-            poll,
-            packets,
-            read_u32,
-            write_u32,
-            read_u64,
-            write_u64,
-        })
+        Ok(Self { copies, packets, read_u32, write_u32, read_u64, write_u64 })
     }
 }
