@@ -47,7 +47,7 @@ corpus() {
     for source in *.cu; do
         count=$((count + 1))
         case "$source" in
-            bf16_math.cu | cooperative.cu) emit "$source" sm_90 ;;
+            barriers.cu | bf16_math.cu | cooperative.cu | half_compare.cu) emit "$source" sm_90 ;;
             half_math.cu | ping_pong.cu) emit "$source" sm_75; emit "$source" sm_90 ;;
             # Line information adds .file, .loc and .section.
             reduction.cu) emit "$source" sm_75; emit "$source" sm_75 -lineinfo ;;

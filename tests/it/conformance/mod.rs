@@ -8,6 +8,7 @@ mod dut;
 mod execution;
 mod failures;
 mod graphs;
+mod instructions;
 mod memory;
 mod modules;
 mod processes;
@@ -51,6 +52,8 @@ cases! {
     execution: threads_see_their_indices, shared_memory_and_barriers, atomics_count_exactly, extra_parameters,
         limits_are_checked, cooperative_limit, host_releases_a_spinning_kernel, message_passing_between_kernels;
     graphs: replay_of_everything, illegal_calls_invalidate_capture, fork_and_join;
+    instructions: carry_flag, sums_and_quotients, products, bits_and_bytes, singles, doubles, quotients_and_roots,
+        sixteen_bit_floats, comparisons, conversions;
     failures: wild_store_is_sticky, misaligned_access_is_sticky, trap_is_sticky;
     processes: posix_fd, legacy_handle, handle_of_a_dead_process;
 }

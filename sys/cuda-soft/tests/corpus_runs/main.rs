@@ -2,6 +2,7 @@
 //! in Rust.
 
 mod clusters;
+mod constructs;
 mod integers;
 mod memory;
 mod numbers;

@@ -5,9 +5,9 @@ use std::process::Command;
 use super::rig::Corpus;
 
 /// Starts this test again as a child, and returns its standard output and standard error.
-fn child(name: &str) -> (String, String) {
+pub(crate) fn child(name: &str) -> (String, String) {
     let output = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", &format!("output::{name}"), "--ignored", "--nocapture"])
+        .args(["--exact", name, "--ignored", "--nocapture"])
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("the child runs");
@@ -48,7 +48,7 @@ fn prints() {
 
 #[test]
 fn a_kernel_prints_at_the_next_synchronisation() {
-    let (stdout, _) = child("prints");
+    let (stdout, _) = child("output::prints");
     let line = |t| format!("thread {t} of -9:  1.25 A ff%\n");
     let expected = format!("before the synchronisation\n{}{}{}after it\n", line(0), line(1), line(2));
     assert!(stdout.contains(&expected), "{stdout}");
@@ -81,7 +81,7 @@ fn asserts() {
 
 #[test]
 fn a_failed_assertion_names_its_place_and_fails_the_context() {
-    let (_, stderr) = child("asserts");
+    let (_, stderr) = child("output::asserts");
     let expected = "a.cu:17: void k(): block: [0,0,0], thread: [2,0,0] Assertion `x < 3` failed.\n";
     assert!(stderr.contains(expected), "{stderr}");
 }

@@ -3,6 +3,7 @@
 #![allow(trivial_numeric_casts, reason = "one body for both widths")]
 
 use super::super::regs::{LANES, Lanes, Regs};
+use super::directed;
 use super::map::{map1, map2, map3};
 use super::round::{self, F32};
 use crate::code::op::{Binary, Fp, Unary};
@@ -165,7 +166,11 @@ impl Float for f32 {
     }
 
     fn fma_to(self, b: Self, c: Self, mode: Round) -> Self {
-        let (sum, error) = round::two_sum(f64::from(self) * f64::from(b), f64::from(c));
+        let product = f64::from(self) * f64::from(b);
+        let (sum, error) = round::two_sum(product, f64::from(c));
+        if sum == 0.0 && mode == Round::Down && !(product.is_sign_positive() && c.is_sign_positive()) {
+            return -0.0;
+        }
         round::round_to(round::odd(sum, error), F32, mode) as f32
     }
 
@@ -180,49 +185,23 @@ impl Float for f64 {
     float!(f64, u64, get64, put64, u64, |v: f64| v, f64::MIN_POSITIVE);
 
     fn add_to(self, other: Self, mode: Round) -> Self {
-        let (sum, error) = round::two_sum(self, other);
-        if !self.is_finite() || !other.is_finite() {
-            return sum;
-        }
-        if sum == 0.0 && mode == Round::Down && !(self.is_sign_positive() && other.is_sign_positive()) {
-            return -0.0;
-        }
-        round::directed(sum, error, mode)
+        directed::add(self, other, mode)
     }
 
     fn mul_to(self, other: Self, mode: Round) -> Self {
-        let product = self * other;
-        if !self.is_finite() || !other.is_finite() {
-            return product;
-        }
-        round::directed(product, self.mul_add(other, -product), mode)
+        directed::mul(self, other, mode)
     }
 
     fn div_to(self, other: Self, mode: Round) -> Self {
-        let q = self / other;
-        if !self.is_finite() || !other.is_finite() || other == 0.0 {
-            return q;
-        }
-        round::directed(q, (-q).mul_add(other, self) * other.signum(), mode)
+        directed::div(self, other, mode)
     }
 
     fn fma_to(self, b: Self, c: Self, mode: Round) -> Self {
-        let nearest = self.mul_add(b, c);
-        if !self.is_finite() || !b.is_finite() || !c.is_finite() {
-            return nearest;
-        }
-        let product = self * b;
-        let low = self.mul_add(b, -product);
-        let (sum, error) = round::two_sum(product, c);
-        round::directed(nearest, (sum - nearest) + (error + low), mode)
+        directed::fma(self, b, c, mode)
     }
 
     fn sqrt_to(self, mode: Round) -> Self {
-        let root = f64::sqrt(self);
-        if !root.is_finite() {
-            return root;
-        }
-        round::directed(root, (-root).mul_add(root, self), mode)
+        directed::sqrt(self, mode)
     }
 }
 

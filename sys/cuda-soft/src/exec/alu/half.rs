@@ -97,6 +97,7 @@ fn canonical<H: Half>(bits: u16) -> u16 {
 
 #[inline(always)]
 fn finish<H: Half>(bits: u16, fp: Fp) -> u16 {
+    let bits = flush::<H>(bits, fp);
     let value = H::widen(bits);
     if value.is_nan() {
         return if fp.sat { 0 } else { H::NAN };
@@ -111,10 +112,7 @@ fn finish<H: Half>(bits: u16, fp: Fp) -> u16 {
             0
         };
     }
-    if fp.relu && value <= 0.0 {
-        return 0;
-    }
-    flush::<H>(bits, fp)
+    if fp.relu && value <= 0.0 { 0 } else { bits }
 }
 
 #[inline(always)]

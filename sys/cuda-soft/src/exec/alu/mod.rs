@@ -3,6 +3,7 @@
 
 mod compare;
 mod convert;
+mod directed;
 mod float;
 mod fp8;
 mod half;

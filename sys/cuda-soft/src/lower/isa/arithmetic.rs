@@ -2,8 +2,8 @@
 
 use super::shape::{binary, ternary, unary};
 use super::{carry, float};
-use crate::code::op::{Binary, Fp, Ternary, Unary};
-use crate::code::{Op, Ty};
+use crate::code::op::{Binary, Fp, Ternary, Unary, Video, VideoOp};
+use crate::code::{Op, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
@@ -28,6 +28,11 @@ const NUMBERS: [Ty; 12] = [
 pub(super) fn add_sub<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     if m.take("cc") {
         return carry::add_sub_out(b, i, m, false);
+    }
+    if i.opcode.text == "add"
+        && let Some(signed) = m.one_of(&PAIRS)
+    {
+        return pair(b, i, m, signed);
     }
     let ty = m.ty(&NUMBERS)?;
     let mut fp = m.arithmetic(ty);
@@ -131,6 +136,9 @@ pub(super) fn rem<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modif
 }
 
 pub(super) fn min_max<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    if let Some(signed) = m.one_of(&PAIRS) {
+        return pair(b, i, m, signed);
+    }
     let ty = m.ty(&NUMBERS)?;
     let mut fp = Fp::default();
     let at = m.at();
@@ -146,18 +154,48 @@ pub(super) fn min_max<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
         if fp.xorsign_abs {
             b.needs(".xorsign.abs", 86, (7, 2), at)?;
         }
-    } else if ty == Ty::S32 {
-        fp.relu = m.take("relu");
-        if fp.relu {
-            b.needs(".relu", 90, (8, 0), at)?;
-        }
+    }
+    let relu = ty == Ty::S32 && m.take("relu");
+    if relu {
+        b.needs(".relu", 90, (8, 0), at)?;
     }
     let op = if i.opcode.text == "min" { Binary::Min } else { Binary::Max };
     if ty.float() && i.operands.len() == 4 {
         return Err(at.error("min and max of three operands are not supported by the software device"));
     }
-    binary(b, i, op, ty, fp)
+    binary(b, i, op, ty, fp)?;
+    if relu {
+        let [d, ..] = exactly::<3>(b, i)?;
+        let d = b.dst(d, ty, Fit::Exact)?;
+        b.emit(Op::Binary { op: Binary::Max, ty, fp: Fp::default(), d, a: d.into(), b: Src::Imm(0) });
+    }
+    Ok(())
 }
+
+/// `add`, `min` and `max` on two integers of 16 bits.
+fn pair<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>, signed: bool) -> Lowered {
+    let op = match i.opcode.text.as_str() {
+        "add" => VideoOp::Add,
+        "min" => VideoOp::Min,
+        _ => VideoOp::Max,
+    };
+    let relu = signed && op != VideoOp::Add && m.take("relu");
+    b.needs("arithmetic on pairs of 16 bits", 90, (8, 0), m.at())?;
+    let [d, x, y] = exactly(b, i)?;
+    let ty = Ty::B32;
+    let d = b.dst(d, ty, Fit::Exact)?;
+    let (x, y) = (b.value(x, ty)?, b.value(y, ty)?);
+    let fp = Fp::default();
+    let video = |op| Ternary::Video(Video { op, parts: 2, signed: [signed; 3], sat: false, then: None });
+    b.emit(Op::Ternary { op: video(op), ty, fp, d, a: x, b: y, c: Src::Imm(0) });
+    if relu {
+        let zero = Src::Imm(0);
+        b.emit(Op::Ternary { op: video(VideoOp::Max), ty, fp, d, a: d.into(), b: zero, c: zero });
+    }
+    Ok(())
+}
+
+const PAIRS: [(&str, bool); 2] = [("u16x2", false), ("s16x2", true)];
 
 pub(super) fn neg_abs<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let ty = m.ty(&NUMBERS)?;

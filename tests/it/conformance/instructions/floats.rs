@@ -1,0 +1,236 @@
+//! Floating-point arithmetic in every direction of rounding, with `.ftz`, `.sat` and `.relu`.
+
+use super::super::dut::Dut;
+use super::exact::{self, BF16, F16, F32, F64, Format, MODES, Mode};
+use super::table::{Form, Operands, check};
+use super::values;
+
+/// What happens to operands and results besides rounding.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extra {
+    ftz: bool,
+    sat: bool,
+    relu: bool,
+}
+
+impl Extra {
+    fn before(self, format: Format, bits: u64) -> u64 {
+        if self.ftz { format.flush(bits) } else { bits }
+    }
+
+    fn after(self, format: Format, bits: u64) -> u64 {
+        let bits = self.before(format, bits);
+        if self.sat {
+            format.saturate(bits)
+        } else if self.relu && !format.is_nan(bits) && bits & format.sign() != 0 {
+            0
+        } else {
+            bits
+        }
+    }
+}
+
+/// `neg` of the operand of a subtraction.
+fn negated(format: Format, bits: u64) -> u64 {
+    bits ^ format.sign()
+}
+
+type Function = fn(Format, [u64; 3], Mode) -> u64;
+
+const ADD: Function = |f, [a, b, _], mode| exact::add(f, a, b, mode);
+const SUB: Function = |f, [a, b, _], mode| exact::add(f, a, negated(f, b), mode);
+const MUL: Function = |f, [a, b, _], mode| exact::mul(f, a, b, mode);
+const FMA: Function = exact::fma;
+const DIV: Function = |f, [a, b, _], mode| exact::div(f, a, b, mode);
+const RCP: Function = |f, [a, ..], mode| exact::div(f, one(f), a, mode);
+const SQRT: Function = |f, [a, ..], mode| exact::sqrt(f, a, mode);
+
+fn one(format: Format) -> u64 {
+    match format {
+        F16 => 0x3c00,
+        BF16 => 0x3f80,
+        F32 => 0x3f80_0000,
+        _ => 0x3ff0_0000_0000_0000,
+    }
+}
+
+/// One form on scalars.
+fn scalar(
+    instruction: &str,
+    format: Format,
+    sources: usize,
+    extra: Extra,
+    mode: Mode,
+    function: Function,
+) -> Form {
+    let mask = if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 };
+    let form = Form::new(instruction, format.bits, &vec![format.bits; sources], move |operands: Operands| {
+        let operands = operands.map(|bits| extra.before(format, bits & mask));
+        extra.after(format, function(format, operands, mode))
+    });
+    if format == F64 { form.any_nan() } else { form }
+}
+
+/// One form on pairs of halves.
+fn pair(instruction: &str, format: Format, sources: usize, extra: Extra, function: Function) -> Form {
+    Form::new(instruction, 32, &vec![32; sources], move |operands: Operands| {
+        [0, 16].into_iter().fold(0, |word, shift| {
+            let operands = operands.map(|bits| extra.before(format, bits >> shift & 0xffff));
+            word | extra.after(format, function(format, operands, Mode::Nearest)) << shift
+        })
+    })
+}
+
+pub(crate) fn singles(dut: &Dut) {
+    let mut forms = Vec::new();
+    for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)] {
+        for (round, mode) in MODES {
+            for (ftz, sat) in [(false, false), (true, false), (false, true), (true, true)] {
+                let words = [if ftz { ".ftz" } else { "" }, if sat { ".sat" } else { "" }].concat();
+                let extra = Extra { ftz, sat, relu: false };
+                forms.push(scalar(
+                    &format!("{name}.{round}{words}.f32"),
+                    F32,
+                    sources,
+                    extra,
+                    mode,
+                    function,
+                ));
+            }
+        }
+    }
+    extremes(&mut forms, F32, "f32", &["", ".ftz", ".NaN", ".ftz.NaN", ".xorsign.abs", ".NaN.xorsign.abs"]);
+    signs(&mut forms, F32, "f32");
+    check(dut, &forms, &values::singles());
+}
+
+pub(crate) fn doubles(dut: &Dut) {
+    let mut forms = Vec::new();
+    let none = Extra::default();
+    for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)] {
+        for (round, mode) in MODES {
+            forms.push(scalar(&format!("{name}.{round}.f64"), F64, sources, none, mode, function));
+        }
+    }
+    extremes(&mut forms, F64, "f64", &[""]);
+    signs(&mut forms, F64, "f64");
+    check(dut, &forms, &values::doubles());
+}
+
+pub(crate) fn quotients_and_roots(dut: &Dut) {
+    for (format, ty, operands) in [(F32, "f32", values::singles()), (F64, "f64", values::doubles())] {
+        let mut forms = Vec::new();
+        for (name, sources, function) in [("div", 2, DIV), ("rcp", 1, RCP), ("sqrt", 1, SQRT)] {
+            for (round, mode) in MODES {
+                for ftz in [false, true] {
+                    if ftz && format == F64 {
+                        continue;
+                    }
+                    let word = if ftz { ".ftz" } else { "" };
+                    let extra = Extra { ftz, ..Extra::default() };
+                    forms.push(scalar(
+                        &format!("{name}.{round}{word}.{ty}"),
+                        format,
+                        sources,
+                        extra,
+                        mode,
+                        function,
+                    ));
+                }
+            }
+        }
+        check(dut, &forms, &operands);
+    }
+}
+
+pub(crate) fn sixteen_bit_floats(dut: &Dut) {
+    let mut forms = Vec::new();
+    for (format, ty) in [(F16, "f16"), (BF16, "bf16")] {
+        let words: &[&str] = if format == F16 { &["", ".ftz", ".sat", ".ftz.sat"] } else { &[""] };
+        for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)]
+        {
+            for words in words.iter().copied().chain((name == "fma").then_some(".relu")) {
+                let has = |word| words.contains(word);
+                let extra = Extra { ftz: has("ftz"), sat: has("sat"), relu: has("relu") };
+                let name = format!("{name}.rn{words}.{ty}");
+                forms.push(scalar(&name, format, sources, extra, Mode::Nearest, function));
+                forms.push(pair(&format!("{name}x2"), format, sources, extra, function));
+            }
+        }
+        let words: &[&str] = if format == F16 {
+            &["", ".ftz", ".NaN", ".NaN.xorsign.abs"]
+        } else {
+            &["", ".NaN", ".xorsign.abs"]
+        };
+        extremes(&mut forms, format, ty, words);
+        signs(&mut forms, format, ty);
+    }
+    check(dut, &forms, &values::halves());
+}
+
+/// `min` and `max`.
+fn extremes(forms: &mut Vec<Form>, format: Format, ty: &str, words: &[&'static str]) {
+    const MIN: Function = |f, [a, b, _], _| extreme(f, a, b, true);
+    const MAX: Function = |f, [a, b, _], _| extreme(f, a, b, false);
+    for (name, function) in [("min", MIN), ("max", MAX)] {
+        for words in words.iter().copied() {
+            let ftz = words.contains("ftz");
+            let (nan, xorsign) = (words.contains("NaN"), words.contains("xorsign"));
+            let mask = if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 };
+            let form = Form::new(
+                &format!("{name}{words}.{ty}"),
+                format.bits,
+                &[format.bits; 2],
+                move |[a, b, _]| {
+                    let [a, b] = [a, b].map(|bits| if ftz { format.flush(bits & mask) } else { bits & mask });
+                    let sign = (a ^ b) & format.sign();
+                    if nan && (format.is_nan(a) || format.is_nan(b)) {
+                        return format.nan();
+                    }
+                    let [x, y] = [a, b].map(|bits| if xorsign { bits & !format.sign() } else { bits });
+                    let value = function(format, [x, y, 0], Mode::Nearest);
+                    if xorsign && !format.is_nan(value) { value & !format.sign() | sign } else { value }
+                },
+            );
+            forms.push(if format == F64 { form.any_nan() } else { form });
+        }
+    }
+}
+
+/// The lesser or the greater number: -0 is less than +0, and a number is preferred to NaN.
+fn extreme(format: Format, a: u64, b: u64, least: bool) -> u64 {
+    match (format.is_nan(a), format.is_nan(b)) {
+        (true, true) => format.nan(),
+        (true, false) => b,
+        (false, true) => a,
+        (false, false) => {
+            let order = exact::order(format, a, b).expect("numbers");
+            let first = order.then((a & format.sign() == 0).cmp(&(b & format.sign() == 0))).is_le();
+            if first == least { a } else { b }
+        }
+    }
+}
+
+/// `neg` and `abs`, of numbers: what they do to NaN is undefined. `copysign` where it exists.
+fn signs(forms: &mut Vec<Form>, format: Format, ty: &str) {
+    let (bits, mask) = (format.bits, if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 });
+    for (name, clear) in [("neg", 0), ("abs", format.sign())] {
+        let widen = if bits == 64 { String::new() } else { format!(" cvt.u64.u{bits} %x64, %x{bits};") };
+        let body = format!(
+            "{name}.{ty} %x{bits}, %a{bits};{widen} and.b64 %y64, %a64, {}; setp.gt.u64 %p, %y64, {}; \
+             @%p mov.u64 %x64, 0; mov.u64 %y64, 0;",
+            format.sign() - 1,
+            format.infinity()
+        );
+        forms.push(Form::raw(body, move |[a, ..]| {
+            let a = a & mask;
+            let value = if clear == 0 { a ^ format.sign() } else { a & !clear };
+            [if format.is_nan(a) { 0 } else { value }, 0]
+        }));
+    }
+    if bits >= 32 {
+        forms.push(Form::new(&format!("copysign.{ty}"), bits, &[bits; 2], move |[a, b, _]| {
+            a & format.sign() | b & (format.sign() - 1)
+        }));
+    }
+}
