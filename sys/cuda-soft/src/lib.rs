@@ -23,6 +23,8 @@
 //!   `cuModuleUnload` and `cuCtxDisablePeerAccess` wait for work in flight.
 //! - A call that invalidates a capture on hardware invalidates it here, with the same error code.
 //! - Handles are numbers that are never reused, so a stale or made-up handle is always an error.
+//! - A module with an instruction that this device does not have is refused, and the JIT log names the instruction and its
+//!   line.
 //! - A grid larger than the device runs in waves, so a grid-wide barrier in it never completes. A cooperative launch
 //!   that does not fit is refused.
 //! - After `fork`, every call in the child that needs a device returns `CUDA_ERROR_NOT_INITIALIZED`.
@@ -32,13 +34,16 @@
 //! - Each allocation takes one file descriptor. The memory limit applies to each process separately.
 //! - The last release of a primary context clears its error; hardware may need a new process.
 //! - `cuMemcpyPeer` blocks the caller until both contexts are idle. Stream priorities are stored and have no effect.
+//! - Asynchronous copies (`cp.async`, bulk ones included) complete at once.
+//! - The heap of kernels has 8 MiB, and the buffer of `printf` 1 MiB; their limits cannot be changed.
 //! - There is no register file: kernels report 32 registers, and registers never limit occupancy.
 //! - A linked image is PTX, and is compiled again when it is loaded.
 //! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.
 //!
 //! # Not supported (the calls return errors)
 //! IPC events, the per-thread default stream, external event waits, multicast, fabric handles, host memory from
-//! `cuMemCreate`, clusters and other launch attributes, cubins and fat binaries, managed memory, textures.
+//! `cuMemCreate`, some launch attributes, cubins and fat binaries, managed memory, textures and surfaces, matrix
+//! instructions (`mma`, `wmma`, `wgmma`, `tcgen05`, `ldmatrix`), tensor maps, kernels that launch kernels.
 
 pub mod code;
 pub mod exec;

@@ -42,7 +42,8 @@ fn kernels_print_and_assert_as_compiled() {
     let lines = "even 0: 0  0.00 a 0x10%\nodd 1: -5000000000  1.50 b 0x11%\n";
     assert!(stdout.contains(lines), "{stdout}");
     let (_, stderr) = child("constructs::checks");
-    let end = "checks: block: [0,0,0], thread: [31,0,0] Assertion `int(threadIdx.x) < limit` failed.\n";
+    let end =
+        "void checks(int): block: [0,0,0], thread: [31,0,0] Assertion `int(threadIdx.x) < limit` failed.\n";
     assert!(stderr.contains(end) && stderr.contains("calls.cu:"), "{stderr}");
 }
 
@@ -66,7 +67,8 @@ fn comparisons_and_sums_of_halves() {
     use half::f16;
     let c = Corpus::load("half_compare.sm_90");
     // Few different numbers, so that many are equal; some are NaN.
-    let some = |x: u64| if x % 11 == 0 { 0x7e00 } else { f16::from_f32((x % 5) as f32 - 2.0).to_bits() };
+    let some =
+        |x: u64| if x.is_multiple_of(11) { 0x7e00 } else { f16::from_f32((x % 5) as f32 - 2.0).to_bits() };
     let a: Vec<[u16; 2]> = values(4, 64, |x| [some(x), some(x >> 20)]);
     let b: Vec<[u16; 2]> = values(5, 64, |x| [some(x), some(x >> 20)]);
     let out = c.buffer(&[0u32; 64 * 6]);
@@ -76,7 +78,7 @@ fn comparisons_and_sums_of_halves() {
             [0, 1].map(|k| f(f16::from_bits(a[i][k]).to_f32(), f16::from_bits(b[i][k]).to_f32()))
         };
         let packed =
-            |[low, high]: [bool; 2], truth: u32| u32::from(low) * truth | u32::from(high) * truth << 16;
+            |[low, high]: [bool; 2], truth: u32| (u32::from(low) * truth) | ((u32::from(high) * truth) << 16);
         let all = |both: [bool; 2]| u32::from(both[0] && both[1]);
         let most = [0, 1].map(|k| {
             let (x, y) = (f16::from_bits(a[i][k]), f16::from_bits(b[i][k]));
@@ -88,7 +90,7 @@ fn comparisons_and_sums_of_halves() {
             packed(pair(|x, y| x <= y), 0xffff),
             packed(pair(|x, y| x != y), 0xffff),
             u32::from(pair(|x, y| x < y)[0]),
-            all(pair(|x, y| x == y)) * 2 + all(pair(|x, y| !(x >= y))),
+            all(pair(|x, y| x == y)) * 2 + all(pair(|x, y| x.partial_cmp(&y).is_none_or(|o| o.is_lt()))),
             most[0] | most[1] << 16,
         ];
         assert_eq!(got, expected, "{:x?} and {:x?}", a[i], b[i]);
@@ -145,7 +147,7 @@ fn barriers_pipelines_and_tiles() {
     assert_eq!(c.read(out), expected);
 
     c.run("neighbours", 8, 32, 0, &[out.address]);
-    let expected: Vec<i32> = (0..256).map(|i| (i / 32 ^ 1) * 10 + i % 32).collect();
+    let expected: Vec<i32> = (0..256).map(|i| ((i / 32) ^ 1) * 10 + i % 32).collect();
     assert_eq!(c.read(out), expected);
 }
 

@@ -7,8 +7,11 @@ use super::exact::{self, BF16, F16, F32, F64, Format};
 use super::table::{Form, check};
 use super::values;
 
+/// Whether a comparison holds for operands in this order.
+type Test = fn(Option<Ordering>) -> bool;
+
 /// Comparisons, as functions of an order that NaN does not have.
-const COMPARISONS: [(&str, fn(Option<Ordering>) -> bool); 14] = [
+const COMPARISONS: [(&str, Test); 14] = [
     ("eq", |o| o == Some(Ordering::Equal)),
     ("ne", |o| o.is_some_and(Ordering::is_ne)),
     ("lt", |o| o.is_some_and(Ordering::is_lt)),
@@ -92,7 +95,7 @@ fn sixteen(
         u64::from(holds(a, b)) * 0xffff_ffff
     }));
     let both = move |a: u64, b: u64| [holds(a, b), holds(a >> 16, b >> 16)].map(u64::from);
-    let packed = move |[low, high]: [u64; 2], truth: u64| low * truth | high * truth << 16;
+    let packed = move |[low, high]: [u64; 2], truth: u64| (low * truth) | ((high * truth) << 16);
     forms.push(Form::raw(
         format!("setp.{form}.{ty}x2 %p|%q, %a32, %b32; selp.u64 %x64, 1, 0, %p; selp.u64 %y64, 1, 0, %q;"),
         move |[a, b, _]| both(a, b),

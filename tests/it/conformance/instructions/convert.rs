@@ -59,6 +59,11 @@ pub(crate) fn conversions(dut: &Dut) {
     }
 }
 
+/// ptxas takes no registers of 16 bits for conversions between `bf16` and 8 bits.
+fn eight_bits_of_bf16(format: Format, width: u32) -> bool {
+    format == BF16 && width == 8
+}
+
 fn between_integers(dut: &Dut) {
     let mut forms = Vec::new();
     for (to, width, signed) in INTEGERS {
@@ -82,6 +87,9 @@ fn from_integers(dut: &Dut) {
     let mut forms = Vec::new();
     for (to, format) in FLOATS {
         for (from, source, signed) in INTEGERS {
+            if eight_bits_of_bf16(format, source) {
+                continue;
+            }
             for (round, mode) in MODES {
                 forms.push(form(&format!("cvt.{round}.{to}.{from}"), format.bits, source, move |a| {
                     Exact::integer(integer(a, source, signed)).round(format, mode)
@@ -95,6 +103,9 @@ fn from_integers(dut: &Dut) {
 fn to_integers(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
     let mut forms = Vec::new();
     for (to, width, signed) in INTEGERS {
+        if eight_bits_of_bf16(format, width) {
+            continue;
+        }
         for (round, mode) in
             [("rni", Mode::Nearest), ("rzi", Mode::Zero), ("rmi", Mode::Down), ("rpi", Mode::Up)]
         {

@@ -173,7 +173,7 @@ fn extremes(forms: &mut Vec<Form>, format: Format, ty: &str, words: &[&'static s
     const MIN: Function = |f, [a, b, _], _| extreme(f, a, b, true);
     const MAX: Function = |f, [a, b, _], _| extreme(f, a, b, false);
     for (name, function) in [("min", MIN), ("max", MAX)] {
-        for words in words.iter().copied() {
+        for words in words {
             let ftz = words.contains("ftz");
             let (nan, xorsign) = (words.contains("NaN"), words.contains("xorsign"));
             let mask = if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 };
