@@ -26,6 +26,8 @@ if [ -z "${NVCC:-}" ] && [ -x "$(dirname "$PTXAS")/nvcc" ]; then NVCC=$(dirname 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cargo run -q -p aqueduct-ptx --bin aqueduct-ptx-emit -- "$work" 70 80 90 100
+# The kernel of the tools that checks test data has no variants.
+for sm in 70 80 90 100; do cp tools/src/perf/checker.ptx "$work/perf_checker.sm_$sm.ptx"; done
 version13=$("$PTXAS" --version | tail -n 1)
 version12=$("$PTXAS_SM70" --version | tail -n 1)
 

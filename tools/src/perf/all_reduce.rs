@@ -7,13 +7,13 @@ use aqueduct::collective::{AllReduce, AllReduceConfig};
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 
 use super::args::Args;
-use super::data::Call;
+use super::checker::{Checker, GUARD_BYTE};
+use super::data::{Call, Kind};
 use super::record::{Place, Record};
 use super::timing::{EventClock, Launches, Session, sample};
 
 /// Bytes behind the output that no call may write.
 const GUARD: usize = 256;
-const GUARD_BYTE: u8 = 0xA5;
 
 /// Largest size of the unmeasured calls between measured ones, which only change the size from call to call.
 const DISTURBANCE: usize = 1 << 20;
@@ -23,6 +23,7 @@ pub(super) struct Bench<'a> {
     session: &'a Session<'a>,
     args: &'a Args,
     all_reduce: AllReduce,
+    checker: Checker,
     stream: Stream,
     clock: EventClock,
     input: Arc<GpuBuffer>,
@@ -37,14 +38,18 @@ impl<'a> Bench<'a> {
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let config = AllReduceConfig::default().with_variants([(args.datatype, args.op)]);
         let all_reduce = AllReduce::prepare(&rank.comm, config, rank.deadline())?;
+        let output = Arc::new(GpuBuffer::new(&rank.context, most + GUARD)?);
+        // New memory may hold what a run before this one left, and so the right results.
+        output.fill(GUARD_BYTE, rank.deadline())?;
         Ok(Self {
             session,
             args,
             all_reduce,
+            checker: Checker::prepare(rank, args.check_by, Kind::Element(args.datatype), args.op)?,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             input: Arc::new(GpuBuffer::new(&rank.context, most + GUARD)?),
-            output: Arc::new(GpuBuffer::new(&rank.context, most + GUARD)?),
+            output,
             sizes: sizes.to_vec(),
             iteration: 0,
         })
@@ -88,6 +93,11 @@ impl<'a> Bench<'a> {
         .moving(bytes as u64, 2.0 * (ranks - 1.0) / ranks))
     }
 
+    /// How data is checked, for the head.
+    pub(super) fn checks(&self) -> &'static str {
+        self.checker.meaning()
+    }
+
     /// Counts wrong elements over calls of this size, another size, and this size again.
     fn check(&mut self, index: usize, count: usize, in_place: bool) -> Result<u64> {
         let other = self.sizes[(index * 7 + 3) % self.sizes.len()];
@@ -100,25 +110,24 @@ impl<'a> Bench<'a> {
     }
 
     fn checked_call(&mut self, count: usize, in_place: bool) -> Result<u64> {
+        let rank = self.session.rank;
         self.iteration += 1;
         let call = Call {
             ty: self.args.datatype,
             op: self.args.op,
-            ranks: self.session.rank.bootstrap.size(),
+            ranks: rank.bootstrap.size(),
             iteration: self.iteration,
             count,
         };
         let bytes = count * call.ty.bytes();
         let (input, output) = self.buffers(bytes, in_place)?;
-        // Poison the output first, so that an element that no kernel wrote counts as wrong.
-        self.output.slice(..bytes + GUARD)?.fill(GUARD_BYTE, self.session.rank.deadline())?;
-        input.upload(0, &call.input(self.session.rank.bootstrap.rank()), self.session.rank.deadline())?;
+        // An element that no kernel writes holds data of an earlier call, which counts as wrong.
+        self.output.slice(bytes..bytes + GUARD)?.fill(GUARD_BYTE, rank.deadline())?;
+        self.checker.fill(rank, &input, call.operand(rank.bootstrap.rank()))?;
         self.all_reduce.launch(&self.stream, &input, &output, count, call.ty, call.op)?;
-        self.stream.synchronize(self.session.rank.deadline())?;
-        let mut seen = vec![0u8; bytes + GUARD];
-        self.output.slice(..bytes + GUARD)?.download(0, &mut seen, self.session.rank.deadline())?;
-        let guard = seen[bytes..].iter().filter(|&&b| b != GUARD_BYTE).count();
-        Ok(call.wrong(&seen[..bytes]) + guard as u64)
+        self.stream.synchronize(rank.deadline())?;
+        let wrong = self.checker.wrong(rank, &output, call.result(), 0)?;
+        Ok(wrong + self.checker.touched(rank, &self.output.slice(bytes..bytes + GUARD)?)?)
     }
 
     fn buffers(&self, bytes: usize, in_place: bool) -> Result<(DeviceSlice, DeviceSlice)> {

@@ -10,6 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use serde_json::Value;
 
+use super::checker::CheckBy;
 use super::timing::{Plan, Until};
 
 /// Largest size accepted: larger than any device's memory, small enough that no sum or product of sizes overflows.
@@ -69,6 +70,9 @@ pub(crate) struct Args {
     /// Check every value this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(crate) check: u32,
+    /// Who makes and compares the data of a check
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) check_by: CheckBy,
     /// Reduction
     #[arg(short = 'o', long = "op", default_value = "sum", value_parser = reductions())]
     pub(crate) op: ReduceOp,
@@ -164,6 +168,7 @@ impl Args {
             iterations: None,
             warmup: None,
             check: 1,
+            check_by: CheckBy::Auto,
             op: ReduceOp::Sum,
             datatype: ElementType::F32,
             graph: 0,

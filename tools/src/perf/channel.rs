@@ -10,23 +10,26 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use aqueduct::channel::{MemoryChannel, PacketFormat};
+use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
+use super::checker::{Checker, GUARD_BYTE};
+use super::data::{Expected, Kind};
 use super::ping_pong::{LatencyKernel, PingPong};
 use super::record::Record;
 use super::timing::{EventClock, Launches, Session, sample};
 
 /// Bytes behind the data that no call may write.
 const GUARD: usize = 64;
-const GUARD_BYTE: u8 = 0xA5;
 
 /// Buffers and channel of a pair of ranks, allocated once.
 pub(super) struct Bench<'a> {
     session: &'a Session<'a>,
     args: &'a Args,
     operation: Operation,
+    checker: Checker,
     stream: Stream,
     clock: EventClock,
     channel: MemoryChannel,
@@ -95,6 +98,7 @@ impl<'a> Bench<'a> {
             session,
             args,
             operation,
+            checker: Checker::prepare(rank, args.check_by, Kind::Byte, ReduceOp::Sum)?,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             channel,
@@ -167,7 +171,7 @@ impl<'a> Bench<'a> {
         let me = rank.bootstrap.rank();
         self.local.slice(half..half + bytes + GUARD)?.fill(GUARD_BYTE, deadline)?;
         if self.sends() {
-            self.local.upload(0, &paint(bytes, me, self.iteration), deadline)?;
+            self.checker.fill(rank, &self.local.slice(..bytes)?, Expected::bytes(me, self.iteration))?;
         }
         rank.barrier()?;
         if put && self.sends() {
@@ -184,10 +188,15 @@ impl<'a> Bench<'a> {
         if !self.receives() {
             return Ok(0);
         }
-        let mut seen = vec![0u8; bytes + GUARD];
-        self.local.download(half, &mut seen, deadline)?;
-        let outside = seen[bytes..].iter().filter(|&&byte| byte != GUARD_BYTE).count();
-        Ok((different(&seen[..bytes], &paint(bytes, me ^ 1, self.iteration)) + outside) as u64)
+        let (data, guard) = (half..half + bytes, half + bytes..half + bytes + GUARD);
+        let expected = Expected::bytes(me ^ 1, self.iteration);
+        let wrong = self.checker.wrong(rank, &self.local.slice(data)?, expected, 0)?;
+        Ok(wrong + self.checker.touched(rank, &self.local.slice(guard)?)?)
+    }
+
+    /// How data is checked, for the head.
+    pub(super) fn checks(&self) -> &'static str {
+        self.checker.meaning()
     }
 
     fn latency(&mut self, bytes: usize) -> Result<Vec<Record>> {
@@ -196,7 +205,7 @@ impl<'a> Bench<'a> {
         let deadline = rank.deadline();
         let me = rank.bootstrap.rank();
         self.iteration += 1;
-        self.local.upload(0, &paint(bytes, me, self.iteration), deadline)?;
+        self.checker.fill(rank, &self.local.slice(..bytes)?, Expected::bytes(me, self.iteration))?;
         let Some(hop) = &mut self.hop else { bail!("perf {} has no latency kernel", self.operation.name()) };
         let name = self.operation.name();
         let mut rows = Vec::new();
@@ -204,7 +213,7 @@ impl<'a> Bench<'a> {
             if bare && !hop.has_bare() {
                 continue;
             }
-            self.local.slice(bytes..2 * bytes)?.fill(0xA5, deadline)?;
+            self.local.slice(bytes..2 * bytes)?.fill(GUARD_BYTE, deadline)?;
             rank.barrier()?;
             let begins = me.is_multiple_of(2);
             let [timed] = sample(
@@ -216,9 +225,9 @@ impl<'a> Bench<'a> {
             )?;
             let mut wrong = None;
             if self.args.check > 0 && self.operation != Operation::Signal {
-                let mut seen = vec![0u8; bytes];
-                self.local.slice(bytes..2 * bytes)?.download(0, &mut seen, deadline)?;
-                wrong = Some(rank.sum(different(&seen, &paint(bytes, me ^ 1, self.iteration)) as u64)?);
+                let arrived = self.local.slice(bytes..2 * bytes)?;
+                let expected = Expected::bytes(me ^ 1, self.iteration);
+                wrong = Some(rank.sum(self.checker.wrong(rank, &arrived, expected, 0)?)?);
             }
             let record =
                 if bare { Record::comparison("bare", timed) } else { Record::measured(&*name, timed) };
@@ -268,13 +277,4 @@ fn kernel_of(operation: Operation) -> Option<LatencyKernel> {
         Operation::Signal => Some(LatencyKernel::Signal),
         _ => None,
     }
-}
-
-pub(super) fn different(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
-}
-
-/// Bytes that depend on rank, offset and iteration. The period 251 is prime, so shifted data is wrong.
-pub(super) fn paint(bytes: usize, rank: u32, iteration: u32) -> Vec<u8> {
-    (0..bytes).map(|i| ((i * 7 + rank as usize * 31 + iteration as usize * 13) % 251) as u8).collect()
 }

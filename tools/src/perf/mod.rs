@@ -4,6 +4,7 @@ mod all_reduce;
 mod args;
 mod bootstrap;
 mod channel;
+mod checker;
 mod comparison;
 pub(crate) mod data;
 mod fifo;
@@ -103,10 +104,26 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         }
         operation => args.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
     };
+    // All that can be refused is refused before the files are begun.
+    let mut rows: Box<dyn FnMut(usize) -> Result<Vec<Record>>>;
+    let checks;
+    match measured {
+        Operation::AllReduce => {
+            let mut bench = all_reduce::Bench::prepare(&session, args, &sizes)?;
+            checks = bench.checks();
+            rows = Box::new(move |index| bench.rows(index));
+        }
+        operation => {
+            let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
+            checks = bench.checks();
+            let sizes = sizes.clone();
+            rows = Box::new(move |index| bench.rows(sizes[index]));
+        }
+    }
     let mut head = Head::gather(&rank, &measured.name())?;
     let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
     head.line(format!(
-        "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} graph: {}",
+        "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} ({checks}) graph: {}",
         args.sweep.step(),
         auto(args.warmup),
         auto(args.iterations),
@@ -118,6 +135,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         ("iterations", args.iterations.into()),
         ("warmup", args.warmup.into()),
         ("check", args.check.into()),
+        ("checked", checks.into()),
         ("graph", args.graph.into()),
         ("bidirectional", args.bidirectional.into()),
     ]);
@@ -131,18 +149,6 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         head.parameters([("datatype", args.datatype.name().into()), ("reduction", args.op.name().into())]);
     }
     note.into_iter().for_each(|note| head.line(note));
-    // All that can be refused is refused before the files are begun.
-    let mut rows: Box<dyn FnMut(usize) -> Result<Vec<Record>>> = match measured {
-        Operation::AllReduce => {
-            let mut bench = all_reduce::Bench::prepare(&session, args, &sizes)?;
-            Box::new(move |index| bench.rows(index))
-        }
-        operation => {
-            let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
-            let sizes = sizes.clone();
-            Box::new(move |index| bench.rows(sizes[index]))
-        }
-    };
     present(&session, &head, choose(args.results.stats, NcclTable::default()), outlets, |output| {
         (0..sizes.len()).try_for_each(|index| {
             session.progress.row(format!("{} B", sizes[index]));

@@ -19,6 +19,7 @@ use aqueduct::comm::Transport;
 use aqueduct::proxy::Idle;
 
 use super::args::{self, Rounding, Sizes};
+use super::checker::CheckBy;
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
 use super::record::Record;
@@ -44,6 +45,9 @@ struct Common {
     /// Measurements of each size before those, not timed
     #[arg(short = 'w', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=1000))]
     warmup: u32,
+    /// Who makes and compares the data of a check
+    #[arg(long, value_enum, default_value_t)]
+    check_by: CheckBy,
     /// Let the proxies spin without ever yielding their cores
     #[arg(long)]
     spin: bool,
@@ -128,7 +132,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     sizes.retain(|&size| size > 0);
     sizes.insert(0, 0);
     let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
-    let end = End::prepare(&rank, common.transport, common.idle(), most)?;
+    let end = End::prepare(&rank, common.transport, common.idle(), common.check_by, most)?;
     let mut hop = PingPong::new(&rank)?;
     let mut relay = if common.has_bare() { Some(Relay::new(&rank, args.fenced)?) } else { None };
     let mut head = common.head(
@@ -144,6 +148,8 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     )?;
     head.parameters(common.sweep.parameters(bounds));
     head.parameters([("iterations", args.iterations.into()), ("fenced", args.fenced.into())]);
+    head.parameters([("checked", end.checks().into())]);
+    head.line(format!("validation {}", end.checks()));
     note.into_iter().for_each(|note| head.line(note));
     let table = Comparison::by_bytes(Unit::Microseconds);
     let code =
@@ -198,7 +204,7 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         .map(|&size| Ok(Shape::choose(usize::try_from(size)?, args.window, args.iterations, moved)))
         .collect::<Result<Vec<_>>>()?;
     let most = shapes.iter().map(|shape| shape.span()).max().unwrap_or(0);
-    let end = End::prepare(&rank, common.transport, common.idle(), most)?;
+    let end = End::prepare(&rank, common.transport, common.idle(), common.check_by, most)?;
     let engine = if common.has_bare() { Some(CopyEngine::new(&rank)?) } else { None };
     let mut head = common.head(
         &rank,
@@ -213,6 +219,8 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     )?;
     head.parameters(common.sweep.parameters(bounds));
     head.parameters([("iterations", args.iterations.into()), ("window", args.window.into())]);
+    head.parameters([("checked", end.checks().into())]);
+    head.line(format!("validation {}", end.checks()));
     note.into_iter().for_each(|note| head.line(note));
     let mut hop = PingPong::new(&rank)?;
     let windows = Windows::new(&rank)?;

@@ -84,7 +84,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let mut head = Head::gather(&rank, name)?;
     let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
     head.line(format!(
-        "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} warmup iters: {} iters {} validation {}",
+        "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} warmup iters: {} iters {} validation {} ({})",
         args.transport,
         args.memory,
         args.peer_memory.unwrap_or(args.memory),
@@ -94,6 +94,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         auto(args.warmup),
         auto(args.iterations),
         args.check,
+        bench.connections.checks(),
     ));
     if args.mix.is_none() {
         head.parameters(args.sweep.parameters((min, max)));
@@ -109,6 +110,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         ("iterations", args.iterations.into()),
         ("warmup", args.warmup.into()),
         ("check", args.check.into()),
+        ("checked", bench.connections.checks().into()),
     ]);
     head.parameters(args.pace.parameters());
     head.time(format!("{}; {}", operation.meaning(), Pace::meaning(operation.calls())));

@@ -14,6 +14,7 @@ mod launchers;
 mod limits;
 mod output;
 mod perf;
+mod perf_check;
 mod perf_compare;
 mod perf_options;
 mod perf_output;

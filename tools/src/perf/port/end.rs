@@ -7,22 +7,24 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use aqueduct::Deadline;
 use aqueduct::channel::PortChannel;
+use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{RegisteredMemory, Transport};
 use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, Stream};
 use aqueduct::proxy::{Idle, ProxyService, ProxyServiceConfig};
 
 use crate::job::Rank;
-use crate::perf::channel::{different, paint};
+use crate::perf::checker::{CheckBy, Checker, GUARD_BYTE};
+use crate::perf::data::{Expected, Kind};
 
 /// Bytes behind the data that no put may write.
 const GUARD: usize = 64;
-const GUARD_BYTE: u8 = 0xA5;
 /// Distance in bytes that keeps words with different writers on different cache lines.
 const LINE: usize = 256;
 
 pub(super) struct End {
     me: u32,
     peer: u32,
+    checker: Checker,
     pub(super) stream: Stream,
     service: ProxyService,
     pub(super) channel: PortChannel,
@@ -48,7 +50,13 @@ pub(super) struct Results {
 
 impl End {
     /// Connects to the partner. Collective. `most` is the size of the largest put in bytes.
-    pub(super) fn prepare(rank: &Rank, transport: Transport, idle: Idle, most: usize) -> Result<Self> {
+    pub(super) fn prepare(
+        rank: &Rank,
+        transport: Transport,
+        idle: Idle,
+        check_by: CheckBy,
+        most: usize,
+    ) -> Result<Self> {
         let (comm, me) = (&rank.comm, rank.bootstrap.rank());
         let peer = me ^ 1;
         let flag = (most + GUARD).next_multiple_of(LINE);
@@ -68,6 +76,7 @@ impl End {
         Ok(Self {
             me,
             peer,
+            checker: Checker::prepare(rank, check_by, Kind::Byte, ReduceOp::Sum)?,
             stream: Stream::new(&rank.context)?,
             channel: PortChannel::new(&service, semaphore.get()?, dst, src)?,
             service,
@@ -146,19 +155,23 @@ impl End {
 
     /// Fills the source with this rank's pattern and the inbox with another one.
     pub(super) fn paint(&self, rank: &Rank, bytes: usize) -> Result<()> {
-        self.local.upload(0, &paint(bytes, self.me, PAINTED), rank.deadline())?;
+        let mine = Expected::bytes(self.me, PAINTED);
+        self.checker.fill(rank, &self.local.slice(..bytes)?, mine)?;
         self.inbox.slice(..bytes + GUARD)?.fill(GUARD_BYTE, rank.deadline())?;
         Ok(())
     }
 
     /// Number of wrong bytes: of the peer's pattern, except for `but` bytes at either end, and of the bytes behind it.
     pub(super) fn wrong(&self, rank: &Rank, bytes: usize, but: usize) -> Result<u64> {
-        let mut seen = vec![0; bytes + GUARD];
-        self.inbox.slice(..bytes + GUARD)?.download(0, &mut seen, rank.deadline())?;
         let middle = but.min(bytes)..bytes.saturating_sub(but).max(but.min(bytes));
-        let outside = seen[bytes..].iter().filter(|&&byte| byte != GUARD_BYTE).count();
-        let inside = different(&seen[middle.clone()], &paint(bytes, self.peer, PAINTED)[middle]);
-        Ok((inside + outside) as u64)
+        let (start, theirs) = (middle.start as u64, Expected::bytes(self.peer, PAINTED));
+        let inside = self.checker.wrong(rank, &self.inbox.slice(middle)?, theirs, start)?;
+        Ok(inside + self.checker.touched(rank, &self.inbox.slice(bytes..bytes + GUARD)?)?)
+    }
+
+    /// How data is checked, for the head.
+    pub(super) fn checks(&self) -> &'static str {
+        self.checker.meaning()
     }
 }
 

@@ -4,6 +4,7 @@ use aqueduct::comm::Transport;
 use clap::ValueEnum;
 
 use crate::perf::args;
+use crate::perf::checker::CheckBy;
 
 /// Where a memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -70,6 +71,9 @@ pub(crate) struct Args {
     /// Check all data this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(super) check: u32,
+    /// Who makes and compares the data of a check in device memory; host memory is the host's
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) check_by: CheckBy,
     #[command(flatten)]
     pub(super) pace: args::Pace,
     #[command(flatten)]

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory};
 use aqueduct::gpu::GpuBuffer;
 
 use super::args::{Args, Memory, Pattern};
 use crate::job::Rank;
-use crate::perf::channel::{different, paint};
+use crate::perf::checker::{CheckBy, Checker, GUARD_BYTE, touched};
+use crate::perf::data::{Expected, Kind};
 
 /// Bytes behind the data that no write may touch.
 const GUARD: usize = 64;
-const GUARD_BYTE: u8 = 0xA5;
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,7 @@ pub(super) struct Turn {
 pub(super) struct Connections {
     me: u32,
     way: Way,
+    checker: Checker,
     /// Memory that data of this rank leaves from.
     pub(super) source: RegisteredMemory,
     /// Memory that data arrives in, with a slot for each peer.
@@ -105,13 +107,13 @@ impl Connections {
         // Start with the next rank, so that not all ranks begin with the same one.
         let peers: Vec<u32> =
             if all { (1..size).map(|step| (me + step) % size).collect() } else { vec![me ^ 1] };
+        let target = args.peer_memory.unwrap_or(args.memory);
+        // Host memory needs no kernel.
+        let host = args.memory == Memory::Host && target == Memory::Host;
+        let check_by = if host { CheckBy::Host } else { args.check_by };
+        let checker = Checker::prepare(rank, check_by, Kind::Byte, ReduceOp::Sum)?;
         let source = memory(rank, args, args.memory, slot)?;
-        let inbox = memory(
-            rank,
-            args,
-            args.peer_memory.unwrap_or(args.memory),
-            if all { slot * size as usize } else { slot },
-        )?;
+        let inbox = memory(rank, args, target, if all { slot * size as usize } else { slot })?;
         let mut pending = Vec::new();
         for &peer in &peers {
             comm.send_memory(if way == Way::Write { &inbox } else { &source }, peer, 0)?;
@@ -144,7 +146,7 @@ impl Connections {
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { me, way, source, inbox, peers, iteration: std::cell::Cell::new(0) })
+        Ok(Self { me, way, checker, source, inbox, peers, iteration: std::cell::Cell::new(0) })
     }
 
     /// Number of ranks that this one writes to or reads from.
@@ -165,8 +167,10 @@ impl Connections {
     pub(super) fn check(&self, rank: &Rank, turn: &Turn) -> Result<u64> {
         let (iteration, bytes) = (self.iteration.get() + 1, turn.bytes);
         self.iteration.set(iteration);
-        write_memory(rank, &self.source, 0, &paint(bytes, self.me, iteration))?;
-        write_memory(rank, &self.inbox, 0, &vec![GUARD_BYTE; self.inbox.len()])?;
+        self.fill(rank, bytes, Expected::bytes(self.me, iteration))?;
+        for peer in self.peers.iter().filter(|peer| peer.receives) {
+            clear(rank, &self.inbox, peer.from, bytes + GUARD)?;
+        }
         rank.barrier()?;
         for peer in self.peers.iter().filter(|peer| peer.acts) {
             for (number, offset, len) in turn.over(peer.connections.len()).operations(1) {
@@ -184,13 +188,41 @@ impl Connections {
             if self.way == Way::Write {
                 peer.semaphores.iter().try_for_each(|semaphore| semaphore.wait(rank.deadline()))?;
             }
-            let seen = read_memory(rank, &self.inbox, peer.from, bytes + GUARD)?;
-            wrong += different(&seen[..bytes], &paint(bytes, peer.rank, iteration));
-            wrong += seen[bytes..].iter().filter(|&&byte| byte != GUARD_BYTE).count();
+            wrong += self.wrong(rank, peer.from, bytes, Expected::bytes(peer.rank, iteration))?;
         }
         self.flush(rank)?;
         rank.barrier()?;
-        Ok(wrong as u64)
+        Ok(wrong)
+    }
+
+    /// Fills the source.
+    fn fill(&self, rank: &Rank, bytes: usize, data: Expected) -> Result<()> {
+        match self.source.host() {
+            Some(host) => self.checker.fill_parts(bytes, data, |at, part| Ok(host.write(at, part)?)),
+            None => self.checker.fill(rank, &self.source.slice()?.slice(..bytes)?, data),
+        }
+    }
+
+    /// Number of wrong bytes in the data that arrived at offset `from` and in the guard behind it.
+    fn wrong(&self, rank: &Rank, from: usize, bytes: usize, data: Expected) -> Result<u64> {
+        let (end, mut guard) = (from + bytes, [0; GUARD]);
+        let wrong = match self.inbox.host() {
+            Some(host) => {
+                host.read(end, &mut guard)?;
+                self.checker.wrong_parts(bytes, data, 0, |at, part| Ok(host.read(from + at, part)?))?
+            }
+            None => {
+                let inbox = self.inbox.slice()?;
+                inbox.download(end, &mut guard, rank.deadline())?;
+                self.checker.wrong(rank, &inbox.slice(from..end)?, data, 0)?
+            }
+        };
+        Ok(wrong + touched(&guard))
+    }
+
+    /// How data is checked, for the head.
+    pub(super) fn checks(&self) -> &'static str {
+        self.checker.meaning()
     }
 
     /// Starts one write or read.
@@ -291,21 +323,16 @@ fn memory(rank: &Rank, args: &Args, kind: Memory, len: usize) -> Result<Register
     })
 }
 
-fn write_memory(rank: &Rank, memory: &RegisteredMemory, at: usize, data: &[u8]) -> Result<()> {
-    match memory.host() {
-        Some(host) => host.write(at, data)?,
-        None => memory.slice()?.upload(at, data, rank.deadline())?,
+/// Sets memory to bytes that no data is expected to leave.
+fn clear(rank: &Rank, memory: &RegisteredMemory, from: usize, len: usize) -> Result<()> {
+    const PART: usize = 1 << 16;
+    let Some(host) = memory.host() else {
+        return Ok(memory.slice()?.slice(from..from + len)?.fill(GUARD_BYTE, rank.deadline())?);
+    };
+    for at in (0..len).step_by(PART) {
+        host.write(from + at, &[GUARD_BYTE; PART][..PART.min(len - at)])?;
     }
     Ok(())
-}
-
-fn read_memory(rank: &Rank, memory: &RegisteredMemory, at: usize, len: usize) -> Result<Vec<u8>> {
-    let mut seen = vec![0; len];
-    match memory.host() {
-        Some(host) => host.read(at, &mut seen)?,
-        None => memory.slice()?.download(at, &mut seen, rank.deadline())?,
-    }
-    Ok(seen)
 }
 
 /// Microseconds since `start`, divided by `count`.

@@ -1,0 +1,458 @@
+//! Fills buffers with test data and counts what is wrong in them: by a kernel on the device, or on the host.
+//!
+//! A GPU makes and compares its data at the speed of its memory. So that a broken kernel cannot say that nothing is wrong, the
+//! kernel first has to find planted errors, and the host compares some blocks of every buffer. The software device executes
+//! kernels more slowly than the host compares memory, so there the host does all of it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use aqueduct::collective::{ElementType, ReduceOp};
+use aqueduct::gpu::{DeviceSlice, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
+use clap::ValueEnum;
+
+use super::data::{Expected, Kind};
+use crate::job::Rank;
+
+const KERNEL: &str = include_str!("checker.ptx");
+
+/// Bytes of host memory that data goes through.
+const PART: usize = 1 << 20;
+/// Blocks of each buffer that the host compares after the kernel, and their bytes.
+const SAMPLES: usize = 16;
+const SAMPLE: usize = 16 << 10;
+/// Threads of a block of the kernel.
+const THREADS: u32 = 256;
+
+/// Value of bytes that nothing may write.
+pub(super) const GUARD_BYTE: u8 = 0xA5;
+
+/// Where data is made and compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckBy {
+    /// By the host on the software device, otherwise by the device
+    #[default]
+    Auto,
+    /// By a kernel on the device; the host compares some blocks of each buffer
+    Device,
+    /// By the host alone
+    Host,
+}
+
+/// Fills and compares memory of one rank.
+pub(super) struct Checker {
+    kernel: Option<Kernel>,
+    /// Memory of [`PART`] bytes.
+    part: RefCell<Vec<u8>>,
+}
+
+struct Kernel {
+    function: Function,
+    stream: Stream,
+    /// Number of differing elements, a u64.
+    found: Arc<GpuBuffer>,
+    /// Blocks of a launch.
+    blocks: u32,
+}
+
+impl Checker {
+    /// For data of this kind and reduction. Proves the kernel on planted errors.
+    pub(super) fn prepare(rank: &Rank, by: CheckBy, kind: Kind, op: ReduceOp) -> Result<Self> {
+        let by_device = match by {
+            CheckBy::Auto => !rank.context.driver().is_software(),
+            CheckBy::Device => true,
+            CheckBy::Host => false,
+        };
+        let mut checker = Self { kernel: None, part: RefCell::new(vec![0; PART]) };
+        if by_device {
+            let kernel = Kernel::load(rank, KERNEL)?;
+            kernel.prove(rank, Expected { kind, op, first: 1, ranks: 3, iteration: 5 })?;
+            checker.kernel = Some(kernel);
+        }
+        Ok(checker)
+    }
+
+    /// How it works, for the head of the run.
+    pub(super) fn meaning(&self) -> &'static str {
+        match self.kernel {
+            Some(_) => "by the device, samples by the host",
+            None => "by the host",
+        }
+    }
+
+    /// Fills `memory` with the elements of `expected` from the first one on.
+    pub(super) fn fill(&self, rank: &Rank, memory: &DeviceSlice, expected: Expected) -> Result<()> {
+        let Some(kernel) = &self.kernel else {
+            return self.fill_parts(memory.len(), expected, |at, bytes| {
+                Ok(memory.upload(at, bytes, rank.deadline())?)
+            });
+        };
+        kernel.fill(rank, memory, expected)?;
+        match self.sampled(rank, memory, expected, 0)?.0 {
+            0 => Ok(()),
+            wrong => bail!(
+                "the kernel that makes test data made {wrong} wrong elements of {memory:?}; use --check-by host"
+            ),
+        }
+    }
+
+    /// Number of elements of `memory` that differ from those of `expected`. `memory` begins with element `start`.
+    pub(super) fn wrong(
+        &self,
+        rank: &Rank,
+        memory: &DeviceSlice,
+        expected: Expected,
+        start: u64,
+    ) -> Result<u64> {
+        let Some(kernel) = &self.kernel else {
+            return self.wrong_parts(memory.len(), expected, start, |at, bytes| {
+                Ok(memory.download(at, bytes, rank.deadline())?)
+            });
+        };
+        let wrong = kernel.wrong(rank, memory, expected, start)?;
+        let (sampled, all) = self.sampled(rank, memory, expected, start)?;
+        if sampled > wrong || all && sampled < wrong {
+            let of = if all { "all" } else { "samples" };
+            bail!(
+                "the kernel that checks test data found {wrong} wrong elements in {memory:?}, and the host {sampled} in {of} \
+                 of it; use --check-by host"
+            );
+        }
+        Ok(wrong)
+    }
+
+    /// Number of bytes of `memory` that are no longer [`GUARD_BYTE`].
+    pub(super) fn touched(&self, rank: &Rank, memory: &DeviceSlice) -> Result<u64> {
+        let mut seen = vec![0; memory.len()];
+        memory.download(0, &mut seen, rank.deadline())?;
+        Ok(touched(&seen))
+    }
+
+    /// Fills `len` bytes by `write`, which gets an offset and what to write there.
+    pub(super) fn fill_parts(
+        &self,
+        len: usize,
+        expected: Expected,
+        mut write: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut part = self.part.borrow_mut();
+        for at in (0..len).step_by(PART) {
+            let part = &mut part[..PART.min(len - at)];
+            expected.fill((at / expected.kind.bytes()) as u64, part);
+            write(at, part)?;
+        }
+        Ok(())
+    }
+
+    /// Compares `len` bytes, which `read` fetches from an offset on.
+    pub(super) fn wrong_parts(
+        &self,
+        len: usize,
+        expected: Expected,
+        start: u64,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+    ) -> Result<u64> {
+        let mut part = self.part.borrow_mut();
+        let mut wrong = 0;
+        for at in (0..len).step_by(PART) {
+            let part = &mut part[..PART.min(len - at)];
+            read(at, part)?;
+            wrong += expected.wrong(start + (at / expected.kind.bytes()) as u64, part);
+        }
+        Ok(wrong)
+    }
+
+    /// Number of wrong elements that the host finds in samples, and whether the samples are all of `memory`.
+    fn sampled(
+        &self,
+        rank: &Rank,
+        memory: &DeviceSlice,
+        expected: Expected,
+        start: u64,
+    ) -> Result<(u64, bool)> {
+        let mut wrong = 0;
+        let samples = samples(memory.len(), expected);
+        let all = samples.iter().map(|(_, len)| len).sum::<usize>() == memory.len();
+        let mut part = self.part.borrow_mut();
+        for (at, len) in samples {
+            let part = &mut part[..len];
+            memory.download(at, part, rank.deadline())?;
+            wrong += expected.wrong(start + (at / expected.kind.bytes()) as u64, part);
+        }
+        Ok((wrong, all))
+    }
+}
+
+/// Number of bytes that are not [`GUARD_BYTE`].
+pub(super) fn touched(seen: &[u8]) -> u64 {
+    seen.iter().filter(|&&byte| byte != GUARD_BYTE).count() as u64
+}
+
+/// Offset and length of the samples of `len` bytes: the first and the last ones, and others that differ from call to call.
+/// They do not overlap.
+fn samples(len: usize, expected: Expected) -> Vec<(usize, usize)> {
+    if len <= SAMPLES * SAMPLE {
+        return (0..len).step_by(SAMPLE).map(|at| (at, SAMPLE.min(len - at))).collect();
+    }
+    // One in each of as many equal parts.
+    let share = len / SAMPLES;
+    let place = |number: usize| {
+        let room = if number == SAMPLES - 1 { len - number * share } else { share } - SAMPLE;
+        let chance = expected.iteration.wrapping_mul(0x9E37_79B1).wrapping_add(number as u32);
+        let within = match number {
+            0 => 0,
+            _ if number == SAMPLES - 1 => room,
+            _ => chance.wrapping_mul(0x85EB_CA6B) as usize % (room + 1),
+        };
+        let at = number * share + within;
+        // A whole element. Elements of at most 8 bytes and buffers of whole elements keep the end within the buffer.
+        (at - at % expected.kind.bytes(), SAMPLE)
+    };
+    (0..SAMPLES).map(place).collect()
+}
+
+impl Kernel {
+    fn load(rank: &Rank, text: &str) -> Result<Self> {
+        let context = &rank.context;
+        Ok(Self {
+            function: Module::load_ptx(context, text)?.function("aqueduct_perf_data")?,
+            stream: Stream::new(context)?,
+            found: Arc::new(GpuBuffer::new(context, size_of::<u64>())?),
+            blocks: context.device().sm_count()? * 8,
+        })
+    }
+
+    fn fill(&self, rank: &Rank, memory: &DeviceSlice, expected: Expected) -> Result<()> {
+        self.run(rank, memory, expected, 0, 0)
+    }
+
+    fn wrong(&self, rank: &Rank, memory: &DeviceSlice, expected: Expected, start: u64) -> Result<u64> {
+        self.found.fill(0, rank.deadline())?;
+        self.run(rank, memory, expected, start, self.found.ptr())?;
+        let mut found = [0_u64];
+        self.found.download(0, &mut found, rank.deadline())?;
+        Ok(found[0])
+    }
+
+    /// Launches the kernel and waits for it. `wrong` is where it counts, or 0 to let it write.
+    fn run(
+        &self,
+        rank: &Rank,
+        memory: &DeviceSlice,
+        expected: Expected,
+        start: u64,
+        wrong: u64,
+    ) -> Result<()> {
+        let Expected { kind, op, first, ranks, iteration } = expected;
+        let count = (memory.len() / kind.bytes()) as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        let address = memory.ptr();
+        let kind = match kind {
+            Kind::Byte => 0_u32,
+            Kind::Element(ElementType::F32) => 1,
+            Kind::Element(ElementType::F16) => 2,
+            Kind::Element(ElementType::Bf16) => 3,
+            Kind::Element(ElementType::I32) => 4,
+            Kind::Element(other) => bail!("no kernel checks {}; use --check-by host", other.name()),
+        };
+        let op = match op {
+            ReduceOp::Sum => 0_u32,
+            ReduceOp::Min => 1,
+            ReduceOp::Max => 2,
+            other => bail!("no kernel checks {}; use --check-by host", other.name()),
+        };
+        let blocks = count.div_ceil(THREADS.into()).min(self.blocks.into()) as u32;
+        let args = [
+            arg(&address),
+            arg(&start),
+            arg(&count),
+            arg(&kind),
+            arg(&op),
+            arg(&first),
+            arg(&ranks),
+            arg(&iteration),
+            arg(&wrong),
+        ];
+        // SAFETY: the parameters of the entry; `count` elements lie in `memory`, and the stream retains it and the counter.
+        unsafe { self.function.launch(&self.stream, &LaunchConfig::linear(blocks, THREADS), &args) }?;
+        self.stream.retain(memory.keep_alive().clone())?;
+        self.stream.retain(self.found.clone())?;
+        Ok(self.stream.synchronize(rank.deadline())?)
+    }
+
+    /// Returns an error unless the kernel finds exactly the errors that are planted.
+    fn prove(&self, rank: &Rank, expected: Expected) -> Result<()> {
+        let size = expected.kind.bytes();
+        // More elements than threads.
+        let count = self.blocks as usize * THREADS as usize * 2 - 77;
+        let memory = Arc::new(GpuBuffer::new(&rank.context, count * size)?);
+        let all = memory.slice(..)?;
+        self.fill(rank, &all, expected)?;
+        let mut made = vec![0; memory.len()];
+        memory.download(0, &mut made, rank.deadline())?;
+        let differing = expected.wrong(0, &made);
+        let right = self.wrong(rank, &all, expected, 0)?;
+        let planted = [0, 1, 255, 256, count / 2, count - 1];
+        for element in planted {
+            // A bit of the last byte of the element.
+            made[element * size + size - 1] ^= 0x10;
+        }
+        memory.upload(0, &made, rank.deadline())?;
+        let found = self.wrong(rank, &all, expected, 0)?;
+        if (differing, right, found) != (0, 0, planted.len() as u64) {
+            bail!(
+                "the kernel that checks test data is broken on this device: of {count} elements it made {differing} wrong, \
+                 found {right} errors before and {found} after {} were planted; use --check-by host",
+                planted.len()
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [Kind; 5] = [
+        Kind::Byte,
+        Kind::Element(ElementType::F32),
+        Kind::Element(ElementType::F16),
+        Kind::Element(ElementType::Bf16),
+        Kind::Element(ElementType::I32),
+    ];
+
+    fn expected(kind: Kind, op: ReduceOp) -> Expected {
+        Expected { kind, op, first: 1, ranks: if kind == Kind::Byte { 1 } else { 3 }, iteration: 4 }
+    }
+
+    /// A checker whose kernel nobody has proved.
+    fn with_kernel(rank: &Rank, text: &str) -> Checker {
+        Checker { kernel: Some(Kernel::load(rank, text).unwrap()), part: RefCell::new(vec![0; PART]) }
+    }
+
+    /// The kernel with a part of its text replaced.
+    fn broken(from: &str, to: &str) -> String {
+        assert_eq!(KERNEL.matches(from).count(), 1, "{from}");
+        KERNEL.replace(from, to)
+    }
+
+    #[test]
+    fn device_and_host_make_and_find_the_same() {
+        let rank = Rank::join().unwrap();
+        for (kind, op) in KINDS.into_iter().flat_map(|kind| ReduceOp::ALL.map(|op| (kind, op))) {
+            let (expected, size) = (expected(kind, op), kind.bytes());
+            let [device, host] =
+                [CheckBy::Device, CheckBy::Host].map(|by| Checker::prepare(&rank, by, kind, op).unwrap());
+            assert!(device.kernel.is_some() && host.kernel.is_none());
+            for count in [1, 3, 257, 20_001] {
+                let memory = Arc::new(GpuBuffer::new(&rank.context, count * size).unwrap());
+                let memory = memory.slice(..).unwrap();
+                for (maker, finder) in [(&device, &host), (&host, &device), (&device, &device)] {
+                    memory.fill(GUARD_BYTE, rank.deadline()).unwrap();
+                    maker.fill(&rank, &memory, expected).unwrap();
+                    assert_eq!(finder.wrong(&rank, &memory, expected, 0).unwrap(), 0, "{expected:?} {count}");
+                    let mut seen = vec![0_u8; count * size];
+                    memory.download(0, &mut seen, rank.deadline()).unwrap();
+                    // Every seventh element.
+                    seen.iter_mut().step_by(7 * size).for_each(|byte| *byte ^= 1);
+                    memory.upload(0, &seen, rank.deadline()).unwrap();
+                    let wrong = finder.wrong(&rank, &memory, expected, 0).unwrap();
+                    assert_eq!(wrong, count.div_ceil(7) as u64, "{expected:?} {count}");
+                }
+            }
+        }
+    }
+
+    /// As for a part of a buffer, at any offset of bytes, and where the index outgrows 32 bits.
+    #[test]
+    fn a_comparison_may_begin_with_any_element() {
+        let rank = Rank::join().unwrap();
+        for kind in KINDS {
+            let (expected, size) = (expected(kind, ReduceOp::Sum), kind.bytes());
+            let checker = Checker::prepare(&rank, CheckBy::Device, kind, ReduceOp::Sum).unwrap();
+            let memory = Arc::new(GpuBuffer::new(&rank.context, 5000 * size).unwrap());
+            for start in [1, 8, 4095, (1 << 32) - 77, (1 << 34) - 77, 1 << 40] {
+                let mut data = vec![0; 5000 * size];
+                expected.fill(start, &mut data);
+                memory.upload(0, &data, rank.deadline()).unwrap();
+                let all = memory.slice(..).unwrap();
+                assert_eq!(checker.wrong(&rank, &all, expected, start).unwrap(), 0, "{kind:?} {start}");
+                let shifted = checker.wrong(&rank, &all, expected, start + 1).unwrap();
+                assert!(shifted > 4900, "{kind:?} {start}: {shifted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_finds_too_little_or_too_much_is_refused() {
+        let rank = Rank::join().unwrap();
+        for (from, to) in [
+            ("setp.ne.u32 %differs, %seen, %bits;", "setp.ne.u32 %differs, %seen, %seen;"),
+            ("setp.ne.u32 %differs, %seen, %bits;", "setp.eq.u32 %differs, %seen, %bits;"),
+            ("add.u64 %found, %found, 1;", "mov.u64 %found, 2;"),
+            ("mul.lo.u32 %hash, %hash, 0x846CA68B;", "mul.lo.u32 %hash, %hash, 0x846CA68D;"),
+            ("mul.wide.u32 %stride, %t, %u;", "mul.wide.u32 %stride, %t, 512;"),
+        ] {
+            let kernel = Kernel::load(&rank, &broken(from, to)).unwrap();
+            let expected = expected(Kind::Element(ElementType::F32), ReduceOp::Sum);
+            let error = kernel.prove(&rank, expected).unwrap_err().to_string();
+            assert!(
+                error.contains("is broken on this device") && error.contains("--check-by host"),
+                "{error}"
+            );
+        }
+    }
+
+    /// The host looks at samples of what the kernel does in the measurement, too.
+    #[test]
+    fn samples_show_a_kernel_that_breaks_later() {
+        let rank = Rank::join().unwrap();
+        let memory = Arc::new(GpuBuffer::new(&rank.context, 3 * SAMPLES * SAMPLE).unwrap());
+        let all = memory.slice(..).unwrap();
+        let expected = expected(Kind::Byte, ReduceOp::Sum);
+        let blind = broken("setp.ne.u32 %differs, %seen, %bits;", "setp.ne.u32 %differs, %seen, %seen;");
+        let blind = with_kernel(&rank, &blind);
+        blind.fill(&rank, &all, expected).unwrap();
+        assert_eq!(blind.wrong(&rank, &all, expected, 0).unwrap(), 0);
+        let stale = Expected { iteration: 3, ..expected };
+        let error = blind.wrong(&rank, &all, stale, 0).unwrap_err().to_string();
+        assert!(error.contains("found 0 wrong elements") && error.contains("in samples of it"), "{error}");
+        let idle = with_kernel(&rank, &broken("st.global.u8 [%at], %bits;", "add.u64 %at, %at, 0;"));
+        memory.fill(0, rank.deadline()).unwrap();
+        let error = idle.fill(&rank, &all, expected).unwrap_err().to_string();
+        assert!(error.contains("the kernel that makes test data made"), "{error}");
+    }
+
+    #[test]
+    fn samples_are_apart_and_cover_both_ends() {
+        for kind in KINDS {
+            for len in [0, 4, 1000, SAMPLES * SAMPLE, SAMPLES * SAMPLE + 4, (64 << 20) + 12] {
+                for iteration in 0..20 {
+                    let expected = Expected { iteration, ..expected(kind, ReduceOp::Sum) };
+                    let samples = samples(len, expected);
+                    let mut end = 0;
+                    for (at, sample) in &samples {
+                        assert!(*at >= end && at.is_multiple_of(kind.bytes()), "{len} {samples:?}");
+                        end = at + sample;
+                    }
+                    assert_eq!((samples.first().map_or(0, |(at, _)| *at), end), (0, len), "{samples:?}");
+                    assert!(samples.len() <= SAMPLES);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_touched_guard_is_counted() {
+        let rank = Rank::join().unwrap();
+        let checker = Checker::prepare(&rank, CheckBy::Auto, Kind::Byte, ReduceOp::Sum).unwrap();
+        let memory = Arc::new(GpuBuffer::new(&rank.context, 100).unwrap());
+        memory.fill(GUARD_BYTE, rank.deadline()).unwrap();
+        memory.upload(40, &[0_u8, GUARD_BYTE, 1], rank.deadline()).unwrap();
+        assert_eq!(checker.touched(&rank, &memory.slice(..).unwrap()).unwrap(), 2);
+    }
+}
