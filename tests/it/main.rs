@@ -18,6 +18,7 @@ mod given_up;
 mod group;
 mod launchers;
 mod loss;
+mod one_thread;
 mod porting;
 mod ports;
 mod readme;

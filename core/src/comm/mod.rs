@@ -21,6 +21,7 @@ mod report;
 pub(crate) mod semaphore;
 mod shrink;
 mod split;
+mod together;
 pub(crate) mod tokens;
 mod topology;
 
@@ -38,4 +39,5 @@ pub use connection::{Batch, Connection};
 pub use exchange::MemoryExchange;
 pub use report::AbortReport;
 pub use semaphore::{Device2DeviceSemaphore, Host2DeviceSemaphore, Host2HostSemaphore, SemaphoreCounters};
+pub use together::together;
 pub use topology::{PeerTopology, Topology};
