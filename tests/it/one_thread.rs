@@ -1,4 +1,5 @@
-//! One process with several devices and one thread of its own, as programs for NCCL have: `ncclCommInitAll`, then group calls.
+//! One process with several devices and one thread of its own, as programs for NCCL have: `ncclCommInitAll`, then
+//! group calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

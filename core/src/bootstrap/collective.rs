@@ -2,11 +2,11 @@
 //! ceil(log2(n)) rounds.
 //!
 //! In round k, rank r sends to r - 2^k and receives from r + 2^k (modulo n), so no rank is special and no step is
-//! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
-//! Multiport Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for
-//! Barrier Synchronization", 1988. Broadcast: a binomial tree, whose edges are among those of the rounds if rank 0 is the
-//! root. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered. The tags of a group barrier are made
-//! from its ranks, so that barriers of different groups may overlap.
+//! O(n) messages long. All-gather: J. Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
+//! Message-Passing Systems", 1997. Barrier: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier
+//! Synchronization", 1988. Broadcast: a binomial tree, whose edges are among those of the rounds if rank 0 is the
+//! root. Consecutive calls reuse their tags: messages of one (peer, tag) are ordered. The tags of a group barrier are
+//! made from its ranks, so that barriers of different groups may overlap.
 //!
 //! A rank that fails sends the reason to the ranks it would have sent to in later rounds, and they do the same. So each rank
 //! learns which rank was lost, and not only that the rank it waits for has given up.
@@ -66,8 +66,8 @@ pub trait Bootstrap: Debug + Send + Sync {
         all_gather(self, mine, deadline)
     }
 
-    /// Returns `root`'s `bytes` on every rank; the other ranks' `bytes` are not looked at. Collective, with the same `root`
-    /// everywhere. Provided: a binomial tree, ceil(log2(size)) rounds.
+    /// Returns `root`'s `bytes` on every rank; the other ranks' `bytes` are not looked at. Collective, with the same
+    /// `root` everywhere. Provided: a binomial tree, ceil(log2(size)) rounds.
     ///
     /// # Errors
     /// `InvalidUsage` for a root that does not exist, and for more than [`MAX_MESSAGE`] bytes, which all ranks learn;
@@ -81,9 +81,9 @@ pub trait Bootstrap: Debug + Send + Sync {
         barrier(self, deadline)
     }
 
-    /// Returns when each of `ranks`, of which this rank is one, has called it with the same ranks, in any order. Other
-    /// ranks do not take part. Barriers of different ranks may overlap, also on one rank; those of the same ranks come one
-    /// after the other. Provided: dissemination, ceil(log2(ranks)) rounds.
+    /// Returns when each of `ranks`, of which this rank is one, has called it with the same ranks, in any order.
+    /// Other ranks do not take part. Barriers of different ranks may overlap, also on one rank; those of the same
+    /// ranks come one after the other. Provided: dissemination, ceil(log2(ranks)) rounds.
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or is named twice, and if this rank is not among them; `Timeout`, with

@@ -1,7 +1,8 @@
-//! How a rank joins its job: it says hello at the rendezvous, and learns from the answer where its first neighbours listen.
+//! How a rank joins its job: it says hello at the rendezvous, and learns from the answer where its first neighbours
+//! listen.
 //!
-//! The rendezvous is where the unique id says. Ranks that share no id meet at an address or by a file instead, where rank 0
-//! serves the rendezvous.
+//! The rendezvous is where the unique id says. Ranks that share no id meet at an address or by a file instead, where
+//! rank 0 serves the rendezvous.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -20,7 +21,8 @@ use crate::net::{Claims, Network, Secret, Stream, purpose};
 
 const OP: &str = "bootstrap";
 
-/// How long the rendezvous that a file names may take to answer before the file is read again: it may be of an earlier job.
+/// How long the rendezvous that a file names may take to answer before the file is read again: it may be of an
+/// earlier job.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The time between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -69,16 +71,16 @@ impl TcpBootstrap {
         me.join(root, deadline)
     }
 
-    /// Joins the job whose ranks meet at `address`, without a unique id. Rank 0 listens there, on its own host, until all have
-    /// met; the other ranks connect, and try again until `deadline` if rank 0 is not there yet. All name the same port and
-    /// the same `secret`.
+    /// Joins the job whose ranks meet at `address`, without a unique id. Rank 0 listens there, on its own host, until
+    /// all have met; the other ranks connect, and try again until `deadline` if rank 0 is not there yet. All name the
+    /// same port and the same `secret`.
     ///
     /// `address` is `ip:port` (`[ip]:port` for IPv6) or `interface:ip:port`, where `interface` names this rank's own network
     /// interface to talk to the other ranks through, for example `eth0:10.0.0.1:29500`. Port and address are of rank 0.
     ///
     /// The secret is required, because whoever has it can join the job: anybody can find an open port. Make one with
-    /// [`Secret::random`] or `openssl rand -hex 32`, and give it to the ranks by an environment variable or a private file
-    /// ([`Secret::to_text`], [`FromStr`](std::str::FromStr)). Use a new one for each job.
+    /// [`Secret::random`] or `openssl rand -hex 32`, and give it to the ranks by an environment variable or a private
+    /// file ([`Secret::to_text`], [`FromStr`](std::str::FromStr)). Use a new one for each job.
     ///
     /// # Errors
     /// `InvalidUsage` for an address that cannot be read or is nobody's; `System` on rank 0 if it cannot listen there (the port
@@ -109,13 +111,13 @@ impl TcpBootstrap {
         me.join(root, deadline)
     }
 
-    /// Joins the job whose ranks meet by a file at `path`, which all of them can read and write: on one host, or on a file system that
-    /// the hosts share. Rank 0 leaves the unique id there, readable by this user only, and removes it when all have met or
-    /// that has failed; the others wait for it until `deadline`.
+    /// Joins the job whose ranks meet by a file at `path`, which all of them can read and write: on one host, or on a
+    /// file system that the hosts share. Rank 0 leaves the unique id there, readable by this user only, and removes
+    /// it when all have met or that has failed; the others wait for it until `deadline`.
     ///
     /// `job` is a name that all ranks of the job know and no earlier job had, such as the number that a batch system gives it: a file
-    /// that an earlier job left behind is passed over if it bears another name. Without one (`""`) it is passed over if the process that
-    /// wrote it has ended, on the same host, or if nobody serves its id.
+    /// that an earlier job left behind is passed over if it bears another name. Without one (`""`) it is passed over
+    /// if the process that wrote it has ended, on the same host, or if nobody serves its id.
     ///
     /// # Errors
     /// `System` on rank 0 if it cannot write there, on the others if they cannot read there; `Authentication` for a file of another

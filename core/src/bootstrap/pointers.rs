@@ -1,4 +1,5 @@
-//! Pointers to a bootstrap are bootstraps, so that a call that takes `&dyn Bootstrap` takes `&Arc<dyn Bootstrap>` as well.
+//! Pointers to a bootstrap are bootstraps, so that a call that takes `&dyn Bootstrap` takes `&Arc<dyn Bootstrap>` as
+//! well.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

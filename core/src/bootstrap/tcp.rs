@@ -47,7 +47,8 @@ pub struct TcpBootstrap {
 }
 
 impl TcpBootstrap {
-    /// Rank `rank` of `size` of the job with this `id`, listening at `ip` and knowing no other rank yet; and where others reach it.
+    /// Rank `rank` of `size` of the job with this `id`, listening at `ip` and knowing no other rank yet; and where
+    /// others reach it.
     pub(super) fn listen(
         (rank, size): (u32, u32),
         id: &UniqueId,

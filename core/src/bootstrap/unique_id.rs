@@ -50,8 +50,8 @@ impl UniqueId {
         Self { addresses, secret, nonce }
     }
 
-    /// The id of the job that meets at `address` and whose ranks know `secret`: the same on all ranks that name the same port.
-    /// Jobs at different ports have different keys.
+    /// The id of the job that meets at `address` and whose ranks know `secret`: the same on all ranks that name the
+    /// same port. Jobs at different ports have different keys.
     pub(super) fn of_address(address: SocketAddr, secret: &Secret) -> Self {
         let secret = secret.derive(&format!("job that meets at port {}", address.port()));
         let nonce =

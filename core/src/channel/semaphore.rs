@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, KernelArg, Stream, arg};
 use crate::outcome::Outcome;
 
-/// One end of a semaphore as streams use it. Each call enqueues one kernel, of which one thread acts; the stream keeps the
-/// semaphore until it has ended.
+/// One end of a semaphore as streams use it. Each call enqueues one kernel, of which one thread acts; the stream
+/// keeps the semaphore until it has ended.
 #[derive(Clone, Debug)]
 pub(super) struct StreamSemaphore {
     inner: Arc<Inner>,
@@ -99,7 +99,8 @@ impl StreamSemaphore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Publishes what this stream did before, then signals the peer once (`st.release.sys`). Not for a semaphore of hosts.
+    /// Publishes what this stream did before, then signals the peer once (`st.release.sys`). Not for a semaphore of
+    /// hosts.
     pub(super) fn signal(&self, stream: &Stream) -> Result<()> {
         self.act(&self.inner.signal, stream, &[], None)
     }

@@ -6,16 +6,18 @@ use crate::comm::Device2DeviceSemaphore;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, Stream};
 
-/// One end of a channel that only signals and waits: a [`Device2DeviceSemaphore`] as streams use it, without registered memory
-/// (BaseMemoryChannel in MSCCL++).
+/// One end of a channel that only signals and waits: a [`Device2DeviceSemaphore`] as streams use it, without
+/// registered memory (BaseMemoryChannel in MSCCL++).
 ///
-/// It orders whatever the two devices do with memory that both reach, however that was put there. A kernel of your own does the
-/// same with the semaphore's [`device_handle`](Device2DeviceSemaphore::device_handle) and the `semaphore_` functions of the
-/// device library; for the host of one side see [`Host2DeviceSemaphore`](crate::comm::Host2DeviceSemaphore).
+/// It orders whatever the two devices do with memory that both reach, however that was put there. A kernel of your
+/// own does the same with the semaphore's [`device_handle`](Device2DeviceSemaphore::device_handle) and the
+/// `semaphore_` functions of the device library; for the host of one side see
+/// [`Host2DeviceSemaphore`](crate::comm::Host2DeviceSemaphore).
 ///
-/// Each call enqueues one kernel and returns; the stream keeps the semaphore alive. Each signal is matched by one wait at the other
-/// end. Calls on one semaphore, by channels with memory too, belong on one stream, or on streams the caller orders: because
-/// its counters have one writer. A kernel that waits leaves when the communicator aborts, and waits for the stream then return why.
+/// Each call enqueues one kernel and returns; the stream keeps the semaphore alive. Each signal is matched by one
+/// wait at the other end. Calls on one semaphore, by channels with memory too, belong on one stream, or on streams
+/// the caller orders: because its counters have one writer. A kernel that waits leaves when the communicator aborts,
+/// and waits for the stream then return why.
 #[derive(Clone, Debug)]
 pub struct SignalChannel {
     semaphore: StreamSemaphore,

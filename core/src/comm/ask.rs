@@ -152,7 +152,8 @@ impl Communicator {
     fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {
         if endpoint.timeout.is_zero() {
             let message = format!(
-                "{key}: the endpoint's timeout is 0; give EndpointConfig::with_timeout the longest time that it may take to                  connect, and a call to wait for earlier operations (30 s by default)"
+                "{key}: the endpoint's timeout is 0; give EndpointConfig::with_timeout the longest time that it may take to \
+                 connect, and a call to wait for earlier operations (30 s by default)"
             );
             return Err(Error::usage("connect", message));
         }

@@ -59,8 +59,8 @@ pub(super) struct Shared {
 }
 
 impl Communicator {
-    /// Creates the communicator of all ranks of `bootstrap`, a reference to any bootstrap, or to an `Arc` or `Box` of one.
-    /// Collective: every rank calls it. `bootstrap` is not used afterwards.
+    /// Creates the communicator of all ranks of `bootstrap`, a reference to any bootstrap, or to an `Arc` or `Box` of
+    /// one. Collective: every rank calls it. `bootstrap` is not used afterwards.
     ///
     /// # Errors
     /// `InvalidUsage` if the ranks do not fit together: one rank given twice, different world sizes or versions, GPUs

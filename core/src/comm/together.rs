@@ -17,8 +17,8 @@ impl Communicator {
     /// The communicators of all ranks of a group that lies in this process: rank n on `contexts[n]`, in this order
     /// (ncclCommInitAll). The ranks meet on threads that have ended when this returns.
     ///
-    /// Calls for which ranks wait for each other are then made with [`together`]; everything else, such as launches and copies, for one
-    /// rank after the other.
+    /// Calls for which ranks wait for each other are then made with [`together`]; everything else, such as launches
+    /// and copies, for one rank after the other.
     ///
     /// # Errors
     /// `InvalidUsage` for no contexts; otherwise as for [`new`](Self::new). Of several errors, the one that came first.
@@ -39,10 +39,11 @@ impl Communicator {
     }
 }
 
-/// Makes a call of several ranks of this process at the same time: runs `call` for each of `comms`, on a thread of its own, and
-/// returns the results in the order of `comms` when all have ended. For calls in which ranks wait for each other, which one
-/// thread cannot make one after the other: [`setup`](Communicator::setup), `AllReduce::prepare`,
-/// [`split`](Communicator::split), [`shrink`](Communicator::shrink), [`close`](Communicator::close) (ncclGroupStart and ncclGroupEnd).
+/// Makes a call of several ranks of this process at the same time: runs `call` for each of `comms`, on a thread of
+/// its own, and returns the results in the order of `comms` when all have ended. For calls in which ranks wait for
+/// each other, which one thread cannot make one after the other: [`setup`](Communicator::setup),
+/// `AllReduce::prepare`, [`split`](Communicator::split), [`shrink`](Communicator::shrink),
+/// [`close`](Communicator::close) (ncclGroupStart and ncclGroupEnd).
 ///
 /// The context of the communicator is current on its thread, for a program's own calls of the driver.
 ///
@@ -61,9 +62,10 @@ impl Communicator {
 /// ```
 ///
 /// # Errors
-/// The error that `call` returned first. Its communicator is then aborted with this reason, so that no other rank and no kernel waits
-/// for it; the others fail with `Aborted`. For a failure after which the group is to go on, return it as a value:
-/// `together(&comms, |comm| Ok(comm.setup(deadline)))`. `System` if there are not enough threads; nothing has been called then.
+/// The error that `call` returned first. Its communicator is then aborted with this reason, so that no other rank and
+/// no kernel waits for it; the others fail with `Aborted`. For a failure after which the group is to go on, return it
+/// as a value: `together(&comms, |comm| Ok(comm.setup(deadline)))`. `System` if there are not enough threads; nothing
+/// has been called then.
 ///
 /// # Panics
 /// If `call` panics, with the same panic, after all others have ended; its communicator is aborted, too.
@@ -85,8 +87,8 @@ pub fn together<T: Send>(
     at_once(OP, comms.iter().collect(), enter, give_up)
 }
 
-/// Runs `call` for all items at the same time, each on a thread of its own, and returns the results in order, or the error that came
-/// first. `failed` hears of each failure. An item is dropped after that.
+/// Runs `call` for all items at the same time, each on a thread of its own, and returns the results in order, or the
+/// error that came first. `failed` hears of each failure. An item is dropped after that.
 fn at_once<I: Send, T: Send>(
     op: &'static str,
     items: Vec<I>,

@@ -115,7 +115,8 @@ impl Users {
     pub(super) const OWN: Self = Self::Devices(Vec::new());
 }
 
-/// Something of a layer above that keeps values for the next call of the user's. Drops them; false once it is gone for good.
+/// Something of a layer above that keeps values for the next call of the user's. Drops them; false once it is gone
+/// for good.
 type Keeper = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// What else [`Context::reap`] asks.
@@ -126,9 +127,9 @@ struct Keepers(Mutex<Vec<Keeper>>);
 pub(super) type Action = Box<dyn FnOnce(&Driver) -> Result<()> + Send>;
 
 impl Context {
-    /// Drops what idle streams retain and what peers have given back to the communicators of this context, and runs the cleanup
-    /// that earlier `Drop`s deferred, as far as that needs no waiting. Never fails and never waits. Calls that allocate or load
-    /// do this first.
+    /// Drops what idle streams retain and what peers have given back to the communicators of this context, and runs
+    /// the cleanup that earlier `Drop`s deferred, as far as that needs no waiting. Never fails and never waits. Calls
+    /// that allocate or load do this first.
     pub fn reap(&self) {
         // Called outside the lock: they drop values, which may reap as well.
         let keepers = lock(&self.slot::<Keepers>().0).clone();

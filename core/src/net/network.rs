@@ -74,8 +74,8 @@ impl Network {
         self
     }
 
-    /// For how long an address where nobody listens, or which cannot be reached, may still be of somebody who is about to come.
-    /// Without it, a second, and an address that cannot be reached is given up at once.
+    /// For how long an address where nobody listens, or which cannot be reached, may still be of somebody who is
+    /// about to come. Without it, a second, and an address that cannot be reached is given up at once.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.not_yet = Some(patience);

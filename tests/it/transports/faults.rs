@@ -135,8 +135,8 @@ fn a_failed_connection_ends_the_waits_of_kernels() {
     }
 }
 
-/// Launches a kernel that waits for `semaphore`, as a program's own would, and more work behind it. Afterwards the stream alone
-/// keeps the semaphore.
+/// Launches a kernel that waits for `semaphore`, as a program's own would, and more work behind it. Afterwards the
+/// stream alone keeps the semaphore.
 fn wait_by_a_kernel_of_ones_own(stream: &Stream, semaphore: Host2DeviceSemaphore, scratch: &Arc<GpuBuffer>) {
     let wait = load_kernels(semaphore.context(), "semaphore", &[]).unwrap().remove(2);
     let handle = MemoryChannelHandle {

@@ -83,9 +83,10 @@ impl Host2DeviceSemaphore {
         self.ends.outcome.clone()
     }
 
-    /// Has waits for `stream` return an error if kernels that wait for this semaphore give up: its connection has failed, or
-    /// the communicator. Call it after launching a kernel of your own that waits by
-    /// [`device_handle`](Self::device_handle); [`InboundSignals`](crate::channel::InboundSignals) does this by itself.
+    /// Has waits for `stream` return an error if kernels that wait for this semaphore give up: its connection has
+    /// failed, or the communicator. Call it after launching a kernel of your own that waits by
+    /// [`device_handle`](Self::device_handle); [`InboundSignals`](crate::channel::InboundSignals) does this by
+    /// itself.
     pub fn report_to(&self, stream: &Stream) {
         stream.depend_on(&self.ends.outcome);
     }

@@ -110,8 +110,8 @@ impl Control {
         self.abort.cause().map_or(error, |cause| cause.to_error(op))
     }
 
-    /// Drops the values given to [`drop_later`](Self::drop_later) and those that peers have given back, unless a service thread
-    /// asks.
+    /// Drops the values given to [`drop_later`](Self::drop_later) and those that peers have given back, unless a
+    /// service thread asks.
     pub(crate) fn drop_released(&self) {
         if !self.forked() {
             self.released.drop_all();
