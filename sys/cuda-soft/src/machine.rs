@@ -216,7 +216,12 @@ impl Device {
     /// # Errors
     /// The sticky error of the context, if there is one.
     pub(crate) fn check(&self) -> Result {
-        self.runtime.errors[self.ordinal].check()
+        let result = self.runtime.errors[self.ordinal].check();
+        if result.is_err() {
+            // Whichever call reports the failure of a kernel also writes out the assertion that failed it.
+            self.flush();
+        }
+        result
     }
 
     /// Writes out what kernels have printed, as the driver does at synchronisations, launches and the like.

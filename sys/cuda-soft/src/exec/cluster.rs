@@ -9,8 +9,7 @@ use std::fmt;
 
 use parking_lot::Mutex;
 
-use super::memory::Range;
-use super::warp::{Line, lines};
+use super::buffer::{Line, Range, lines};
 
 /// Bits of the offset in an address.
 const OFFSET: u32 = 24;

@@ -204,6 +204,8 @@ impl Warp {
     }
 
     /// `barrier.cluster.arrive`.
+    #[cold]
+    #[inline(never)]
     pub(super) fn cluster_arrive(&mut self, cx: &Context<'_, '_>, mask: u32) {
         let odd = cx.access.cluster.arrive(mask.count_ones());
         self.arrived |= mask;
@@ -212,6 +214,8 @@ impl Warp {
     }
 
     /// `barrier.cluster.wait`: returns the lanes that continue. The others wait here.
+    #[cold]
+    #[inline(never)]
     pub(super) fn cluster_wait(&mut self, cx: &Context<'_, '_>, mask: u32) -> u32 {
         let here = if cx.access.cluster.odd() { self.arrived_odd } else { !self.arrived_odd };
         let waiting = mask & self.arrived & here;
@@ -224,6 +228,8 @@ impl Warp {
     }
 
     /// Takes exited lanes out of the cluster's barrier.
+    #[cold]
+    #[inline(never)]
     pub(super) fn cluster_exit(&mut self, cx: &Context<'_, '_>, mask: u32) {
         let arrived = self.arrived & mask;
         let odd = (arrived & self.arrived_odd).count_ones();
@@ -232,6 +238,8 @@ impl Warp {
     }
 
     /// `mapa`.
+    #[cold]
+    #[inline(never)]
     pub(super) fn mapa(
         &mut self,
         cx: &Context<'_, '_>,
@@ -251,6 +259,8 @@ impl Warp {
     }
 
     /// `getctarank`.
+    #[cold]
+    #[inline(never)]
     pub(super) fn cta_rank(&mut self, cx: &Context<'_, '_>, mask: u32, generic: bool, d: Reg, a: Src) {
         let cluster = cx.access.cluster;
         let ranks = self.regs.get64(a).map(|a| match generic {

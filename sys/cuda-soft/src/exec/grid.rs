@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::buffer::{Line, Range, lines};
 use super::fault::{Fault, Trouble};
-use super::memory::Range;
 use super::regs::LANES;
-use super::warp::{Line, lines};
 use super::{Image, Launch};
 use crate::code::op::CallTarget;
 use crate::code::{Function, Module, Op};

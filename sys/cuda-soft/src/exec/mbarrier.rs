@@ -55,6 +55,8 @@ fn after(op: MbarrierOp, word: u64, a: u64, b: u64) -> Option<u64> {
 }
 
 impl Warp {
+    #[cold]
+    #[inline(never)]
     pub(super) fn mbarrier(
         &mut self,
         cx: &mut Context<'_, '_>,
@@ -100,6 +102,8 @@ impl Warp {
     }
 
     /// `cp.async.bulk`, which completes at once: copies the bytes, then counts them as completed at the mbarrier.
+    #[cold]
+    #[inline(never)]
     pub(super) fn bulk_copy(
         &mut self,
         cx: &mut Context<'_, '_>,

@@ -9,32 +9,13 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+use super::buffer::Range;
 use super::cluster::Cluster;
 use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::check::{Object, Spot};
 use crate::code::{Semantics, Space};
 use crate::mem::{EventCount, EventCountRef, Span, View};
-
-/// A range of host addresses.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Range {
-    pub(super) base: u64,
-    pub(super) end: u64,
-}
-
-impl Range {
-    /// The range of a buffer. Device code may then access the buffer through its address.
-    pub(super) fn of<T>(buffer: &[T]) -> Range {
-        let base = buffer.as_ptr().expose_provenance() as u64;
-        Range { base, end: base + size_of_val(buffer) as u64 }
-    }
-
-    #[inline(always)]
-    pub(super) fn holds(self, first: u64, end: u64) -> bool {
-        first >= self.base && end <= self.end && first <= end
-    }
-}
 
 /// Local memory of a warp: the stacks of its lanes, one after another.
 #[derive(Clone, Copy, Debug, Default)]

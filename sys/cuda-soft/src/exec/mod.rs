@@ -19,6 +19,7 @@ mod alu;
 mod atomic;
 mod barrier;
 mod block;
+mod buffer;
 mod checked;
 mod cluster;
 mod collective;
@@ -34,6 +35,7 @@ mod rare;
 mod regs;
 mod residency;
 mod service;
+mod services;
 mod spin;
 mod step;
 mod transfer;
@@ -55,7 +57,7 @@ pub use console::{Console, Target};
 pub use engine::Engine;
 pub use fault::{Fault, FaultKind};
 pub use residency::Residency;
-pub use service::Services;
+pub use services::Services;
 pub use watchdog::{Stall, Watchdog};
 
 /// A loaded module: its code and the addresses of its variables.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::console::{Console, Target};
+use super::console::Target;
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Request};
 use super::printf;
@@ -12,22 +12,14 @@ use super::turn::Context;
 use super::warp::{Frame, Warp};
 use crate::code::Space;
 use crate::code::op::{Call, FrameCopy, Service};
-use crate::mem::heap::Heap;
-
-/// What the kernels of one device share with the host, besides memory.
-#[derive(Debug, Default)]
-pub struct Services {
-    /// The output of `vprintf` and of failed assertions.
-    pub console: Console,
-    /// The memory of `malloc`.
-    pub heap: Heap,
-}
 
 /// Longest string that a kernel can print.
 const LONGEST: u64 = 64 << 10;
 
 impl Warp {
     /// Calls `service` for each lane of `mask`.
+    #[cold]
+    #[inline(never)]
     pub(super) fn service(
         &mut self,
         cx: &mut Context<'_, '_>,

@@ -1,8 +1,9 @@
 //! The turn of a warp: groups of lanes run until they diverge, join, wait or have used up their share.
 
 use super::alu;
+use super::buffer::Range;
 use super::fault::{FaultKind, Trouble};
-use super::memory::{self, Range};
+use super::memory;
 use super::regs::lanes;
 use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};

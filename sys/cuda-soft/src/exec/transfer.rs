@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::alu;
 use super::atomic;
+use super::buffer::Range;
 use super::checked::{self, Element};
 use super::fault::{FaultKind, Trouble};
 use super::memory::{self, Request};
@@ -24,7 +25,7 @@ impl Warp {
         addr: Addr,
         space: Space,
     ) -> Lanes<u64> {
-        let window = matches!(space, Space::Shared | Space::Local | Space::Cluster);
+        let window = matches!(space, Space::Shared | Space::Local);
         let mut at = match addr.base {
             Base::Reg(reg) => {
                 let base = self.regs.get64(reg.into());
@@ -51,7 +52,7 @@ impl Warp {
             // Only in kernels: in other functions, lowering addresses parameters through the frame.
             Space::Param => at = at.map(|v| v.wrapping_add(cx.access.params.base)),
             Space::Shared => at = at.map(|v| v.wrapping_add(cx.access.shared.base)),
-            Space::Cluster => at = at.map(|v| cx.access.cluster.host(cx.access.rank, v as u32)),
+            Space::Cluster => at = in_cluster(cx, &at),
             Space::Local => {
                 let stacks = self.stacks();
                 for lane in 0..LANES {
@@ -222,8 +223,7 @@ impl Warp {
     pub(super) fn cvta(&mut self, cx: &Context<'_, '_>, mask: u32, space: Space, d: Reg, a: Src) {
         let mut v = self.regs.get64(a);
         if space == Space::Cluster {
-            let host = v.map(|v| cx.access.cluster.host(cx.access.rank, v as u32));
-            return self.regs.put64(d, &host, mask);
+            return self.regs.put64(d, &in_cluster(cx, &v), mask);
         }
         for lane in 0..LANES {
             v[lane] = v[lane].wrapping_add(self.window(cx, space, lane));
@@ -258,7 +258,7 @@ impl Warp {
         let v = self.regs.get64(a);
         let stacks = self.stacks();
         let within = |lane: usize, space: Space| -> bool {
-            let inside = |r: memory::Range| v[lane] >= r.base && v[lane] < r.end;
+            let inside = |r: Range| v[lane] >= r.base && v[lane] < r.end;
             match space {
                 Space::Shared => inside(cx.access.shared),
                 Space::Cluster => cx.access.cluster.holds(v[lane], v[lane].saturating_add(1)),
@@ -335,6 +335,13 @@ impl Warp {
         };
         self.regs.put64(d, &[uniform; LANES], mask);
     }
+}
+
+/// The host addresses of `.shared::cluster` addresses. Rare, and so kept out of the path of other accesses.
+#[cold]
+#[inline(never)]
+fn in_cluster(cx: &Context<'_, '_>, at: &Lanes<u64>) -> Lanes<u64> {
+    at.map(|v| cx.access.cluster.host(cx.access.rank, v as u32))
 }
 
 /// The clock of the device, which runs at 1 GHz.

@@ -1,5 +1,6 @@
 //! A warp: its 32 lanes, their positions in the code, and the choice of the lanes that run next.
 
+use super::buffer::{Line, lines};
 use super::fault::{FaultKind, Trouble};
 use super::memory::Stacks;
 use super::rare::Rare;
@@ -47,23 +48,6 @@ pub(super) struct Warp {
     pub(super) stack_size: u32,
     /// The warp as the race detector sees it, if that is on.
     pub(super) check: Option<Box<check::Warp>>,
-}
-
-/// A 128-byte piece of a buffer that device code accesses by address, aligned for vector accesses.
-#[repr(C, align(128))]
-#[derive(Debug, Default)]
-pub(super) struct Line([std::sync::atomic::AtomicU64; 16]);
-
-impl Line {
-    /// Sets one of the sixteen words.
-    pub(super) fn set(&self, word: usize, value: u64) {
-        self.0[word].store(value, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-/// Allocates a zeroed buffer of at least `bytes` bytes.
-pub(super) fn lines(bytes: u64) -> Box<[Line]> {
-    (0..bytes.div_ceil(128)).map(|_| Line::default()).collect()
 }
 
 /// An active call, as far as lanes can share it.

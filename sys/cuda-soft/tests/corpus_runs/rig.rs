@@ -80,6 +80,17 @@ impl Corpus {
         self.begin(kernel, (grid, 1), (block, 1), 0, parameters, false);
     }
 
+    /// Asks for the state of the legacy stream until it is not busy.
+    pub(crate) fn poll(&self) -> CUresult {
+        loop {
+            // SAFETY: a context is current.
+            match unsafe { (self.table.cuStreamQuery)(std::ptr::null_mut()) } {
+                CUresult::CUDA_ERROR_NOT_READY => std::thread::yield_now(),
+                code => return code,
+            }
+        }
+    }
+
     /// Waits for all work of the context.
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
         // SAFETY: a context is current.

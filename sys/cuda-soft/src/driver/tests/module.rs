@@ -294,3 +294,44 @@ fn occupancy_counts_the_gap_before_dynamic_shared_memory() {
         assert_eq!((t.cuCtxSynchronize)(), OK);
     }
 }
+
+#[test]
+fn a_cluster_launch_needs_a_grid_of_whole_clusters() {
+    use cuda_driver_sys::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig};
+    let t = on(0);
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 to)\n{\n.reg .b64 %d<4>;\n\
+        .reg .b32 %r<4>;\nld.param.u64 %d1, [to];\nmov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %cluster_ctarank;\n\
+        mul.wide.u32 %d2, %r1, 4;\nadd.s64 %d3, %d1, %d2;\nst.global.u32 [%d3], %r2;\nret;\n}\n";
+    let (s, f) = (stream(&t), function(&t, load(&t, text), c"k"));
+    let mut to = alloc(&t, 64);
+    let launch = |to: &mut u64, blocks: u32, cluster: u32| {
+        // SAFETY: a union and structures of plain data, for which zeros are valid.
+        let (mut attribute, mut config): (CUlaunchAttribute, CUlaunchConfig) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        // SAFETY: a plain structure in a union of plain data.
+        let size = unsafe { &mut attribute.value.clusterDim };
+        (size.x, size.y, size.z) = (cluster, 1, 1);
+        (config.gridDimX, config.gridDimY, config.gridDimZ) = (blocks, 1, 1);
+        (config.blockDimX, config.blockDimY, config.blockDimZ) = (32, 1, 1);
+        (config.hStream, config.numAttrs, config.attrs) = (s, 1, &raw mut attribute);
+        let mut params: [*mut c_void; 1] = [std::ptr::from_mut(to).cast()];
+        let call = t.cuLaunchKernelEx.expect("the device has it");
+        // SAFETY: a pointer per parameter, and one attribute.
+        unsafe { call(&raw const config, f, params.as_mut_ptr(), std::ptr::null_mut()) }
+    };
+    assert_eq!(launch(&mut to, 12, 3), OK);
+    // SAFETY: the stream is live.
+    assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
+    assert_eq!(read::<u32>(&t, to, 12), [0, 1, 2].repeat(4));
+    let refused = CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    assert_eq!(launch(&mut to, 10, 3), refused, "not a multiple");
+    assert_eq!((launch(&mut to, 16, 16), launch(&mut to, 4, 0)), (refused, refused));
+    let large = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+    // SAFETY: the function is live.
+    assert_eq!(unsafe { (t.cuFuncSetAttribute)(f, large, 1) }, OK);
+    assert_eq!(launch(&mut to, 16, 16), OK);
+    // SAFETY: the stream is live.
+    assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
+    assert_eq!(read::<u32>(&t, to, 16), (0..16).collect::<Vec<u32>>());
+}

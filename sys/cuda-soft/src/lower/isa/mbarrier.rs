@@ -1,7 +1,7 @@
 //! `mbarrier`, and the asynchronous copies that complete at one (PTX ISA 9.7.13.15, 9.7.9.25). Asynchronous instructions
 //! are synchronous on this device, so waiting for their groups has no effect.
 
-use super::memory;
+use super::shape::size_matches;
 use crate::code::op::{Binary, BulkCopy, Fp, Mbarrier, MbarrierOp, Mem};
 use crate::code::{Addr, Op, Pred, Reg, Scope, Semantics, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
@@ -219,7 +219,7 @@ pub(super) fn store<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
     let ty = m.ty(&[Ty::B32, Ty::B64, Ty::U32, Ty::U64, Ty::S32, Ty::S64, Ty::F32, Ty::F64])?;
     let [a, value, object] = exactly(b, i)?;
     let parts = b.parts(value);
-    memory::size_matches(b, parts, count, value)?;
+    size_matches(b, parts, count, value)?;
     let (space, addr) = b.address(a, Space::Cluster)?;
     let mut src = [Src::Imm(0); 4];
     for (place, operand) in src.iter_mut().zip(parts) {

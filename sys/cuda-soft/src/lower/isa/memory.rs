@@ -1,6 +1,7 @@
 //! Loads, stores, prefetches and asynchronous copies (PTX ISA 9.7.9).
 
 use super::mbarrier;
+use super::shape::size_matches;
 use crate::code::op::Mem;
 use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
@@ -180,13 +181,6 @@ fn shape(m: &mut Modifiers<'_>) -> Result<(Space, u8, Ty), Diagnostic> {
             .error("Feature '256 bit wide load/store' is not supported by the software device"));
     }
     Ok((space, count, ty))
-}
-
-pub(super) fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Operand) -> Lowered {
-    if parts.len() == usize::from(count) {
-        return Ok(());
-    }
-    Err(operand.at.error(format!("Argument vector size mismatch for instruction '{}'", b.opcode)))
 }
 
 /// Checks that an ordered access is to memory that other threads can see.

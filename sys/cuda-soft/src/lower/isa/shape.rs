@@ -1,10 +1,10 @@
-//! Instructions whose operands all have the type of the instruction, by number of sources.
+//! Shapes of operands that many instructions have: all of the type of the instruction, by number of sources; vectors.
 
 use crate::code::op::{Binary, Fp, Ternary, Unary};
 use crate::code::{Op, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::operand::Fit;
-use crate::ptx::ast::Instruction;
+use crate::ptx::ast::{Instruction, Operand};
 
 /// `d = op a`, both of type `ty`.
 pub(super) fn unary(b: &mut Builder<'_, '_>, i: &Instruction, op: Unary, ty: Ty, fp: Fp) -> Lowered {
@@ -30,4 +30,12 @@ pub(super) fn ternary(b: &mut Builder<'_, '_>, i: &Instruction, op: Ternary, ty:
     let (x, y, z) = (b.value(x, ty)?, b.value(y, ty)?, b.value(z, ty)?);
     b.emit(Op::Ternary { op, ty, fp, d, a: x, b: y, c: z });
     Ok(())
+}
+
+/// Checks that a vector operand has `count` elements.
+pub(super) fn size_matches(b: &Builder<'_, '_>, parts: &[Operand], count: u8, operand: &Operand) -> Lowered {
+    if parts.len() == usize::from(count) {
+        return Ok(());
+    }
+    Err(operand.at.error(format!("Argument vector size mismatch for instruction '{}'", b.opcode)))
 }
