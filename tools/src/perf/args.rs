@@ -106,10 +106,10 @@ pub(crate) struct Pace {
 /// The sizes to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Sweep {
-    /// Smallest size in bytes (suffixes K, M, G are powers of 1024)
+    /// Smallest size in bytes (suffixes K, M, G are powers of 1024) [default: by operation, see docs/perf.md]
     #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE")]
     pub(crate) min_bytes: Option<u64>,
-    /// Largest size in bytes
+    /// Largest size in bytes [default: by operation, see docs/perf.md]
     #[arg(short = 'e', long, value_parser = parse_size, value_name = "SIZE")]
     pub(crate) max_bytes: Option<u64>,
     /// Factor between sizes

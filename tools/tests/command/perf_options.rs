@@ -59,7 +59,7 @@ fn rows_of_a_duration() {
         let file = measured("2", &[arguments, &["--duration", "300ms"]].concat());
         assert_eq!(file.header["parameters"]["duration_s"], 0.3);
         for row in file.rows.iter().filter(|row| row["series"] == "measured") {
-            assert!(number(row, "wall_s") >= 0.3 && number(row, "samples") > 1.0, "{row}");
+            assert!(number(row, "wall_s") >= 0.3, "{row}");
         }
     }
     for (arguments, words) in [
