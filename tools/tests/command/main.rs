@@ -4,6 +4,7 @@
 
 mod support;
 
+mod clean;
 mod concurrent_jobs;
 mod faults;
 mod first_crate;

@@ -59,6 +59,8 @@ pub(super) struct ConnectionQueue {
     held: bool,
     /// Why no more requests are served.
     failure: Option<Error>,
+    /// Whether nobody has been told of the failure, because nothing was lost by it so far.
+    untold: bool,
 }
 
 impl ConnectionQueue {
@@ -72,6 +74,7 @@ impl ConnectionQueue {
             leaving: Vec::new(),
             held: false,
             failure: None,
+            untold: false,
         }
     }
 
@@ -112,11 +115,14 @@ impl ConnectionQueue {
 
     /// Serves a request now, or when there is room. If `limit` requests are waiting already, this call waits for room.
     pub(super) fn take(&mut self, request: Request, tables: &Tables, limit: usize) {
-        if self.failure.is_some() {
+        if let Some(error) = &self.failure {
+            if std::mem::take(&mut self.untold) {
+                log::error!("the proxy drops requests for rank {}: {error}", self.connection.peer());
+            }
             return self.ports.count_dropped(1);
         }
         if let Err(error) = self.try_take(request, tables, limit) {
-            self.fail(&error);
+            self.fail(&error, true);
         }
     }
 
@@ -139,7 +145,7 @@ impl ConnectionQueue {
         if self.failure.is_none()
             && let Err(error) = self.try_progress(tables)
         {
-            self.fail(&error);
+            self.fail(&error, self.is_busy());
         }
         self.is_busy()
     }
@@ -177,7 +183,7 @@ impl ConnectionQueue {
         if self.failure.is_none()
             && let Err(error) = self.connection.check("ProxyService::check")
         {
-            self.fail(&error);
+            self.fail(&error, self.is_busy());
         }
     }
 
@@ -213,9 +219,16 @@ impl ConnectionQueue {
         Ok(())
     }
 
-    /// Ends the queue: it serves nothing more, and kernels that wait for one of its channels leave.
-    fn fail(&mut self, error: &Error) {
-        log::error!("the proxy stops serving the connection to rank {}: {error}", self.connection.peer());
+    /// Ends the queue: it serves nothing more, and kernels that wait for one of its channels leave. An error in the log only if
+    /// requests are `lost`: otherwise the peer may be done, and has left in good order.
+    fn fail(&mut self, error: &Error, lost: bool) {
+        let peer = self.connection.peer();
+        self.untold = !lost;
+        if self.untold {
+            log::debug!("the proxy stops serving the connection to rank {peer}: {error}");
+        } else {
+            log::error!("the proxy stops serving the connection to rank {peer}: {error}");
+        }
         self.failure = Some(error.clone());
         for id in &self.semaphores {
             self.ports.fail(*id, error);
@@ -257,6 +270,54 @@ mod tests {
     use crate::deadline::Deadline;
     use crate::gpu::{Context, Device, Driver, Event, PinnedBuffer, Stream};
     use crate::sync::Ordering;
+
+    /// With nothing under way nobody is told, and later requests are what is lost.
+    #[test]
+    fn a_peer_that_has_left_is_no_error_before_something_is_asked_of_it() {
+        let soon = || Deadline::after(Duration::from_secs(60));
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        std::thread::scope(|scope| {
+            for bootstrap in bootstrap::local(2) {
+                let driver = driver.clone();
+                scope.spawn(move || {
+                    let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+                    let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
+                    let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                    let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                    let connection = comm.connect(peer, 0, Transport::Ethernet).unwrap();
+                    comm.setup(soon()).unwrap();
+                    let connection = connection.get().unwrap();
+                    if me == 1 {
+                        return;
+                    }
+                    let deadline = soon();
+                    while connection.check("test").is_ok() {
+                        assert!(!deadline.expired(), "the peer has not left");
+                    }
+                    let queue = || ConnectionQueue::new(&connection, Ports::new(&context, me, 1).unwrap());
+                    let trigger = ChannelTrigger {
+                        kind: TriggerKind::FLAG,
+                        dst_id: 0,
+                        dst_offset: 0,
+                        src_id: 0,
+                        src_offset: 0,
+                        size: 0,
+                        semaphore: 0,
+                    };
+                    let request = Request { position: 0, trigger };
+                    let mut idle = queue();
+                    idle.examine();
+                    assert!(idle.failure.is_some() && idle.untold);
+                    idle.take(request, &Tables::default(), 16);
+                    assert!(!idle.untold);
+                    let mut busy = queue();
+                    busy.deferred.push_back(request);
+                    busy.examine();
+                    assert!(busy.failure.is_some() && !busy.untold);
+                });
+            }
+        });
+    }
 
     /// Four puts to one place, of which the last is made when there is room again and two still wait.
     #[test]

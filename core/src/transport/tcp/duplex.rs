@@ -24,6 +24,7 @@ use super::staging::Staging;
 use crate::abort::{Abort, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
+use crate::fork::Creator;
 use crate::gpu::Event;
 use crate::memory::Regions;
 use crate::net::{Interest, Next, Pollable, RawStream, Registration};
@@ -60,6 +61,7 @@ pub(super) struct Duplex {
     known: AtomicU64,
     spin: SpinBudget,
     poller: Poller,
+    creator: Creator,
 }
 
 impl Duplex {
@@ -87,6 +89,7 @@ impl Duplex {
             known: AtomicU64::new(0),
             spin: SpinBudget::default(),
             poller: Poller::default(),
+            creator: Creator::current(),
         });
         let delivery: Arc<dyn Delivery> = duplex.clone();
         duplex.outstanding.add(Arc::downgrade(&delivery));
@@ -116,6 +119,12 @@ impl Duplex {
     /// The abort word of kernels that wait for its signals.
     pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
         self.completion.kernels()
+    }
+
+    /// Whether it has failed with operations that were not acknowledged.
+    #[cfg(test)]
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Whether the counted frames up to `mark` have landed at the peer.
@@ -202,9 +211,9 @@ impl Duplex {
         if self.failure.has_failed() {
             return (Next::Done, true);
         }
-        let received = {
+        let (received, landed) = {
             let mut inbox = lock(&self.inbox);
-            if !assists && self.is_read_elsewhere() {
+            let received = if !assists && self.is_read_elsewhere() {
                 Ok(Turn::default())
             } else {
                 let received = inbox.progress(&**socket, &self.regions, COPIES);
@@ -214,7 +223,8 @@ impl Duplex {
                     self.arrivals.fetch_add(u64::from(!assists && turn.progress), Ordering::AcqRel);
                     Ok(turn)
                 })
-            }
+            };
+            (received, inbox.landed())
         };
         let mut turn = match received {
             Ok(turn) => turn,
@@ -227,9 +237,11 @@ impl Duplex {
         spent.places.append(&mut turn.spent);
         let mut outbox = lock(&self.outbox);
         if let Some(count) = turn.acknowledge {
-            outbox.interject(Frame::Ack { count }, &[]);
+            outbox.acknowledge_to_peer(count);
         }
         if closing {
+            // Without being asked: this process may end before the peer asks, which would take its operations for lost.
+            outbox.acknowledge_to_peer(landed);
             outbox.ask();
         }
         let mut sent = outbox.progress(&**socket);
@@ -308,7 +320,7 @@ impl Duplex {
             return;
         }
         let mut outbox = lock(&self.outbox);
-        let settled = outbox.is_settled();
+        let delivered = outbox.has_delivered();
         outbox.clear();
         if let Some(socket) = self.socket.get() {
             if tell {
@@ -325,7 +337,7 @@ impl Duplex {
         drop(outbox);
         spent.dispose(&self.disposer);
         self.completion.release();
-        if settled {
+        if delivered {
             log::debug!("the Ethernet connection to rank {} ends: {why}", self.peer);
             return;
         }

@@ -113,6 +113,11 @@ impl Inbox {
         }
     }
 
+    /// Number of counted frames that have landed.
+    pub(super) fn landed(&self) -> u64 {
+        self.landed
+    }
+
     /// Receives what is there, of which up to `copies` frames may be for device memory. An error is the connection's end.
     pub(super) fn progress(
         &mut self,

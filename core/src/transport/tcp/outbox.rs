@@ -54,6 +54,8 @@ pub(super) struct Outbox {
     sent: u64,
     /// Counted frames that the peer has acknowledged.
     acknowledged: u64,
+    /// So many of the peer's counted frames it was told that they have landed.
+    told: u64,
 }
 
 /// Memory that operations no longer use. Its drop may wait for the device, and may end the communicator.
@@ -122,6 +124,7 @@ impl Outbox {
             asked: 0,
             sent: 0,
             acknowledged: 0,
+            told: 0,
         }
     }
 
@@ -146,9 +149,22 @@ impl Outbox {
         self.operations.is_empty() && self.pieces.is_empty()
     }
 
-    /// Whether the peer has acknowledged every operation.
+    /// Whether the peer has acknowledged everything, requests for acknowledgements included.
     pub(super) fn is_settled(&self) -> bool {
         self.acknowledged == self.count
+    }
+
+    /// Whether the peer has acknowledged every operation.
+    pub(super) fn has_delivered(&self) -> bool {
+        self.unacknowledged.is_empty()
+    }
+
+    /// Tells the peer, unless it has been told, that `landed` of its counted frames have landed here.
+    pub(super) fn acknowledge_to_peer(&mut self, landed: u64) {
+        if landed > self.told {
+            self.told = landed;
+            self.interject(Frame::Ack { count: landed }, &[]);
+        }
     }
 
     pub(super) fn write(

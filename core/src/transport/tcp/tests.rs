@@ -15,15 +15,17 @@ use crate::comm::{Communicator, CommunicatorConfig, HostBuffer, RegisteredMemory
 use crate::deadline::Deadline;
 use crate::env::{IbEnv, Selection};
 use crate::gpu::{Context, Device, Driver};
+use crate::memory::register_host;
 use crate::net::{Pollable as _, RawStream};
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::transport::resources::{Resources, Settings};
 
-/// A socket that takes all that is sent, and gives what the test has put there.
+/// A socket that takes all that is sent, and gives what the test has put there; behind that, if it is reset, an error.
 #[derive(Debug)]
 struct Peer {
     sent: Bytes,
     says: Bytes,
+    reset: Arc<AtomicBool>,
     fd: UnixStream,
 }
 
@@ -33,7 +35,11 @@ impl RawStream for Peer {
         let count = says.len().min(into.len());
         into[..count].copy_from_slice(&says[..count]);
         says.drain(..count);
-        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        match count {
+            0 if self.reset.load(Ordering::Relaxed) => Err(io::ErrorKind::ConnectionReset.into()),
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(count),
+        }
     }
 
     fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
@@ -90,7 +96,7 @@ fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
 fn peer() -> (Peer, Bytes, Bytes) {
     let (sent, says) = (Arc::default(), Arc::default());
     let fd = UnixStream::pair().unwrap().0;
-    let peer = Peer { sent: Arc::clone(&sent), says: Arc::clone(&says), fd };
+    let peer = Peer { sent: Arc::clone(&sent), says: Arc::clone(&says), reset: Arc::default(), fd };
     (peer, sent, says)
 }
 
@@ -129,16 +135,74 @@ fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
     });
 }
 
+/// Resources of a communicator for connections that a test makes by hand.
+fn resources(comm: &Communicator) -> Arc<Resources> {
+    let exchange = comm.exchange();
+    let settings =
+        Settings { interface: None, sockets: Selection::default(), verbs: None, ib: IbEnv::default() };
+    let (context, group, regions) =
+        (exchange.context.clone(), exchange.group.clone(), exchange.regions.clone());
+    Resources::new(context, group, regions, settings)
+}
+
+/// The process may end right after that, and with it the thread that would answer a question.
+#[test]
+fn a_connection_that_is_dropped_tells_at_once_what_has_landed() {
+    with_memories(|comm, _| {
+        let resources = resources(comm);
+        let duplex = Duplex::new(&resources, &resources.service().unwrap(), 1).unwrap();
+        let buffer = Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
+        let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
+        let grant = resources.regions.grant(1, memory.place().clone(), memory.len(), memory.rights());
+        let (socket, sent, says) = peer();
+        let update = |value| Frame::Update { region: grant.number(), offset: 0, value }.encode();
+        lock(&says).extend([1, 2, 3].map(update).concat());
+        duplex.attach(Box::new(socket));
+        duplex.close();
+        assert!(lock(&sent).starts_with(&Frame::Ack { count: 3 }.encode()), "{:?}", lock(&sent));
+        let _ = duplex.progress();
+        let bye = lock(&sent).ends_with(&Frame::Bye.encode());
+        assert!(bye && lock(&sent).len() == 2 * HEADER_BYTES, "it is told once");
+    });
+}
+
+/// Its last words acknowledge the operations, but not the question behind them.
+#[test]
+fn a_peer_that_has_gone_after_it_has_acknowledged_everything_loses_nothing() {
+    for (acknowledged, lost) in [(2, false), (1, true)] {
+        with_memories(|comm, [memory, _]| {
+            let resources = resources(comm);
+            let duplex = Duplex::new(&resources, &resources.service().unwrap(), 1).unwrap();
+            let (socket, _, says) = peer();
+            let reset = socket.reset.clone();
+            duplex.attach(Box::new(socket));
+            let remote = memory.remote().unwrap().0;
+            for value in [7, 8] {
+                duplex.outbox(|outbox| outbox.update(remote, remote.region().unwrap(), 0, value));
+            }
+            duplex.outbox(Outbox::ask);
+            duplex.kick().unwrap();
+            let last = [Frame::Ack { count: acknowledged }, Frame::Bye].map(Frame::encode).concat();
+            {
+                let mut says = lock(&says);
+                says.extend(last);
+                reset.store(true, Ordering::Relaxed);
+            }
+            let deadline = soon();
+            while duplex.check().is_ok() && !deadline.expired() {
+                let _ = duplex.progress();
+            }
+            assert!(duplex.check().is_err());
+            assert_eq!(duplex.has_lost(), lost, "{acknowledged} of 2 were acknowledged");
+        });
+    }
+}
+
 /// A peer that has heard the BYE, and has said its own, closes the socket: the signal may still wait for a device there.
 #[test]
 fn a_connection_says_bye_only_once_everything_is_acknowledged() {
     with_memories(|comm, [memory, _]| {
-        let exchange = comm.exchange();
-        let settings =
-            Settings { interface: None, sockets: Selection::default(), verbs: None, ib: IbEnv::default() };
-        let (context, group, regions) =
-            (exchange.context.clone(), exchange.group.clone(), exchange.regions.clone());
-        let resources = Resources::new(context, group, regions, settings);
+        let resources = resources(comm);
         let service = resources.service().unwrap();
         let duplex = Duplex::new(&resources, &service, 1).unwrap();
         let (socket, sent, says) = peer();

@@ -15,6 +15,12 @@ impl Duplex {
         if let Some(lost) = self.lost() {
             self.outstanding.report(lost);
         }
+        // Tells the peer what has landed before the caller can end the process, and the service thread with it. In a forked
+        // child the socket is the parent's.
+        if !self.creator.forked() {
+            let (_, _, spent) = self.turn(true);
+            spent.dispose(&self.disposer);
+        }
         self.go_on_closing();
     }
 
