@@ -75,17 +75,17 @@ impl TcpBootstrap {
     /// all have met; the other ranks connect, and try again until `deadline` if rank 0 is not there yet. All name the
     /// same port and the same `secret`.
     ///
-    /// `address` is `ip:port` (`[ip]:port` for IPv6) or `interface:ip:port`, where `interface` names this rank's own network
-    /// interface to talk to the other ranks through, for example `eth0:10.0.0.1:29500`. Port and address are of rank 0.
+    /// `address` is `ip:port` (`[ip]:port` for IPv6) or `interface:ip:port`, for example `eth0:10.0.0.1:29500`. Address
+    /// and port are of rank 0; `interface` is this rank's own, through which it talks to the other ranks.
     ///
     /// The secret is required, because whoever has it can join the job: anybody can find an open port. Make one with
     /// [`Secret::random`] or `openssl rand -hex 32`, and give it to the ranks by an environment variable or a private
     /// file ([`Secret::to_text`], [`FromStr`](std::str::FromStr)). Use a new one for each job.
     ///
     /// # Errors
-    /// `InvalidUsage` for an address that cannot be read or is nobody's; `System` on rank 0 if it cannot listen there (the port
-    /// is in use, the address is not of this host); `Timeout` on the others if nobody listens there before `deadline`;
-    /// `Authentication` if rank 0 has another secret; otherwise as for [`new`](Self::new).
+    /// `InvalidUsage` for an address that cannot be read or is nobody's; `System` on rank 0 if it cannot listen there (the
+    /// port is in use, the address is not of this host); `Timeout` on the others if nobody listens there before
+    /// `deadline`; `Authentication` if rank 0 has another secret; otherwise as for [`new`](Self::new).
     pub fn at(
         rank: u32,
         size: u32,
@@ -115,14 +115,14 @@ impl TcpBootstrap {
     /// file system that the hosts share. Rank 0 leaves the unique id there, readable by this user only, and removes
     /// it when all have met or that has failed; the others wait for it until `deadline`.
     ///
-    /// `job` is a name that all ranks of the job know and no earlier job had, such as the number that a batch system gives it: a file
-    /// that an earlier job left behind is passed over if it bears another name. Without one (`""`) it is passed over
-    /// if the process that wrote it has ended, on the same host, or if nobody serves its id.
+    /// `job` is a name that all ranks of the job know and no earlier job had, such as the number that a batch system
+    /// gives it: a file that an earlier job left behind is passed over if it bears another name. Without one (`""`) it is
+    /// passed over if the process that wrote it has ended, on the same host, or if nobody serves its id.
     ///
     /// # Errors
-    /// `System` on rank 0 if it cannot write there, on the others if they cannot read there; `Authentication` for a file of another
-    /// user or one that others can read; `Timeout`, with what was found there, if rank 0 does not come; otherwise as for
-    /// [`new`](Self::new).
+    /// `System` on rank 0 if it cannot write there, on the others if they cannot read there; `Authentication` for a file
+    /// of another user or one that others can read; `Timeout`, with what was found there, if rank 0 does not come;
+    /// otherwise as for [`new`](Self::new).
     pub fn by_file(
         rank: u32,
         size: u32,
@@ -144,9 +144,9 @@ impl TcpBootstrap {
     ) -> Result<Self> {
         check_rank(rank, size)?;
         if rank == 0 {
-            let id = Rendezvous::with_config(Some(size), config)?.detach();
-            let _published = place.publish(&id.to_text())?;
-            return Self::with_config(rank, size, &id, config, deadline);
+            let rendezvous = Rendezvous::with_config(Some(size), config)?;
+            let _published = place.publish(&rendezvous.unique_id().to_text())?;
+            return Self::with_config(rank, size, &rendezvous.detach(), config, deadline);
         }
         loop {
             let id: UniqueId = place.wait(deadline)?.expose().parse()?;

@@ -11,7 +11,7 @@ fn soon() -> Deadline {
 
 /// Long enough for ranks that come, for those who wait for one that does not.
 fn shortly() -> Deadline {
-    Deadline::after(Duration::from_millis(400))
+    Deadline::after(Duration::from_millis(1500))
 }
 
 /// Runs `body` as every rank, each in its thread; the results in rank order.
