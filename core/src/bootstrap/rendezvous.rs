@@ -319,7 +319,8 @@ impl Meeting {
         Error::timeout(
             "bootstrap",
             format!(
-                "{ranks} {} of {size} did not arrive in time; see whether they were started, and with the same unique id, address or file",
+                "{ranks} {} of {size} did not arrive in time; see whether they were started, and with the \
+                 same unique id, address or file",
                 names.join(", ")
             ),
         )
