@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::args::Files;
 use super::record::{FIELDS, Record};
+use crate::stdout::Stdout;
 
 /// The open files of a run. A rank that writes none has an empty one.
 #[derive(Default)]
@@ -150,14 +151,13 @@ impl Outlet {
 
     /// Writes whole lines in one go, unbuffered, so that an interrupted run leaves no half a line.
     fn write(&mut self, lines: &str) -> Result<()> {
-        let written = match &mut self.target {
-            Target::Stdout => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(lines.as_bytes()).and_then(|()| out.flush())
+        match &mut self.target {
+            // Its errors say what cannot be written.
+            Target::Stdout => Ok(Stdout.write_all(lines.as_bytes()).and_then(|()| Stdout.flush())?),
+            Target::Opened { file, .. } | Target::Begun(file) => {
+                file.write_all(lines.as_bytes()).with_context(|| cannot_write(&self.path))
             }
-            Target::Opened { file, .. } | Target::Begun(file) => file.write_all(lines.as_bytes()),
-        };
-        written.with_context(|| cannot_write(&self.path))
+        }
     }
 }
 
@@ -171,8 +171,7 @@ impl Drop for Outlet {
 }
 
 fn cannot_write(path: &Path) -> String {
-    let name = if path == Path::new(STDOUT) { "standard output".into() } else { path.to_string_lossy() };
-    format!("cannot write {name}")
+    format!("cannot write {}", path.display())
 }
 
 /// One line with the fields that have a value.

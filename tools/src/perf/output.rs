@@ -14,6 +14,7 @@ use super::head::{Head, utc};
 use super::progress::Progress;
 use super::record::{Record, Series};
 use super::timing::Session;
+use crate::stdout::Stdout;
 
 /// How rows are printed.
 pub(super) trait Table {
@@ -112,7 +113,7 @@ impl Output {
         }
         let print = root && !outlets.take_stdout();
         if print {
-            let mut out = std::io::stdout();
+            let mut out = Stdout;
             head.lines.iter().try_for_each(|line| writeln!(out, "# {line}"))?;
             writeln!(out, "#")?;
             table.print_head(&mut out)?;
@@ -127,7 +128,7 @@ impl Output {
         rows.iter().for_each(|row| self.foot.add(row));
         rows.iter().try_for_each(|row| self.outlets.row(row))?;
         if let Some(table) = &mut self.table {
-            let mut out = std::io::stdout();
+            let mut out = Stdout;
             table.print(rows, &mut out)?;
             out.flush()?;
         }
@@ -146,7 +147,7 @@ impl Output {
             time_utc: utc(SystemTime::now()),
         })?;
         if let Some(table) = &self.table {
-            let mut out = std::io::stdout();
+            let mut out = Stdout;
             table.print_foot(&self.foot, &mut out)?;
             self.foot.print_verdict(&mut out)?;
         }

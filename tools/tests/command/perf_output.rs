@@ -1,9 +1,12 @@
 //! What `aqueduct perf` writes beside the table, what it refuses, and what is left of an interrupted run.
 
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::Stdio;
 use std::time::Instant;
 
-use crate::support::{LIMIT, PerfFile, aqueduct, perf, perf_command, rows, run, start, temporary};
+use crate::support::{
+    LIMIT, PerfFile, aqueduct, perf, perf_command, rows, run, start, start_with, temporary,
+};
 
 const SMALL: [&str; 9] = ["all-reduce", "-b", "8", "-e", "32", "-n", "3", "-w", "0"];
 
@@ -70,6 +73,23 @@ fn files_that_cannot_be_written_are_refused_before_any_work() {
 fn a_full_disk_is_an_error_before_the_first_row() {
     let outcome = perf("2", &["all-reduce", "-n", "1000000", "-b", "1M", "-e", "1M", "-J", "/dev/full"]);
     outcome.exited(1).says(&["cannot write /dev/full: No space left on device"]);
+}
+
+/// Table, JSON and CSV alike; a reader that has gone ends a run quietly, as it does other commands.
+#[test]
+fn standard_output_that_cannot_be_written_is_an_error() {
+    for options in [&[][..], &["-J", "-"], &["--csv", "-"], &["--dump", "-"]] {
+        for operation in [&SMALL[..], &["startup"], &["bootstrap", "-n", "2"]] {
+            let mut command = aqueduct(&[&["perf"], operation, options].concat());
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let outcome = start_with(command.stdin(Stdio::null()), full).finish().exited(1);
+            let words = "cannot write standard output: No space left on device";
+            assert_eq!(outcome.stderr.matches(words).count(), 1, "{operation:?} {options:?}: {outcome:#?}");
+            let (_, closed) = std::io::pipe().unwrap();
+            let outcome = start_with(&mut command, closed).finish().exited(141);
+            assert_eq!(outcome.stderr, "", "{operation:?} {options:?}");
+        }
+    }
 }
 
 /// Interrupts a run after its first rows, while it works on a long one.
@@ -190,7 +210,7 @@ fn progress_is_shown_on_a_terminal_only() {
             let _ = std::io::Read::read_to_end(&mut ours, &mut bytes);
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        let outcome = command.stderr(theirs).stdout(std::process::Stdio::null()).status().unwrap();
+        let outcome = command.stderr(theirs).stdout(Stdio::null()).status().unwrap();
         drop(command);
         (reader.join().unwrap(), outcome)
     });

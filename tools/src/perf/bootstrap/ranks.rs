@@ -12,6 +12,9 @@ use aqueduct::comm::CommunicatorConfig;
 use aqueduct::internals::control::Introduction;
 use serde::{Deserialize, Serialize};
 
+use crate::stderr::say;
+use crate::stdout::Stdout;
+
 /// The phases that are timed separately, in order.
 pub(super) const PHASES: [&str; 5] = ["rendezvous", "exchange", "control links", "barrier", "teardown"];
 
@@ -93,7 +96,9 @@ impl LocalRanks {
                     // Threads that already started wait for the missing ones, so the process cannot clean up: exit.
                     |error| exit(&format!("cannot start {} threads: {error}", self.count)),
                 );
-            println!("ready");
+            if let Err(error) = writeln!(Stdout, "ready") {
+                exit(&error.to_string());
+            }
             let mut line = String::new();
             match std::io::stdin().lock().read_line(&mut line) {
                 Ok(read) if read > 0 => {}
@@ -103,7 +108,7 @@ impl LocalRanks {
             ranks.into_iter().map(join).collect()
         });
         let samples = samples.into_iter().collect::<Result<Vec<Sample>>>()?;
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&samples)?)?;
+        writeln!(Stdout, "{}", serde_json::to_string(&samples)?)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -156,6 +161,6 @@ fn join(thread: std::thread::ScopedJoinHandle<'_, Result<Sample>>) -> Result<Sam
 }
 
 fn exit(message: &str) -> ! {
-    eprintln!("aqueduct: {message}");
+    say(format!("aqueduct: {message}"));
     std::process::exit(1);
 }
