@@ -190,7 +190,12 @@ fn between_floats(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
                     form(&format!("cvt{dotted}{words}.{to}.{ty}"), target.bits, format.bits, move |a| {
                         let bits = a & mask(format.bits);
                         let bits = if words == ".ftz" && format == F32 { format.flush(bits) } else { bits };
-                        let bits = round(&decode(format, bits), target, mode);
+                        let bits = if format == BF16 && target == F32 {
+                            // All bits of a NaN are kept.
+                            bits << 16
+                        } else {
+                            round(&decode(format, bits), target, mode)
+                        };
                         let bits = if words == ".ftz" && target == F32 { target.flush(bits) } else { bits };
                         match words {
                             ".sat" => target.saturate(bits),

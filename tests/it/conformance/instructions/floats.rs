@@ -18,8 +18,11 @@ impl Extra {
         if self.ftz { format.flush(bits) } else { bits }
     }
 
-    fn after(self, format: Format, bits: u64) -> u64 {
-        let bits = self.before(format, bits);
+    /// `truncated` is the result rounded towards zero: a number below the normal ones becomes zero even if it was rounded up
+    /// to the least of them.
+    fn after(self, format: Format, bits: u64, truncated: u64) -> u64 {
+        let tiny = self.ftz && format.flush(truncated) & (format.sign() - 1) == 0;
+        let bits = if tiny { bits & format.sign() } else { self.before(format, bits) };
         if self.sat {
             format.saturate(bits)
         } else if self.relu && !format.is_nan(bits) && bits & format.sign() != 0 {
@@ -66,7 +69,7 @@ fn scalar(
     let mask = if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 };
     let form = Form::new(instruction, format.bits, &vec![format.bits; sources], move |operands: Operands| {
         let operands = operands.map(|bits| extra.before(format, bits & mask));
-        extra.after(format, function(format, operands, mode))
+        extra.after(format, function(format, operands, mode), function(format, operands, Mode::Zero))
     });
     if format == F64 { form.any_nan() } else { form }
 }
@@ -76,7 +79,8 @@ fn pair(instruction: &str, format: Format, sources: usize, extra: Extra, functio
     Form::new(instruction, 32, &vec![32; sources], move |operands: Operands| {
         [0, 16].into_iter().fold(0, |word, shift| {
             let operands = operands.map(|bits| extra.before(format, bits >> shift & 0xffff));
-            word | extra.after(format, function(format, operands, Mode::Nearest)) << shift
+            let rounded = |mode| function(format, operands, mode);
+            word | extra.after(format, rounded(Mode::Nearest), rounded(Mode::Zero)) << shift
         })
     })
 }

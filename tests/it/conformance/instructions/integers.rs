@@ -205,19 +205,22 @@ pub(crate) fn bits_and_bytes(dut: &Dut) {
             forms.push(Form::new(&format!("bfind.shiftamt.{sign}{width}"), 32, &[width], move |[a, ..]| {
                 if zeros(a) == u64::from(width) { none } else { zeros(a) }
             }));
-            forms.push(Form::new(
-                &format!("bfe.{sign}{width}"),
-                width,
-                &[width, 32, 32],
-                move |[a, b, c]| {
-                    let (pos, len) = (b & 0xff, c & 0xff);
-                    let top = (pos + len).saturating_sub(1).min(u64::from(width) - 1);
-                    let sign = signed && len != 0 && bit(a, width, top);
-                    bits(width, |at| {
-                        if at < len && pos + at < u64::from(width) { bit(a, width, pos + at) } else { sign }
-                    })
-                },
-            ));
+            let field = move |[a, b, c]: Operands| {
+                let (pos, len) = (b & 0xff, c & 0xff);
+                let top = (pos + len).saturating_sub(1).min(u64::from(width) - 1);
+                let sign = signed && len != 0 && bit(a, width, top);
+                bits(width, |at| {
+                    if at < len && pos + at < u64::from(width) { bit(a, width, pos + at) } else { sign }
+                })
+            };
+            forms.push(if width == 64 {
+                // An H200 does not cut longer positions and lengths to 8 bits here, as PTX says and as it does for 32 bits.
+                let cut = "and.b32 %b32, %b32, 255; and.b32 %c32, %c32, 255;";
+                let body = format!("{cut} bfe.{sign}64 %x64, %a64, %b32, %c32;");
+                Form::raw(body, move |operands| [field(operands), 0])
+            } else {
+                Form::new(&format!("bfe.{sign}{width}"), width, &[width, 32, 32], field)
+            });
             forms.push(Form::new(&format!("shr.{sign}{width}"), width, &[width, 32], move |[a, b, _]| {
                 let amount = (b & 0xffff_ffff).min(127);
                 cut(extend(a, width, signed) >> amount, width)

@@ -17,7 +17,8 @@ pub(super) fn convert(regs: &mut Regs, mask: u32, d: Reg, dty: Ty, sty: Ty, fp: 
     let quick: Option<Lanes<u32>> = match (dty, sty) {
         _ if !plain => None,
         (Ty::F32, Ty::F16) => Some(map1(&raw, |v| f16::from_bits(v as u16).to_f32().to_bits())),
-        (Ty::F32, Ty::Bf16) => Some(map1(&raw, |v| (v as u32) << 16)),
+        // Keeps all bits, of a NaN too.
+        (Ty::F32, Ty::Bf16) => return regs.put32(d, &map1(&raw, |v| (v as u32) << 16), mask),
         (Ty::F32, Ty::S32) => Some(map1(&raw, |v| (v as i32 as f32).to_bits())),
         (Ty::F32, Ty::U32) => Some(map1(&raw, |v| (v as u32 as f32).to_bits())),
         _ => None,

@@ -31,6 +31,8 @@ pub(super) trait Float: Copy + Default + PartialOrd {
     fn approx(self, op: Unary) -> Self;
     const ONE: Self;
     const NAN: Self;
+    /// The least positive normal number.
+    const TINY: Self;
     fn add_to(self, other: Self, mode: Round) -> Self;
     fn mul_to(self, other: Self, mode: Round) -> Self;
     fn div_to(self, other: Self, mode: Round) -> Self;
@@ -54,7 +56,7 @@ macro_rules! float {
         }
         #[inline(always)]
         fn flush(self) -> Self {
-            if self.abs() < $tiny { $t::copysign(0.0, self) } else { self }
+            if self.abs() < Self::TINY { $t::copysign(0.0, self) } else { self }
         }
         #[inline(always)]
         fn add(self, other: Self) -> Self {
@@ -130,6 +132,7 @@ macro_rules! float {
         }
         const ONE: Self = 1.0;
         const NAN: Self = $t::NAN;
+        const TINY: Self = $tiny;
     };
 }
 
@@ -225,11 +228,23 @@ fn write<T: Float>(regs: &mut Regs, d: Reg, values: Lanes<T>, fp: Fp, mask: u32)
     T::put(regs, d, &values, mask);
 }
 
+/// With `.ftz`, a result below the normal numbers becomes zero even if it was rounded up to the least of them.
+fn settle<T: Float>(values: &mut Lanes<T>, fp: Fp, truncated: impl Fn(usize) -> T) {
+    if !fp.ftz {
+        return;
+    }
+    for i in 0..LANES {
+        if values[i].abs() == T::TINY && truncated(i).abs() < T::TINY {
+            values[i] = T::default().copysign(values[i]);
+        }
+    }
+}
+
 #[inline(never)]
 pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: Reg, a: Src) {
     let a = read::<T>(regs, a, fp);
     let nearest = fp.approx || fp.round == Round::Nearest;
-    let r = match op {
+    let mut r = match op {
         Unary::Neg => map1(&a, T::neg),
         Unary::Abs => map1(&a, T::abs),
         Unary::Rcp if nearest => map1(&a, |a| T::ONE.div(a)),
@@ -239,6 +254,9 @@ pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: 
         Unary::Rsqrt => map1(&a, |a| T::ONE.div(a.sqrt())),
         _ => map1(&a, |a| a.approx(op)),
     };
+    if op == Unary::Rcp {
+        settle(&mut r, fp, |i| T::ONE.div_to(a[i], Round::Zero));
+    }
     if matches!(op, Unary::Neg | Unary::Abs) && !fp.ftz && !fp.sat {
         // Only the sign bit changes, even of a NaN.
         return T::put(regs, d, &r, mask);
@@ -250,7 +268,7 @@ pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: 
 pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d: Reg, a: Src, b: Src) {
     let (a, b) = (read::<T>(regs, a, fp), read::<T>(regs, b, fp));
     let nearest = fp.approx || fp.round == Round::Nearest;
-    let r = match op {
+    let mut r = match op {
         Binary::Add if nearest => map2(&a, &b, T::add),
         Binary::Sub if nearest => map2(&a, &b, T::sub),
         Binary::Mul if nearest => map2(&a, &b, T::mul),
@@ -265,6 +283,12 @@ pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d
         // The other operations exist only on integers.
         _ => return,
     };
+    // Sums below the normal numbers are exact.
+    match op {
+        Binary::Mul => settle(&mut r, fp, |i| a[i].mul_to(b[i], Round::Zero)),
+        Binary::Div => settle(&mut r, fp, |i| a[i].div_to(b[i], Round::Zero)),
+        _ => {}
+    }
     write(regs, d, r, fp, mask);
 }
 
@@ -289,10 +313,11 @@ fn extremes<T: Float>(a: &Lanes<T>, b: &Lanes<T>, min: bool, fp: Fp) -> Lanes<T>
 #[inline(never)]
 pub(super) fn fma<T: Float>(regs: &mut Regs, mask: u32, fp: Fp, d: Reg, [a, b, c]: [Src; 3]) {
     let (a, b, c) = (read::<T>(regs, a, fp), read::<T>(regs, b, fp), read::<T>(regs, c, fp));
-    let r = if fp.round == Round::Nearest {
+    let mut r = if fp.round == Round::Nearest {
         map3(&a, &b, &c, T::fma)
     } else {
         map3(&a, &b, &c, |a, b, c| a.fma_to(b, c, fp.round))
     };
+    settle(&mut r, fp, |i| a[i].fma_to(b[i], c[i], Round::Zero));
     write(regs, d, r, fp, mask);
 }

@@ -120,6 +120,12 @@ fn flush<H: Half>(bits: u16, fp: Fp) -> u16 {
     if fp.ftz && H::widen(bits).abs() < H::TINY { bits & 0x8000 } else { bits }
 }
 
+/// [`flush`] before rounding: what is below the normal numbers becomes zero even if it would be rounded up to the least of them.
+#[inline(always)]
+fn flush_exact<H: Half>(value: f64, fp: Fp) -> f64 {
+    if fp.ftz && value.abs() < f64::from(H::TINY) { 0f64.copysign(value) } else { value }
+}
+
 /// Applies `f` to a half, or to both halves of a pair.
 fn each<const N: usize>(
     regs: &mut Regs,
@@ -213,7 +219,7 @@ fn binary_one<H: Half>(op: Binary, fp: Fp, a: u16, b: u16) -> u16 {
     let bits = match op {
         Binary::Add => H::narrow(x + y),
         Binary::Sub => H::narrow(x - y),
-        Binary::Mul => narrow_odd::<H>(f64::from(x) * f64::from(y)),
+        Binary::Mul => narrow_odd::<H>(flush_exact::<H>(f64::from(x) * f64::from(y), fp)),
         Binary::Div => H::narrow(x / y),
         Binary::Min | Binary::Max => return extreme::<H>(op == Binary::Min, fp, a, b),
         // The other operations exist only on integers.
@@ -253,7 +259,10 @@ pub(super) fn fma(regs: &mut Regs, mask: u32, ty: Ty, fp: Fp, d: Reg, abc: [Src;
 fn fma_one<H: Half>(fp: Fp, a: u16, b: u16, c: u16) -> u16 {
     let wide = |bits| f64::from(H::widen(flush::<H>(bits, fp)));
     let (sum, error) = round::two_sum(wide(a) * wide(b), wide(c));
-    finish::<H>(if sum.is_nan() { H::NAN } else { narrow_odd::<H>(round::odd(sum, error)) }, fp)
+    finish::<H>(
+        if sum.is_nan() { H::NAN } else { narrow_odd::<H>(flush_exact::<H>(round::odd(sum, error), fp)) },
+        fp,
+    )
 }
 
 /// `min`, `max` or `add` on one half, for atomics.
