@@ -102,7 +102,9 @@ fn check_commit(context: &str, text: &str) {
         let back = format!("bra {};", label.trim_end_matches(':'));
         let branch =
             lines[at..].iter().find(|line| line.contains("bra ")).expect("a branch behind the store");
-        let looped = lines[at..].iter().any(|line| line.ends_with(&back));
+        // The fragment ends with this label; the text may have the fragment more than once.
+        let end = lines[at..].iter().position(|line| *line == "DONE:").map_or(lines.len(), |end| at + end);
+        let looped = lines[at..end].iter().any(|line| line.ends_with(&back));
         if looped {
             waiting += 1;
             assert!(commit.starts_with('@'), "{context}: {commit} is not predicated");

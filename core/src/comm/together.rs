@@ -88,7 +88,7 @@ pub fn together<T: Send>(
 }
 
 /// Runs `call` for all items at the same time, each on a thread of its own, and returns the results in order, or the
-/// error that came first. `failed` hears of each failure. An item is dropped after that.
+/// error that came first, an abort's only if there is no other. `failed` hears of each failure. An item is dropped after that.
 fn at_once<I: Send, T: Send>(
     op: &'static str,
     items: Vec<I>,
@@ -97,8 +97,14 @@ fn at_once<I: Send, T: Send>(
 ) -> Result<Vec<T>> {
     let first = Mutex::new(None);
     let fail = |item: &I, error: Error| {
-        // Noted before others can fail because of it.
-        lock(&first).get_or_insert_with(|| error.clone());
+        // Noted before others can fail because of it. A rank that was only told to give up may be faster than the one that
+        // told it.
+        let mut first = lock(&first);
+        let told = |known: &Error| known.kind() == ErrorKind::Aborted && error.kind() != ErrorKind::Aborted;
+        if first.as_ref().is_none_or(told) {
+            *first = Some(error.clone());
+        }
+        drop(first);
         failed(item, &error);
     };
     let run = |item: I| match catch_unwind(AssertUnwindSafe(|| call(&item))) {

@@ -32,7 +32,11 @@ fn full_or_read_only() {
         within(options, JOB).exited(1).says(&[&folder, remedy]).says_each_cause_once();
         let meeting =
             "AQUEDUCT_RENDEZVOUS_FILE=/mnt/meeting AQUEDUCT_RANK=0 AQUEDUCT_WORLD_SIZE=2 aqueduct perf put";
-        let words = ["cannot write /mnt/meeting", "set AQUEDUCT_RENDEZVOUS_FILE to another path", remedy];
+        let words = [
+            "cannot write /mnt/meeting",
+            "choose another path (AQUEDUCT_RENDEZVOUS_FILE under a launcher)",
+            remedy,
+        ];
         within(options, meeting).exited(1).says(&words).says_each_cause_once();
     }
 }

@@ -44,7 +44,7 @@ impl Form {
         Self { body, oracle: Box::new(oracle), any_nan: false }
     }
 
-    /// Accepts every NaN of type `f64`.
+    /// Accepts every NaN of type `f64` or `f16`.
     pub(super) fn any_nan(self) -> Self {
         Self { any_nan: true, ..self }
     }
@@ -109,7 +109,8 @@ pub(super) fn check(dut: &Dut, forms: &[Form], operands: &[Operands]) {
 /// Adds a form's first differences to `report`.
 fn compare(form: &Form, operands: &[Operands], bytes: &[u8], report: &mut String) {
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
-    let nan = |bits: u64| f64::from_bits(bits).is_nan();
+    // A NaN of f16 is below every NaN of f64.
+    let nan = |bits: u64| f64::from_bits(bits).is_nan() || bits <= 0xffff && bits & 0x7fff > 0x7c00;
     let mut differences = 0;
     for (n, operands) in operands.iter().enumerate() {
         let (got, wanted) = ([word(2 * n), word(2 * n + 1)], (form.oracle)(*operands));
