@@ -89,7 +89,7 @@ thread() {
 
 # Every way that memory is written, with each access checked against the memory model.
 races() {
-    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races tests 1500 -p aqueduct-tests --test it -- \
+    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tests 1500 -p aqueduct-tests --test it -- \
         channels::soft collectives::soft device_library::soft ports::software transports::software
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aqueduct::Deadline;
@@ -26,13 +26,19 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
+    /// The one value of this process, which all ranks share that are its threads: host memory of one is not freed while a
+    /// kernel of another waits.
     pub(crate) fn driver(self) -> Driver {
-        match self {
-            Self::Software => {
+        static SOFTWARE: OnceLock<Driver> = OnceLock::new();
+        static HARDWARE: OnceLock<Driver> = OnceLock::new();
+        let driver = match self {
+            Self::Software => SOFTWARE.get_or_init(|| {
                 Driver::software(cuda_soft::driver_table()).expect("the software device always works")
-            }
-            Self::Hardware => Driver::load(None).expect("the hardware instance needs libcuda"),
-        }
+            }),
+            Self::Hardware => HARDWARE
+                .get_or_init(|| Driver::load(None).expect("the hardware instance needs libcuda")),
+        };
+        driver.clone()
     }
 }
 

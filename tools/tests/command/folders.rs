@@ -75,7 +75,7 @@ fn bare_root() -> String {
     let own = Path::new(env!("CARGO_BIN_EXE_aqueduct")).to_str().expect("a path in UTF-8");
     format!(
         "root=$(mktemp -d); mount -t tmpfs none $root || exit 77; mkdir $root/bin
-        for file in {own} /bin/sh /bin/cat $(ldd {own} /bin/sh /bin/cat | grep -o \"/[^ ]*\\.so[^ ]*\"); do
+        for file in {own} /bin/sh /bin/cat $(ldd {own} /bin/sh /bin/cat | grep -o \"/[^ ]*\\.so[^ ]*\" | sort -u); do
             mkdir -p $root$(dirname $file); touch $root$file; mount --bind $(readlink -f $file) $root$file
         done
         ln -s {own} $root/bin/aqueduct"

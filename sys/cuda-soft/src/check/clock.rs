@@ -116,11 +116,13 @@ impl Clock {
 
 impl Block {
     fn includes(&self, other: &Block) -> bool {
-        let known = |warp: &u16, lane: usize| {
-            self.warps.get(warp).map_or(self.all, |ticks| ticks[lane].max(self.all))
+        const UNKNOWN: &[Tick; LANES] = &[0; LANES];
+        let warp_includes = |(warp, ticks): (&u16, &[Tick; LANES])| {
+            let own = self.warps.get(warp).unwrap_or(UNKNOWN);
+            // Without a way out in the middle the compiler compares all lanes at once.
+            own.iter().zip(ticks).fold(true, |all, (own, tick)| all & (*own.max(&self.all) >= *tick))
         };
-        let warps = || other.warps.iter();
-        self.all >= other.all && warps().all(|(w, ticks)| (0..LANES).all(|l| known(w, l) >= ticks[l]))
+        self.all >= other.all && other.warps.iter().all(warp_includes)
     }
 
     fn add(&mut self, other: &Block) {
@@ -146,6 +148,21 @@ pub(super) fn join(clock: &mut Arc<Clock>, other: &Arc<Clock>) {
         return;
     }
     Arc::make_mut(clock).add(other);
+}
+
+/// Adds `other` to each of the `clocks`. Neighbours that share a clock share the result, which is computed once.
+pub(super) fn join_each<'a>(clocks: impl Iterator<Item = &'a mut Arc<Clock>>, other: &Arc<Clock>) {
+    let mut last: Option<(Arc<Clock>, Arc<Clock>)> = None;
+    for clock in clocks {
+        match &last {
+            Some((before, after)) if Arc::ptr_eq(before, clock) => *clock = Arc::clone(after),
+            _ => {
+                let before = Arc::clone(clock);
+                join(clock, other);
+                last = Some((before, Arc::clone(clock)));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

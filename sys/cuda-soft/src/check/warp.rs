@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::access::{Access, Race, Why};
-use super::clock::{Clock, LANES, Stamp, Tick, WorkId, join};
+use super::clock::{Clock, LANES, Stamp, Tick, WorkId, join, join_each};
 use super::scope::Place;
 use super::shadow::Object;
 use super::state::State;
@@ -211,9 +211,13 @@ impl Warp {
     /// The lanes of `mask` arrive at a barrier: what they did is known to all who pass it.
     pub(crate) fn arrive(&mut self, mask: u32, meeting: &mut Meeting) {
         let Place { work, block, .. } = self.place;
+        let mut last: Option<&Arc<Clock>> = None;
         for lane in lanes(mask) {
-            let own = &mut self.lanes[lane];
-            join(&mut meeting.known, &own.known);
+            let own = &self.lanes[lane];
+            if last.is_none_or(|last| !Arc::ptr_eq(last, &own.known)) {
+                join(&mut meeting.known, &own.known);
+            }
+            last = Some(&own.known);
             meeting.latest = meeting.latest.max(own.tick);
         }
         meeting.block = Some((work, block));
@@ -227,11 +231,12 @@ impl Warp {
 
     /// The lanes of `mask` pass a barrier that is complete.
     pub(crate) fn pass(&mut self, mask: u32, meeting: &Meeting) {
-        for lane in lanes(mask) {
-            let own = &mut self.lanes[lane];
-            join(&mut own.known, &meeting.known);
+        let passing = self.lanes.iter_mut().enumerate().filter(|(lane, _)| mask >> lane & 1 != 0);
+        let clocks = passing.map(|(_, own)| {
             own.tick = own.tick.max(meeting.latest + 1);
-        }
+            &mut own.known
+        });
+        join_each(clocks, &meeting.known);
     }
 
     /// What happens before the next event of `lane`, with all that it has done itself.
