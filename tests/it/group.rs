@@ -35,8 +35,9 @@ impl Machine {
             Self::Software => SOFTWARE.get_or_init(|| {
                 Driver::software(cuda_soft::driver_table()).expect("the software device always works")
             }),
-            Self::Hardware => HARDWARE
-                .get_or_init(|| Driver::load(None).expect("the hardware instance needs libcuda")),
+            Self::Hardware => {
+                HARDWARE.get_or_init(|| Driver::load(None).expect("the hardware instance needs libcuda"))
+            }
         };
         driver.clone()
     }
