@@ -36,6 +36,8 @@ pub enum NetAction {
     Duplicate(usize),
     /// At most this many bytes of the next write arrive changed.
     Corrupt(usize),
+    /// From here on bytes leave in pieces of 1 to 64, some of them after a pause of up to 2 ms. All arrive, in order.
+    Fragment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +108,7 @@ pub struct NetFaults {
 }
 
 impl NetFaults {
-    /// Uses `rules`. `seed` determines how bytes are corrupted.
+    /// Uses `rules`. `seed` determines how bytes are corrupted, and where fragments end.
     pub fn new(rules: impl IntoIterator<Item = NetFault>, seed: u64) -> Self {
         Self { rules: rules.into_iter().collect(), seed, fired: Arc::default() }
     }
@@ -128,6 +130,7 @@ impl NetFaults {
         (!rules.is_empty()).then(|| Track {
             rules,
             position: Position::default(),
+            fragmented: false,
             random: self.seed ^ (u64::from(from) << 32) ^ u64::from(to),
             fired: self.fired.clone(),
         })
@@ -137,8 +140,8 @@ impl NetFaults {
 /// The fate of the next bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Write at most this many bytes; no rule takes effect within them.
-    Pass(usize),
+    /// After this pause write at most this many bytes; no rule takes effect within them.
+    Pass(usize, Duration),
     /// Apply this action before the next byte.
     Act(NetAction),
 }
@@ -149,6 +152,7 @@ pub(crate) struct Track {
     /// Rules that have not taken effect yet.
     rules: Vec<(At, NetAction)>,
     position: Position,
+    fragmented: bool,
     random: u64,
     fired: Arc<AtomicU64>,
 }
@@ -163,13 +167,29 @@ impl Track {
                     let action = *action;
                     self.rules.remove(index);
                     self.fired.fetch_add(1, Ordering::Relaxed);
+                    self.fragmented |= action == NetAction::Fragment;
                     return Step::Act(action);
                 }
                 Some(distance) => pass = pass.min(distance),
                 None => {}
             }
         }
-        Step::Pass(pass)
+        if !self.fragmented || pass == 0 {
+            return Step::Pass(pass, Duration::ZERO);
+        }
+        // Small pieces are the most common: each position in a message is some time the end of a piece.
+        let longest = 1 << (self.random() % 7);
+        let piece = 1 + self.random() as usize % longest;
+        let pauses = self.random() % 64 == 0;
+        let pause = if pauses { u64::from(self.random()) * 8 } else { 0 };
+        Step::Pass(pass.min(piece), Duration::from_micros(pause))
+    }
+
+    /// Knuth's MMIX generator. Its upper bits are the most random.
+    fn random(&mut self) -> u8 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 56) as u8
     }
 
     /// Advances the position by `bytes`, whether they were sent or discarded.
@@ -180,10 +200,7 @@ impl Track {
     /// Changes every byte of `bytes`.
     pub(crate) fn corrupt(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
-            // Knuth's MMIX generator. Its upper bits are the most random.
-            self.random =
-                self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *byte ^= ((self.random >> 56) as u8).max(1);
+            *byte ^= self.random().max(1);
         }
     }
 }
@@ -244,6 +261,10 @@ mod tests {
         header.into_iter().chain(std::iter::repeat_n(7, length)).collect()
     }
 
+    fn pass(bytes: usize) -> Step {
+        Step::Pass(bytes, Duration::ZERO)
+    }
+
     #[test]
     fn places_are_found_by_bytes_and_by_frames() {
         let faults = NetFaults::new(
@@ -256,13 +277,31 @@ mod tests {
         assert!(faults.track(0, 1, None).is_none());
         let mut track = faults.track(1, 0, None).unwrap();
         let stream = [frame(3), frame(0), frame(9)].concat();
-        assert_eq!(track.step(&stream), Step::Pass(5));
+        assert_eq!(track.step(&stream), pass(5));
         track.advance(&stream[..5]);
         assert_eq!(track.step(&stream[5..]), Step::Act(NetAction::Lose(1)));
-        assert_eq!(track.step(&stream[5..]), Step::Pass(16 + 3 + 16 - 5));
+        assert_eq!(track.step(&stream[5..]), pass(16 + 3 + 16 - 5));
         track.advance(&stream[5..35]);
         assert_eq!(track.step(&stream[35..]), Step::Act(NetAction::Drop));
-        assert_eq!((track.step(&stream[35..]), faults.fired()), (Step::Pass(25), 2));
+        assert_eq!((track.step(&stream[35..]), faults.fired()), (pass(25), 2));
+    }
+
+    #[test]
+    fn fragments_have_every_length_and_rules_behind_them_still_apply() {
+        let rules = [NetFault::new(NetAction::Fragment), NetFault::new(NetAction::Drop).after_bytes(60_000)];
+        let mut track = NetFaults::new(rules, 3).track(0, 1, None).unwrap();
+        let stream = [0; 64 << 10];
+        assert_eq!(track.step(&stream), Step::Act(NetAction::Fragment));
+        let (mut at, mut lengths, mut pauses) = (0, [0; 65], 0);
+        while let Step::Pass(piece, pause) = track.step(&stream[at..]) {
+            lengths[piece] += 1;
+            pauses += u32::from(!pause.is_zero());
+            assert!(pause <= Duration::from_millis(3));
+            track.advance(&stream[at..at + piece]);
+            at += piece;
+        }
+        assert_eq!(at, 60_000);
+        assert!(lengths[0] == 0 && lengths[1..].iter().all(|count| *count > 0) && pauses > 9, "{lengths:?}");
     }
 
     #[test]

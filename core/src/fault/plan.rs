@@ -33,7 +33,7 @@ pub struct Plan {
     pub driver: Vec<DriverFault>,
     /// Faults of the network.
     pub net: Vec<NetFault>,
-    /// Determines how bytes are corrupted.
+    /// Determines how bytes are corrupted and where fragments end.
     pub seed: u64,
 }
 
@@ -102,13 +102,14 @@ fn net(text: &str) -> Read<NetFault> {
         ("drop", None) => NetAction::Drop,
         ("truncate", None) => NetAction::Truncate,
         ("stall", None) => NetAction::Stall,
+        ("fragment", None) => NetAction::Fragment,
         ("delay", Some(ms)) => NetAction::Delay(Duration::from_millis(number(ms)?)),
         ("lose", _) => NetAction::Lose(bytes()?),
         ("duplicate", _) => NetAction::Duplicate(bytes()?),
         ("corrupt", _) => NetAction::Corrupt(bytes()?),
         _ => {
             return Err(format!(
-                "{action} is not one of drop, truncate, stall, delay=MS, lose=BYTES, duplicate=BYTES, corrupt=BYTES"
+                "{action} is not one of drop, truncate, stall, fragment, delay=MS, lose=BYTES, duplicate=BYTES, corrupt=BYTES"
             ));
         }
     };
@@ -161,7 +162,7 @@ mod tests {
         let oom = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         let plan = Plan::parse(
             "driver:cuMemCreate:3=OUT_OF_MEMORY; driver:allocation:2+=2;driver:lost:40=CUDA_ERROR_ECC_UNCORRECTABLE; \
-             driver:memory:4096;net:from=1:to=0:on=control:after=64:drop;net:frames=2:corrupt=8;net:delay=20;seed=7;",
+             driver:memory:4096;net:from=1:to=0:on=control:after=64:drop;net:frames=2:corrupt=8;net:delay=20;net:fragment;seed=7;",
         )
         .unwrap();
         let driver = [
@@ -174,6 +175,7 @@ mod tests {
             NetFault::new(NetAction::Drop).from_rank(1).to_rank(0).on(LinkKind::Control).after_bytes(64),
             NetFault::new(NetAction::Corrupt(8)).after_frames(2),
             NetFault::new(NetAction::Delay(Duration::from_millis(20))),
+            NetFault::new(NetAction::Fragment),
         ];
         assert_eq!(plan, Plan { driver: driver.into(), net: net.into(), seed: 7 });
         assert_eq!(Plan::parse("").unwrap(), Plan::default());

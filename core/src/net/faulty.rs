@@ -70,7 +70,8 @@ impl RawStream for Faulty {
             }
             let count = |bytes: usize| bytes.min(from.len());
             match state.track.step(from) {
-                Step::Pass(most) => {
+                Step::Pass(most, pause) => {
+                    std::thread::sleep(pause);
                     let written = self.raw.write(&from[..most], fds)?;
                     state.track.advance(&from[..written]);
                     return Ok(written);
@@ -85,6 +86,7 @@ impl RawStream for Faulty {
                 }
                 Step::Act(NetAction::Stall) => state.fate = Fate::Swallows,
                 Step::Act(NetAction::Delay(time)) => std::thread::sleep(time),
+                Step::Act(NetAction::Fragment) => {}
                 Step::Act(NetAction::Lose(bytes)) => {
                     state.track.advance(&from[..count(bytes)]);
                     return Ok(count(bytes));
