@@ -36,7 +36,7 @@ pub enum NetAction {
     Duplicate(usize),
     /// At most this many bytes of the next write arrive changed.
     Corrupt(usize),
-    /// From here on bytes leave in pieces of 1 to 64, some of them after a pause of up to 2 ms. All arrive, in order.
+    /// From here on bytes leave in pieces of 1 to 4096, some of them after a pause of up to 2 ms. All arrive, in order.
     Fragment,
 }
 
@@ -178,10 +178,9 @@ impl Track {
             return Step::Pass(pass, Duration::ZERO);
         }
         // Small pieces are the most common: each position in a message is some time the end of a piece.
-        let longest = 1 << (self.random() % 7);
-        let piece = 1 + self.random() as usize % longest;
-        let pauses = self.random() % 64 == 0;
-        let pause = if pauses { u64::from(self.random()) * 8 } else { 0 };
+        let longest = 1_usize << (self.random() % 13);
+        let piece = 1 + (usize::from(self.random()) << 8 | usize::from(self.random())) % longest;
+        let pause = if self.random().is_multiple_of(64) { u64::from(self.random()) * 8 } else { 0 };
         Step::Pass(pass.min(piece), Duration::from_micros(pause))
     }
 
@@ -288,11 +287,12 @@ mod tests {
 
     #[test]
     fn fragments_have_every_length_and_rules_behind_them_still_apply() {
-        let rules = [NetFault::new(NetAction::Fragment), NetFault::new(NetAction::Drop).after_bytes(60_000)];
+        const STOP: u64 = 4_000_000;
+        let rules = [NetFault::new(NetAction::Fragment), NetFault::new(NetAction::Drop).after_bytes(STOP)];
         let mut track = NetFaults::new(rules, 3).track(0, 1, None).unwrap();
-        let stream = [0; 64 << 10];
+        let stream = vec![0; 4 << 20];
         assert_eq!(track.step(&stream), Step::Act(NetAction::Fragment));
-        let (mut at, mut lengths, mut pauses) = (0, [0; 65], 0);
+        let (mut at, mut lengths, mut pauses) = (0, vec![0; 4097], 0);
         while let Step::Pass(piece, pause) = track.step(&stream[at..]) {
             lengths[piece] += 1;
             pauses += u32::from(!pause.is_zero());
@@ -300,8 +300,11 @@ mod tests {
             track.advance(&stream[at..at + piece]);
             at += piece;
         }
-        assert_eq!(at, 60_000);
-        assert!(lengths[0] == 0 && lengths[1..].iter().all(|count| *count > 0) && pauses > 9, "{lengths:?}");
+        assert_eq!(at as u64, STOP);
+        assert!(
+            lengths[0] == 0 && lengths[1..64].iter().all(|count| *count > 0) && pauses > 9,
+            "{lengths:?}"
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ const ACTIONS: [NetAction; 7] = [
     NetAction::Corrupt(4),
 ];
 
-/// Runs two ranks as threads that connect over TCP. `faults` apply to what rank 1 sends.
+/// Runs two ranks as threads that connect over TCP. Both have the same `faults`.
 fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
     let rendezvous = start_rendezvous(Some(2));
     std::thread::scope(|scope| {
@@ -78,6 +78,23 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) 
             });
         }
         assert!(fired > 0, "no fault took effect on {kind:?}");
+    }
+}
+
+/// Every message arrives in pieces, and the pieces of several messages together.
+#[test]
+fn messages_in_pieces() {
+    if ranks::start(1, "faults::net::messages_in_pieces").is_none() {
+        return;
+    }
+    let driver = Machine::Software.driver();
+    for seed in 0..8 {
+        let faults = Arc::new(NetFaults::new([NetFault::new(NetAction::Fragment)], seed));
+        let (since, ends) = (Instant::now(), run(&driver, &faults));
+        judge(&format!("seed {seed}"), since, &ends);
+        assert!(ends.iter().all(Result::is_ok), "seed {seed}: {ends:?}");
+        // Rank 0 sends to rank 1 in the bootstrap and the control link, rank 1 to the rendezvous, too.
+        assert!(faults.fired() >= 5, "seed {seed}: {} streams", faults.fired());
     }
 }
 
