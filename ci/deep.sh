@@ -93,6 +93,17 @@ races() {
         channels::soft collectives::soft device_library::soft ports::software transports::software
 }
 
+# The tests on a device whose work begins and ends late, in memory full of garbage, over streams that arrive in pieces.
+unkind() {
+    local round seed
+    for ((round = 1; round <= 3; round++)); do
+        seed=$RANDOM
+        echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='net:fragment;seed=$seed'"
+        AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="net:fragment;seed=$seed" tests 900 -p aqueduct-tests --test it -- --quiet \
+            --skip launchers || return
+    done
+}
+
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.
 repeat() {
@@ -176,6 +187,7 @@ lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread
 lane races races
+lane unkind unkind
 lane launchers launchers
 lane faults faults
 lane fuzz fuzz

@@ -192,6 +192,7 @@ fn churn(rank: Rank, endpoint: &EndpointConfig, agrees: bool) {
     for kind in [true, false] {
         drop(memory_of(&rank, endpoint.transport, kind));
     }
+    rank.buffer(1).upload(0, &[0_u8], soon()).unwrap();
     let warm = make(&rank, endpoint, 0, 1, &mut mine);
     warm[0].connection.as_ref().unwrap().flush(soon()).unwrap();
     rank.barrier();
@@ -234,9 +235,10 @@ fn churn(rank: Rank, endpoint: &EndpointConfig, agrees: bool) {
     drop(ways);
     settle(&rank);
     until_nothing_is_left("a communicator whose objects were dropped", || {
+        let held = still_held(&rank, 0);
         let now = Usage::now(&rank);
-        let more = now.descriptors > before.descriptors || now.memory > before.memory;
-        more.then(|| format!("{now:?} and at first {before:?}"))
+        let more = held.is_some() || now.descriptors > before.descriptors || now.memory > before.memory;
+        more.then(|| format!("{now:?} and at first {before:?}; {held:?}"))
     });
     rank.barrier();
     // Every slot is free: as many semaphores as there are can be made.
@@ -253,25 +255,24 @@ fn churn(rank: Rank, endpoint: &EndpointConfig, agrees: bool) {
 
 /// Waits until neither rank keeps anything for the other.
 fn settle(rank: &Rank) {
-    until_nothing_is_left("the peer's holds", || {
-        rank.comm.context().reap();
-        // Calls drop what service threads may not.
-        rank.comm.check().unwrap();
-        let held = rank.comm.held_by_peers();
-        (held > 0).then(|| format!("{held} things are kept for the peer"))
-    });
+    until_nothing_is_left("the peer's holds", || still_held(rank, 0));
     rank.barrier();
+}
+
+/// What is kept here for the peer, if that is more than `most`, or for the peer's memory, until work here has ended.
+fn still_held(rank: &Rank, most: usize) -> Option<String> {
+    rank.comm.context().reap();
+    // Calls drop what service threads may not.
+    rank.comm.check().unwrap();
+    let (held, own) = (rank.comm.held_by_peers(), rank.comm.context().unreaped());
+    (held > most || own > 0)
+        .then(|| format!("{held} things are kept for the peer, {own} for work of this rank"))
 }
 
 /// Waits until few enough slots are in use for the next round.
 fn settle_slots(rank: &Rank, ways: &[Way]) {
-    until_nothing_is_left("slots", || {
-        rank.comm.context().reap();
-        rank.comm.check().unwrap();
-        // A semaphore in use is kept as memory, and as a slot.
-        let held = rank.comm.held_by_peers();
-        (held > 3 * (ways.len() + 2)).then(|| format!("{held} things are kept for the peer"))
-    });
+    // A semaphore in use is kept as memory, and as a slot.
+    until_nothing_is_left("slots", || still_held(rank, 3 * (ways.len() + 2)));
     rank.barrier();
 }
 

@@ -153,11 +153,13 @@ impl Communicator {
         }
     }
 
-    /// Returns `Ok` while nothing has failed, otherwise the reason of the abort.
+    /// Returns `Ok` while nothing has failed, otherwise the reason of the abort. Frees what dropped connections kept until
+    /// their operations were complete.
     ///
     /// # Errors
     /// `PeerLost` with the rank, `Aborted`, or the kind of another first cause.
     pub fn check(&self) -> Result<()> {
+        self.shared.resources.outstanding.free_delivered();
         self.group().check("check")
     }
 

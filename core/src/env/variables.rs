@@ -123,5 +123,10 @@ pub const VARIABLES: &[Variable] = &[
         "what software devices pretend to lack, with commas: vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, \
          cooperative, dma_buf, rdma_ordering",
     ),
+    variable(
+        "AQUEDUCT_SOFT_UNKIND",
+        "(none)",
+        "a seed: work of streams on software devices begins and ends late, and new memory holds garbage (docs/faults.md)",
+    ),
     variable("AQUEDUCT_SOFT_CHECK", "(none)", "what software devices check: races (docs/race-detector.md)"),
 ];

@@ -171,15 +171,18 @@ impl Outstanding {
     }
 
     fn insert(&self, entry: Entry) {
-        let mut deliveries = lock(&self.deliveries);
+        self.free_delivered();
+        lock(&self.deliveries).push(entry);
+    }
+
+    /// Lets go of dropped connections whose operations have all been delivered.
+    pub(crate) fn free_delivered(&self) {
         let done = |entry: &mut Entry| match entry {
             Entry::Connection(connection) => connection.strong_count() == 0,
             Entry::Remainder(remainder) => remainder.is_delivered(),
         };
-        let done: Vec<_> = deliveries.extract_if(.., done).collect();
-        deliveries.push(entry);
-        drop(deliveries);
-        // Frees pinned memory, for which the driver may wait.
+        let done: Vec<_> = lock(&self.deliveries).extract_if(.., done).collect();
+        // Frees pinned memory, for which the driver may wait: the list is unlocked.
         drop(done);
     }
 

@@ -26,6 +26,9 @@ pub struct Config {
     pub lacks: Lacks,
     /// What is checked while work runs.
     pub check: Check,
+    /// With a seed, work of streams begins and ends late, and new memory is filled with garbage: all that the driver API
+    /// allows and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
+    pub unkind: Option<u64>,
 }
 
 /// What the machine checks while work runs, at the cost of speed.
@@ -70,6 +73,7 @@ impl Default for Config {
             compute_capability: (9, 0),
             lacks: Lacks::default(),
             check: Check::default(),
+            unkind: None,
         }
     }
 }
@@ -117,6 +121,10 @@ impl Config {
         field("AQUEDUCT_SOFT_CC", &mut |t| {
             let (major, minor) = t.split_once('.')?;
             c.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_UNKIND", &mut |t| {
+            c.unkind = Some(t.parse().ok()?);
             Some(())
         })?;
         field("AQUEDUCT_SOFT_LACKS", &mut |t| {
@@ -208,6 +216,7 @@ mod tests {
             ("AQUEDUCT_SOFT_CORES", "3"),
             ("AQUEDUCT_SOFT_WATCHDOG", "0.5"),
             ("AQUEDUCT_SOFT_CC", "8.6"),
+            ("AQUEDUCT_SOFT_UNKIND", "7"),
             ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
             ("AQUEDUCT_SOFT_CHECK", "races"),
         ]);
@@ -219,6 +228,7 @@ mod tests {
             watchdog: Some(Duration::from_millis(500)),
             compute_capability: (8, 6),
             lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
+            unkind: Some(7),
             check: Check { races: true },
         };
         assert_eq!(c, Ok(expected));
@@ -234,6 +244,7 @@ mod tests {
             ("AQUEDUCT_SOFT_MEMORY", "99999999999999G"),
             ("AQUEDUCT_SOFT_WATCHDOG", "-1"),
             ("AQUEDUCT_SOFT_CC", "9"),
+            ("AQUEDUCT_SOFT_UNKIND", "very"),
             ("AQUEDUCT_SOFT_LACKS", "everything"),
             ("AQUEDUCT_SOFT_CHECK", "everything"),
         ] {

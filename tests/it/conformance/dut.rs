@@ -92,7 +92,8 @@ impl Dut {
         bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().expect("four bytes"))).collect()
     }
 
-    /// Pinned, mapped host memory, with the device address that the driver reports.
+    /// Pinned, mapped host memory, with the device address that the driver reports. It is zeroed here: the driver promises
+    /// nothing about its contents.
     pub(crate) fn pinned(&self, bytes: usize) -> (*mut c_void, CUdeviceptr) {
         let (mut host, mut device) = (std::ptr::null_mut(), 0);
         ok!((self.t.cuMemHostAlloc)(
@@ -100,6 +101,8 @@ impl Dut {
             bytes,
             CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
         ));
+        // SAFETY: `bytes` bytes have just been allocated there, and nobody else knows them.
+        unsafe { host.cast::<u8>().write_bytes(0, bytes) };
         ok!((self.t.cuMemHostGetDevicePointer_v2)(&raw mut device, host, 0));
         (host, device)
     }

@@ -83,6 +83,7 @@ entries! {
         let charge = machine.devices[prop.device].memory.charge(size as u64)?;
         let facts = Facts { kind: Kind::Physical, device: prop.device, handle_types: prop.handle_types };
         let object = Object::create(size, facts).map_err(refused)?;
+        object.spoil().map_err(refused)?;
         handle.set(add(machine, object, prop, Some(charge)));
         Ok(())
     }

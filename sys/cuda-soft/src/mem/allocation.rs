@@ -102,7 +102,12 @@ impl Allocations {
         origin: Origin,
     ) -> Result<Arc<Allocation>> {
         let charge = memory.charge(round_up(size)?)?;
-        self.device_memory(device, size, origin, Some(charge))
+        let spoiled = matches!(origin, Origin::Device);
+        let allocation = self.device_memory(device, size, origin, Some(charge))?;
+        if spoiled {
+            spoil(&allocation)?;
+        }
+        Ok(allocation)
     }
 
     /// Allocates memory for the variables of a module.
@@ -140,7 +145,10 @@ impl Allocations {
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub(crate) fn host(&self, device: usize, size: u64) -> Result<Arc<Allocation>> {
         let backing = create(size, Facts { kind: Kind::Host, device, handle_types: 0 })?;
-        self.add(backing, size, Origin::Host, device, Rights::Host { writable: true }, None)
+        let rights = Rights::Host { writable: true };
+        let allocation = self.add(backing, size, Origin::Host, device, rights, None)?;
+        spoil(&allocation)?;
+        Ok(allocation)
     }
 
     /// Adds memory that is already mapped.
@@ -264,6 +272,11 @@ pub(crate) fn refused(why: io::Error) -> CUresult {
 /// Whether a call failed because this process or host has no file descriptors left.
 pub(crate) fn lacks_descriptors(why: &io::Error) -> bool {
     matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// [`Object::spoil`], before the caller learns the address.
+fn spoil(allocation: &Allocation) -> Result {
+    allocation.backing.object().map_or(Ok(()), |object| object.spoil()).map_err(refused)
 }
 
 fn create(size: u64, facts: Facts) -> Result<Backing> {

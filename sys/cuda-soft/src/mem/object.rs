@@ -6,12 +6,15 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::EventCount;
 use super::mapping::Mapping;
+use crate::config;
 
 /// Size of the control page: a multiple of every page size in use.
 const CONTROL: usize = 64 << 10;
@@ -131,6 +134,21 @@ impl Object {
         // SAFETY: the new page is large and aligned enough, and no other code or process knows it yet.
         unsafe { control.base().cast::<Control>().write(contents) };
         Ok(Arc::new(Self { fd, size, facts, control }))
+    }
+
+    /// Fills the beginning of new memory with garbage, if the configuration asks for it (`AQUEDUCT_SOFT_UNKIND`): the driver
+    /// promises nothing about it. More than the beginning would touch memory that most programs never use.
+    ///
+    /// # Errors
+    /// The system call's error.
+    pub(crate) fn spoil(&self) -> io::Result<()> {
+        const MOST: usize = 1 << 20;
+        let Some(seed) = config::current().ok().and_then(|config| config.unkind) else { return Ok(()) };
+        let mut garbage = vec![0; self.size.min(MOST)];
+        fastrand::Rng::with_seed(seed).fill(&mut garbage);
+        // SAFETY: `self` owns the descriptor, outlives `file`, and closes it; `file` does not.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd.as_raw_fd()) });
+        file.write_all_at(&garbage, 0)
     }
 
     /// Opens an object from a descriptor that another process sent.

@@ -3,6 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `op` | begins operations when those they depend on have ended |
+//! | `late` | puts that off, if the configuration asks for it |
 //! | `event`, `memory`, `host` | the content of events, memory operations and host functions |
 //! | `user_object` | objects of the user that graphs keep alive |
 //! | `runtime` | the parts of the machine that work uses while it runs |
@@ -17,6 +18,7 @@ pub(crate) mod event;
 pub(crate) mod graph;
 pub(crate) mod graph_exec;
 pub(crate) mod host;
+mod late;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod runtime;

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::late::{Late, Step};
 use crate::check::Past;
 
 /// One submitted piece of work.
@@ -94,8 +95,28 @@ impl Op {
     }
 
     /// Ends the operation and begins those that waited only for it. Called once, when the work is over.
-    pub(super) fn end(&self) {
-        run_ready(self.finish().into());
+    pub(super) fn end(self: &Arc<Self>) {
+        if !put_off(self, Step::End) {
+            self.make(Step::End);
+        }
+    }
+
+    /// Makes a step of the operation that was put off.
+    pub(super) fn make(self: &Arc<Self>, step: Step) {
+        match step {
+            Step::Begin => {
+                if self.begin() {
+                    self.end();
+                }
+            }
+            Step::End => run_ready(self.finish().into()),
+        }
+    }
+
+    /// Begins the work. Returns true if it is already over.
+    fn begin(self: &Arc<Self>) -> bool {
+        let begin = self.state.lock().begin.take();
+        begin.is_none_or(|begin| begin(self))
     }
 
     /// Marks the operation as ended. Returns its dependents, which still count it.
@@ -122,16 +143,19 @@ impl fmt::Debug for Op {
 /// because chains of operations that end at once can be long.
 fn run_ready(mut queue: VecDeque<Arc<Op>>) {
     while let Some(op) = queue.pop_front() {
-        let begin = {
+        {
             let mut state = op.state.lock();
             state.waits_for -= 1;
             if state.waits_for > 0 {
                 continue;
             }
-            state.begin.take()
-        };
-        if begin.is_none_or(|begin| begin(&op)) {
+        }
+        if !put_off(&op, Step::Begin) && op.begin() && !put_off(&op, Step::End) {
             queue.extend(op.finish());
         }
     }
+}
+
+fn put_off(op: &Arc<Op>, step: Step) -> bool {
+    Late::get().is_some_and(|late| late.puts_off(op, step))
 }

@@ -147,7 +147,7 @@ fn run(
 }
 
 /// Ends an operation. With `host`, a function of the host was part of it.
-fn end(op: &Op, check: Option<&check::Work>, host: bool) {
+fn end(op: &Arc<Op>, check: Option<&check::Work>, host: bool) {
     if let Some(check) = check {
         op.set_past(check.end(host));
     }
