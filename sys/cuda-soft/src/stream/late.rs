@@ -3,26 +3,19 @@
 //! The driver API promises an order of operations and no time. A software device that copies during the call hides every
 //! program that forgets to wait. Here an operation that could begin waits for a while, and so does the news that it has ended.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::op::Op;
 use crate::config;
 
-/// What happens to an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
-    /// Its work begins.
-    Begin,
-    /// Others learn that it has ended.
-    End,
-}
+/// What is put off.
+type Action = Box<dyn FnOnce() + Send>;
 
-/// Steps that are put off.
+/// Chooses what is late, and does it when its time has come.
 pub(super) struct Late {
     state: Mutex<State>,
     more: Condvar,
@@ -31,13 +24,17 @@ pub(super) struct Late {
 struct State {
     random: fastrand::Rng,
     on_time_until: Instant,
-    /// The next to come is on top. The number keeps steps of one moment in the order in which they were put off.
-    due: BinaryHeap<Reverse<(Instant, u64, Step, Waiting)>>,
+    /// The next to come is on top.
+    due: BinaryHeap<Due>,
     count: u64,
 }
 
-/// An operation that takes no part in the order of the heap.
-struct Waiting(Arc<Op>);
+/// Orders by time, the earliest last; those of one moment in the order in which they were put off.
+struct Due {
+    at: Instant,
+    number: u64,
+    action: Action,
+}
 
 impl Late {
     /// The one of this process, if the configuration asks for it.
@@ -56,76 +53,69 @@ impl Late {
         .as_ref()
     }
 
-    /// Puts a step off, or returns false: it is to be made now.
-    pub(super) fn puts_off(&'static self, op: &Arc<Op>, step: Step) -> bool {
+    /// How long the next step of an operation is put off: half of them not, most others for microseconds, some for longer than
+    /// a wait spins. After each comes a time without, or a stream that is filled without pause would fall behind for ever.
+    pub(super) fn delay(&self) -> Option<Duration> {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        if now < state.on_time_until {
+            return None;
+        }
+        let delay = match state.random.u32(..200) {
+            0..100 => return None,
+            100 | 101 => Duration::from_millis(state.random.u64(5..20)),
+            _ => Duration::from_micros(1 << state.random.u32(..11)),
+        };
+        state.on_time_until = now + 4 * delay;
+        Some(delay)
+    }
+
+    /// Runs `action` on a thread of its own after `delay`.
+    pub(super) fn after(&'static self, delay: Duration, action: Action) {
         let mut state = self.state.lock();
-        let Some(delay) = state.delay() else { return false };
         if state.count == 0 {
             // It runs as long as the process, as the streams may.
-            let thread = std::thread::Builder::new().name("cuda-soft-late".into()).spawn(|| self.run());
-            if thread.is_err() {
-                return false;
-            }
+            let thread = std::thread::Builder::new().name("cuda-soft-late".into());
+            thread.spawn(|| self.run()).expect("a machine that is asked to be late has a thread for it");
         }
         state.count += 1;
-        let count = state.count;
-        state.due.push(Reverse((Instant::now() + delay, count, step, Waiting(Arc::clone(op)))));
+        let (at, number) = (Instant::now() + delay, state.count);
+        state.due.push(Due { at, number, action });
         self.more.notify_one();
-        true
     }
 
     fn run(&self) {
         let mut state = self.state.lock();
         loop {
-            match state.due.peek() {
+            match state.due.peek().map(|due| due.at) {
                 None => self.more.wait(&mut state),
-                Some(Reverse((at, ..))) if *at > Instant::now() => {
-                    let at = *at;
+                Some(at) if at > Instant::now() => {
                     self.more.wait_until(&mut state, at);
                 }
                 Some(_) => {
-                    let Some(Reverse((_, _, step, Waiting(op)))) = state.due.pop() else { continue };
-                    parking_lot::MutexGuard::unlocked(&mut state, || op.make(step));
+                    let due = state.due.pop();
+                    MutexGuard::unlocked(&mut state, || due.map(|due| (due.action)()));
                 }
             }
         }
     }
 }
 
-impl State {
-    /// How long a step is put off: half of them not, most others for microseconds, some for longer than a wait spins. After
-    /// each comes a time without, or a stream that is filled without pause would fall behind for ever.
-    fn delay(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if now < self.on_time_until {
-            return None;
-        }
-        let delay = match self.random.u32(..200) {
-            0..100 => return None,
-            100 | 101 => Duration::from_millis(self.random.u64(5..20)),
-            _ => Duration::from_micros(1 << self.random.u32(..11)),
-        };
-        self.on_time_until = now + 4 * delay;
-        Some(delay)
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
     }
 }
 
-impl PartialEq for Waiting {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
+impl Eq for Due {}
 
-impl Eq for Waiting {}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
     }
 }

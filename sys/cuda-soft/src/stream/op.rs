@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::late::{Late, Step};
+use super::late::Late;
 use crate::check::Past;
 
 /// One submitted piece of work.
@@ -27,6 +27,15 @@ struct State {
     ended_at: Option<Instant>,
     /// What happened before the end, for the race detector.
     past: Option<Past>,
+}
+
+/// What can be put off.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The work begins.
+    Begin,
+    /// Others learn that it has ended.
+    End,
 }
 
 /// Begins the work of an operation. Returns true if the work is already over; otherwise [`Op::end`] is called later.
@@ -101,8 +110,7 @@ impl Op {
         }
     }
 
-    /// Makes a step of the operation that was put off.
-    pub(super) fn make(self: &Arc<Self>, step: Step) {
+    fn make(self: &Arc<Self>, step: Step) {
         match step {
             Step::Begin => {
                 if self.begin() {
@@ -156,6 +164,10 @@ fn run_ready(mut queue: VecDeque<Arc<Op>>) {
     }
 }
 
+/// Puts a step off if the configuration asks for that; otherwise returns false, and it is to be made now.
 fn put_off(op: &Arc<Op>, step: Step) -> bool {
-    Late::get().is_some_and(|late| late.puts_off(op, step))
+    let Some((late, delay)) = Late::get().and_then(|late| Some((late, late.delay()?))) else { return false };
+    let op = Arc::clone(op);
+    late.after(delay, Box::new(move || op.make(step)));
+    true
 }
