@@ -66,6 +66,7 @@ address() {
         memory_is_kept_exactly_as_long_as_the_nic_may_reach_it
         a_wrapper_that_is_dropped_under_its_owners_capture_leaves_it_alone
         what_follows_an_item_that_a_graph_could_not_be_given_is_held_by_it
+        what_work_of_a_wrapped_stream_uses_is_never_freed_if_no_event_can_be_recorded_behind_it
         when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed
         a_process_runs_while_any_of_its_threads_does
     )

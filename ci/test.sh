@@ -17,11 +17,12 @@ format() { component fmt rustfmt && cargo fmt --all --check && rustfmt --check -
 clippy() { component clippy clippy && cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
 tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
-# A job of this user and one of `nobody` at the same time.
+# A job of this user and one of `nobody` at the same time, and each as a stranger at a unix socket of the other's.
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
-        concurrent_jobs::jobs_of_two_users_run_at_the_same_time
+        concurrent_jobs::jobs_of_two_users_run_at_the_same_time &&
+        timeout 300 cargo test -p aqueduct --lib -- --quiet --ignored other_users::
 }
 # Folders that are missing, full or read-only, mounted in a namespace of their own.
 namespaces() {

@@ -257,6 +257,41 @@ fn abort_ends_a_lonely_rank_and_says_whom_it_waited_for() {
     }
 }
 
+/// The two words of a packet may arrive apart: data beside an old flag is old, whichever of the two it is.
+#[test]
+fn one_shot_does_not_take_a_packet_of_which_half_has_arrived() {
+    const EPOCH: u32 = 11;
+    for (ranks, variant) in [(2, "2"), (3, "0"), (4, "4")] {
+        for flags in [[EPOCH, EPOCH - 2], [EPOCH - 2, EPOCH]] {
+            let world = World::new(ranks, 1024, None);
+            world.set_epochs(EPOCH - 1);
+            // One packet of each rank but the waiting one; the first rank's has only half arrived.
+            let (me, region) = (1, &world.regions[1]);
+            let half = region.base + u64::from(EPOCH % 2) * region.half_bytes;
+            for (rank, slot) in (0..ranks).zip(0..).filter(|(rank, _)| *rank != me) {
+                let flags = if rank == 0 { flags } else { [EPOCH; 2] };
+                let packet: Vec<u8> =
+                    flags.iter().flat_map(|flag| [77, *flag]).flat_map(u32::to_le_bytes).collect();
+                world.machine.write(me, half + slot * 16, &packet);
+            }
+            let params = [("TYPE", "i32"), ("OP", "sum"), ("RANKS", variant)];
+            let function = world.machine.function(me, "all_reduce_ll16", &params, 0);
+            let [input, output] = world.buffers[me];
+            let args = Args::default().structure(region).u64(input).u64(output).u64(2);
+            world.machine.launch(me, function, LaunchShape { grid: 1, block: 32 }, &args);
+            // A thread looks at its packets before it looks at the abort word.
+            world.machine.abort();
+            world.machine.finish();
+            let record = world.machine.record(me);
+            assert_eq!(
+                (record.state, record.peer),
+                (ABORT_RECORD_COMPLETE, 0),
+                "variant {variant}, flags {flags:?} where {EPOCH} is awaited: {record:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn host_arithmetic_agrees_with_the_kernels() {
     assert_eq!((ll16_packets(0), ll16_packets(8), ll16_packets(9)), (1, 1, 2));

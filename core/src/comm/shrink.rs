@@ -123,3 +123,6 @@ fn is_superseded(old: &Communicator, generation: u64, error: &Error) -> bool {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -189,6 +189,31 @@ mod tests {
         }
     }
 
+    /// The semaphore before it was dropped with signals that nobody had waited for.
+    #[test]
+    fn a_slot_that_is_used_again_counts_from_zero() {
+        let deadline = Deadline::after(ZEROING);
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        for side in [Side::Device, Side::Host] {
+            let pool = TokenPool::new(&context, side, 1).unwrap();
+            let words = pool.memory.range(0, SLOT_BYTES).unwrap();
+            let first = pool.claim().unwrap();
+            match words.host() {
+                Some(words) => words.fill(3),
+                None => words.slice().unwrap().fill(3, deadline).unwrap(),
+            }
+            drop(first);
+            let again = pool.claim().unwrap();
+            let mut seen = [1; SLOT_BYTES];
+            match words.host() {
+                Some(words) => words.read(0, &mut seen).unwrap(),
+                None => words.slice().unwrap().download(0, &mut seen, deadline).unwrap(),
+            }
+            assert_eq!((again.slot, seen), (0, [0; SLOT_BYTES]), "{side:?}");
+        }
+    }
+
     #[test]
     fn a_slot_is_not_used_again_before_its_words_have_been_zeroed() {
         let stuck = Arc::new(Stuck::default());

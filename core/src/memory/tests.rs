@@ -8,6 +8,7 @@ use super::{HostBuffer, Rights, import, registry};
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transports};
 use crate::deadline::Deadline;
+use crate::error::ErrorKind;
 use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::ledger::receipt::Receipt;
 use crate::setup::message::Offer;
@@ -60,6 +61,37 @@ fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
         byte[0]
     };
     assert_eq!((first(&theirs), first(&claimed)), (1, 2));
+}
+
+/// The mapping that is there has the size of the first description. A range of the second could lie outside it.
+#[test]
+fn an_allocation_that_is_mapped_is_not_described_again_with_another_size() {
+    let ranks = communicators();
+    let exchange = ranks[0].exchange();
+    let buffer = HostBuffer::new(&exchange.context, 8192).unwrap();
+    let describe = |total: u64| {
+        let wire = MemoryWire {
+            transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
+            process: 77,
+            allocation: 1,
+            total,
+            offset: total - 64,
+            len: 64,
+            way: Way::Host,
+            region: None,
+            keys: Vec::new(),
+        };
+        Offer { body: wire.encode(), fds: vec![buffer.fd().unwrap()], holds: Vec::new() }
+    };
+    let first = import(exchange, 1, describe(8192)).unwrap();
+    for total in [4096, 8256] {
+        let error = import(exchange, 1, describe(total)).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
+        assert!(error.message().contains("one allocation with two sizes"), "{error}");
+    }
+    let again = import(exchange, 1, describe(8192)).unwrap();
+    assert_eq!(first.host().unwrap().as_ptr(), again.host().unwrap().as_ptr(), "mapped once");
 }
 
 /// One allocation, received for reading and for writing: neither mapping serves for the other.

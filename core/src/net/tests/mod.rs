@@ -1,6 +1,7 @@
 //! Real sockets, real strangers.
 
 mod fds;
+mod other_users;
 mod reactor;
 mod strangers;
 

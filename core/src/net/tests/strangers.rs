@@ -70,6 +70,44 @@ fn a_proof_cannot_be_reflected_or_replayed() {
     assert_eq!(listener.rejections().count, 2);
 }
 
+/// Whoever sits between the two may change what tells the client that the listener has taken the connection, or has refused
+/// it: neither is believed without proof.
+#[test]
+fn the_last_message_of_a_handshake_cannot_be_forged() {
+    let forgeries: [fn(&mut [u8; 32]); 4] = [
+        |taken| taken[0] ^= 1,
+        |taken| taken[31] ^= 0x80,
+        |taken| taken[24..].fill(0),
+        |taken| *taken = [0; 32],
+    ];
+    for forge in forgeries {
+        let (mut listener, address) = listen(&network());
+        let proxy = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
+        let at = proxy.local_addr().unwrap();
+        let client = std::thread::spawn(move || network().connect_tcp(&[at], claims(1, 0), soon()));
+        let between = std::thread::spawn(move || {
+            let (mut client, mut server) = (proxy.accept().unwrap().0, TcpStream::connect(address).unwrap());
+            let (mut hello, mut reply, mut proof, mut taken) = ([0; 64], [0; 96], [0; 32], [0; 32]);
+            client.read_exact(&mut hello).unwrap();
+            server.write_all(&hello).unwrap();
+            server.read_exact(&mut reply).unwrap();
+            client.write_all(&reply).unwrap();
+            client.read_exact(&mut proof).unwrap();
+            server.write_all(&proof).unwrap();
+            server.read_exact(&mut taken).unwrap();
+            forge(&mut taken);
+            client.write_all(&taken).unwrap();
+            // Open until the client has judged it.
+            (client, server)
+        });
+        listener.accept(soon()).unwrap();
+        let error = client.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        assert!(error.to_string().contains("could not prove the job's secret"), "{error}");
+        drop(between.join().unwrap());
+    }
+}
+
 #[test]
 fn garbage_is_dropped_after_eight_bytes() {
     let (mut listener, address) = listen(&network());

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuda_driver_sys::CUresult;
+
 use super::{Address, Gate, SOON, context, driver, eventually};
 use crate::ErrorKind;
-use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, KeepAlive, Stream};
+use crate::fault::{Calls, DriverFault, DriverFaults};
+use crate::gpu::{CaptureMode, Context, Device, Driver, Event, GpuBuffer, GraphExec, KeepAlive, Stream};
 
 #[test]
 fn a_context_is_shared_and_entering_restores_the_callers() {
@@ -211,6 +214,54 @@ fn the_retire_list_does_not_grow_without_bound() {
     assert_eq!(Arc::strong_count(&probe), 1);
 }
 
+/// A driver whose `cuEventRecord` always fails.
+fn without_events() -> Driver {
+    let record = Calls::Function("cuEventRecord".into());
+    let fault = DriverFault::nth(record, 1, CUresult::CUDA_ERROR_UNKNOWN).and_after();
+    driver().with_hooks(Arc::new(DriverFaults::new([fault])))
+}
+
+#[test]
+fn what_work_uses_is_kept_though_no_event_can_be_recorded_behind_it() {
+    let context = Context::new(&Device::new(&without_events(), 7).unwrap()).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let gate = Gate::close(&stream);
+    let probe = Arc::new(());
+    // More than what one event covers.
+    let refused = (0..100).filter(|_| stream.retain(Arc::new(probe.clone())).is_err()).count();
+    assert!(refused > 0, "the driver's error is told");
+    assert_eq!(Arc::strong_count(&probe) - 1, 100, "the work is not done");
+    gate.open();
+    stream.synchronize(SOON).unwrap();
+    assert_eq!(Arc::strong_count(&probe), 1, "and then it is");
+}
+
+#[test]
+fn what_work_of_a_wrapped_stream_uses_is_never_freed_if_no_event_can_be_recorded_behind_it() {
+    let context = Context::new(&Device::new(&without_events(), 7).unwrap()).unwrap();
+    let owner = Stream::new(&context).unwrap();
+    // SAFETY: `owner` outlives the wrapper.
+    let wrapped = unsafe { Stream::from_raw(&context, owner.raw()) };
+    let gate = Gate::close(&owner);
+    let probe = Arc::new(());
+    wrapped.retain(Arc::new(probe.clone())).unwrap();
+    drop(wrapped);
+    assert_eq!(Arc::strong_count(&probe), 2, "the work is not done");
+    gate.open();
+    owner.synchronize(SOON).unwrap();
+    context.reap();
+    assert_eq!(Arc::strong_count(&probe), 2, "nothing says when the work was done");
+}
+
+#[test]
+fn an_event_that_was_not_recorded_is_an_error() {
+    let context = Context::new(&Device::new(&without_events(), 0).unwrap()).unwrap();
+    let (stream, event) = (Stream::new(&context).unwrap(), Event::new(&context).unwrap());
+    let error = event.record(&stream).unwrap_err();
+    assert_eq!(error.code(), CUresult::CUDA_ERROR_UNKNOWN.0.cast_signed(), "{error}");
+    assert!(error.to_string().contains("cuEventRecord"), "{error}");
+}
+
 #[test]
 fn a_wrapped_stream_is_left_to_its_owner() {
     let context = context(6);
@@ -285,9 +336,6 @@ fn elapsed_time_needs_timed_events() {
 
 #[test]
 fn a_query_that_fails_is_no_answer_and_an_attribute_that_is_not_known_is_no() {
-    use crate::fault::{Calls, DriverFault, DriverFaults};
-    use cuda_driver_sys::CUresult;
-
     let ask = |result| {
         let first = DriverFault::nth(Calls::Function("cuDeviceGetAttribute".into()), 1, result);
         let driver = driver().with_hooks(Arc::new(DriverFaults::new([first])));

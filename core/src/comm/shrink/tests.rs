@@ -1,0 +1,81 @@
+//! Shrinking twice without the same ranks.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use cuda_driver_sys::CUresult;
+
+use super::*;
+use crate::bootstrap;
+use crate::comm::CommunicatorConfig;
+use crate::gpu::{Context, Device, Driver, Hooks};
+use crate::sync::{AtomicU32, Ordering};
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// What one rank's driver does when a communicator allocates its abort words, before it says anything to other ranks.
+#[derive(Debug, Default)]
+struct Allocations(AtomicU32);
+
+const WORK: u32 = 0;
+/// The next one fails, and sets `FAILED`.
+const FAIL: u32 = 1;
+const FAILED: u32 = 2;
+/// The next one waits until it is told to work.
+const WAIT: u32 = 3;
+
+impl Hooks for Allocations {
+    fn before_allocation(&self, function: &'static str, _: usize) -> Option<CUresult> {
+        if function != "cuMemHostAlloc" {
+            return None;
+        }
+        if self.0.compare_exchange(FAIL, FAILED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let deadline = soon();
+        while self.0.load(Ordering::Acquire) == WAIT && !deadline.expired() {
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+/// Three ranks. The first fails to make the communicator of the first generation, and the second says what it has to say for
+/// that generation only then. The second generation has the same members, and hears nothing of that.
+#[test]
+fn a_shrink_that_is_called_again_without_the_same_ranks_hears_nothing_of_the_one_before() {
+    let hooks: [Arc<Allocations>; 3] = Default::default();
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(3) {
+            let hooks = &hooks;
+            scope.spawn(move || {
+                let rank = bootstrap.rank();
+                let mine = hooks[rank as usize].clone();
+                let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(mine.clone());
+                let context = Context::new(&Device::new(&driver, rank).unwrap()).unwrap();
+                let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                mine.0.store([FAIL, WAIT, WORK][rank as usize], Ordering::Release);
+                bootstrap.barrier(soon()).unwrap();
+                if rank == 0 {
+                    let error = comm.shrink(&[2], soon()).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Cuda, "{error}");
+                    assert_eq!(mine.0.load(Ordering::Acquire), FAILED);
+                    hooks[1].0.store(WORK, Ordering::Release);
+                    // Rank 1 says it meanwhile; if it is slower, it says nothing for the first generation.
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                if rank < 2 {
+                    let made = comm.shrink(&[2], soon()).unwrap();
+                    assert_eq!((made.rank(), made.size()), (rank, 2));
+                    made.duplicate(soon()).unwrap();
+                    bootstrap.barrier(soon()).unwrap();
+                } else {
+                    bootstrap.barrier(soon()).unwrap();
+                }
+            });
+        }
+    });
+}
