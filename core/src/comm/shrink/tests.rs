@@ -42,8 +42,8 @@ impl Hooks for Allocations {
     }
 }
 
-/// Three ranks. The first fails to make the communicator of the first generation, and the second says what it has to say for
-/// that generation only then. The second generation has the same members, and hears nothing of that.
+/// Three ranks. The second fails to make the communicator of the first generation, and only then the first sends it that
+/// generation's seed. The second generation has the same members, and takes no message of the first for its own.
 #[test]
 fn a_shrink_that_is_called_again_without_the_same_ranks_hears_nothing_of_the_one_before() {
     let hooks: [Arc<Allocations>; 3] = Default::default();
@@ -57,14 +57,14 @@ fn a_shrink_that_is_called_again_without_the_same_ranks_hears_nothing_of_the_one
                 let context = Context::new(&Device::new(&driver, rank).unwrap()).unwrap();
                 let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
                 let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
-                mine.0.store([FAIL, WAIT, WORK][rank as usize], Ordering::Release);
+                mine.0.store([WAIT, FAIL, WORK][rank as usize], Ordering::Release);
                 bootstrap.barrier(soon()).unwrap();
-                if rank == 0 {
+                if rank == 1 {
                     let error = comm.shrink(&[2], soon()).unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::Cuda, "{error}");
                     assert_eq!(mine.0.load(Ordering::Acquire), FAILED);
-                    hooks[1].0.store(WORK, Ordering::Release);
-                    // Rank 1 says it meanwhile; if it is slower, it says nothing for the first generation.
+                    hooks[0].0.store(WORK, Ordering::Release);
+                    // Rank 0 sends it meanwhile. If it is slower, it sends nothing for the first generation.
                     std::thread::sleep(Duration::from_millis(300));
                 }
                 if rank < 2 {

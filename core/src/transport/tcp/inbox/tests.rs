@@ -76,6 +76,30 @@ fn a_signal_in_host_memory_waits_for_what_was_sent_before_it() {
     assert_eq!((early, seen()), (0, 7), "the signal overtakes the data");
 }
 
+/// As for a kernel that waits for a host's signal.
+#[test]
+fn a_signal_in_device_memory_waits_for_what_was_sent_before_it() {
+    let (mut inbox, word) = behind_a_stuck_device();
+    let context = inbox.staging.stream.context().clone();
+    let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+    let (regions, mut turn) = (Arc::new(Regions::default()), Turn { copies: COPIES, ..Turn::default() });
+    let place = Place::Device(buffer.slice(..).unwrap());
+    let grant = regions.grant(1, place, buffer.len(), Rights::REMOTE_WRITE);
+    let deadline = Deadline::after(Duration::from_secs(60));
+    inbox.begin(Frame::Update { region: grant.number(), offset: 8, value: 7 }, &regions, &mut turn).unwrap();
+    let seen = || {
+        let mut seen = [1; 8];
+        buffer.download(8, &mut seen, deadline).map(|()| u64::from_le_bytes(seen))
+    };
+    let (early, landed) = (seen(), inbox.landed);
+    word.memory().word64(0).unwrap().store(1, Ordering::Release);
+    inbox.staging.stream.synchronize(deadline).unwrap();
+    inbox.land(&mut turn).unwrap();
+    // Asserted last: nobody waits for a device that stays stuck.
+    assert_eq!((early.unwrap(), landed), (0, 0), "the signal overtakes the data");
+    assert_eq!((seen().unwrap(), inbox.landed), (7, 2));
+}
+
 #[test]
 fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
     let (mut inbox, word) = behind_a_stuck_device();
