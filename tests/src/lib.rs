@@ -1,6 +1,29 @@
 //! Helpers for the integration tests.
 
+use std::fmt::Display;
+use std::io::Write;
+
 pub mod ranks;
+
+/// Says that `what`, a test or a part of one, does not run here, and why. The lanes count these lines
+/// (`ci/lane.sh`), so the test must not look as if it had passed: return right after this.
+///
+/// Written past the test harness, which would keep the output of a test that passes.
+pub fn not_run(what: &str, why: impl Display) {
+    // A closed standard error is no failure of the test.
+    let _ = writeln!(std::io::stderr(), "{NOT_RUN}{what}: {why}");
+}
+
+/// How lines of [`not_run`] begin.
+const NOT_RUN: &str = "NOT RUN: ";
+
+/// Passes on what the output of another process says about what it did not run.
+pub fn pass_on_not_run(output: &str) {
+    for line in output.lines().filter(|line| line.starts_with(NOT_RUN)) {
+        // As in `not_run`.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}
 
 /// `len` bytes that depend on offset and `seed`. The prime period 251 makes swapped blocks visible.
 pub fn paint(len: usize, seed: usize) -> Vec<u8> {

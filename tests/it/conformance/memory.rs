@@ -87,6 +87,32 @@ pub(super) fn pointer_attributes(d: &Dut) {
     d.free(pointer);
 }
 
+pub(super) fn many_attributes_at_once(d: &Dut) {
+    let pointer = d.alloc(4096);
+    let ask = |at: CUdeviceptr| {
+        let mut kind = CUmemorytype(99);
+        let mut start: CUdeviceptr = 99;
+        let mut attributes = [
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        ];
+        let mut data = [(&raw mut kind).cast(), (&raw mut start).cast()];
+        ok!((d.t.cuPointerGetAttributes)(2, attributes.as_mut_ptr(), data.as_mut_ptr(), at));
+        (kind.0, start)
+    };
+    assert_eq!(ask(pointer + 8), (CUmemorytype::CU_MEMORYTYPE_DEVICE.0, pointer));
+    // Unlike `cuPointerGetAttribute`, it answers for memory that the driver does not know.
+    let local = 0u64;
+    assert_eq!(ask((&raw const local) as u64), (0, 0));
+    // Copies of this memory end before their call returns, from then on.
+    let (on, mut seen) = (1i32, 0i32);
+    let sync = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    ok!((d.t.cuPointerSetAttribute)((&raw const on).cast(), sync, pointer));
+    ok!((d.t.cuPointerGetAttribute)((&raw mut seen).cast(), sync, pointer));
+    assert_eq!(seen & 0xff, 1);
+    d.free(pointer);
+}
+
 pub(super) fn contexts_nest_per_thread(d: &Dut) {
     let current = || {
         let mut context: CUcontext = std::ptr::null_mut();

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
+use aqueduct_tests::not_run;
 use cuda_driver_sys::*;
 
 use super::dut::{Dut, ok, refused};
@@ -106,10 +107,51 @@ pub(super) fn attributes_and_occupancy(d: &Dut) {
     assert!(blocks >= 1);
 }
 
+pub(super) fn shared_memory_on_request(d: &Dut) {
+    let function = d.function(d.module(), "indices");
+    let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    let most = d.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    let plain = d.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+    assert!(plain <= most);
+    let a = d.alloc(4096);
+    let launch = |bytes: i32| {
+        let (mut out, mut bias) = (a, 0u64);
+        let mut parameters: [*mut c_void; 2] = [(&raw mut out).cast(), (&raw mut bias).cast()];
+        let (stream, extra) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: one live value per parameter, copied before the call returns.
+        unsafe {
+            (d.t.cuLaunchKernel)(
+                function,
+                1,
+                1,
+                1,
+                32,
+                1,
+                1,
+                bytes as u32,
+                stream,
+                parameters.as_mut_ptr(),
+                extra,
+            )
+        }
+    };
+    assert_eq!(launch(plain), CUresult::CUDA_SUCCESS);
+    if most > plain {
+        assert_eq!(launch(most), CUresult::CUDA_ERROR_INVALID_VALUE, "not asked for yet");
+    }
+    ok!((d.t.cuFuncSetAttribute)(function, attribute, most));
+    let mut seen = 0;
+    ok!((d.t.cuFuncGetAttribute)(&raw mut seen, attribute, function));
+    assert_eq!(seen, most);
+    assert_eq!(launch(most), CUresult::CUDA_SUCCESS);
+    refused!((d.t.cuFuncSetAttribute)(function, attribute, most + 1), CUDA_ERROR_INVALID_VALUE);
+    ok!((d.t.cuCtxSynchronize)());
+    d.free(a);
+}
+
 pub(super) fn sizes_of_parameters(d: &Dut) {
     let Some(get) = d.t.cuFuncGetParamInfo else {
-        eprintln!("not run: this driver has no cuFuncGetParamInfo, which came with CUDA 12.4");
-        return;
+        return not_run(d.test, "this driver has no cuFuncGetParamInfo, which came with CUDA 12.4");
     };
     let text = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none() { ret; }\n.visible .entry k(.param .u32 a, .param .u64 b, .param .align 8 .b8 c[120], .param .u8 d, .param .align 4 .b8 e[12])\n{\n    ret;\n}\n";
     let mut module = std::ptr::null_mut();

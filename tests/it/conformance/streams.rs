@@ -131,6 +131,74 @@ pub(super) fn elapsed_time(d: &Dut) {
     ok!((d.t.cuMemFreeHost)(host));
 }
 
+pub(super) fn flags_and_priorities(d: &Dut) {
+    let (mut least, mut greatest) = (0, 0);
+    ok!((d.t.cuCtxGetStreamPriorityRange)(&raw mut least, &raw mut greatest));
+    // What lies outside the range is clamped to it.
+    for (asked, given) in
+        [(greatest, greatest), (least, least), (greatest - 10, greatest), (least + 10, least)]
+    {
+        let (mut stream, mut priority, mut flags) = (std::ptr::null_mut(), 99, 99);
+        let non_blocking = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        ok!((d.t.cuStreamCreateWithPriority)(&raw mut stream, non_blocking, asked));
+        ok!((d.t.cuStreamGetPriority)(stream, &raw mut priority));
+        ok!((d.t.cuStreamGetFlags)(stream, &raw mut flags));
+        assert_eq!((priority, flags), (given, non_blocking), "asked for {asked}");
+        let mut context: CUcontext = std::ptr::null_mut();
+        ok!((d.t.cuStreamGetCtx)(stream, &raw mut context));
+        assert_eq!(context, d.context);
+        ok!((d.t.cuStreamDestroy_v2)(stream));
+    }
+}
+
+unsafe extern "C" fn note(_: CUstream, status: CUresult, user: *mut c_void) {
+    // SAFETY: `callbacks` passes a leaked counter.
+    unsafe { &*user.cast::<AtomicU32>() }.fetch_add(1 + status.0, Ordering::Relaxed);
+}
+
+pub(super) fn callbacks(d: &Dut) {
+    let count: &'static AtomicU32 = Box::leak(Box::default());
+    let (stream, event) = (d.stream(), d.event());
+    ok!((d.t.cuStreamAddCallback)(stream, Some(note), (&raw const *count).cast_mut().cast(), 0));
+    ok!((d.t.cuEventRecordWithFlags)(event, stream, 0));
+    ok!((d.t.cuEventSynchronize)(event));
+    assert_eq!(count.load(Ordering::Relaxed), 1, "called once, with CUDA_SUCCESS, before what follows it");
+    ok!((d.t.cuEventDestroy_v2)(event));
+    ok!((d.t.cuStreamDestroy_v2)(stream));
+}
+
+pub(super) fn batches_of_memory_operations(d: &Dut) {
+    let (stream, a) = (d.stream(), d.alloc(64));
+    ok!((d.t.cuMemsetD8_v2)(a, 0, 64));
+    ok!((d.t.cuCtxSynchronize)());
+    let mut ops = [CUstreamBatchMemOpParams::default(); 3];
+    ops[0].writeValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+        operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+        address: a,
+        ..Default::default()
+    };
+    ops[0].writeValue.__bindgen_anon_1.value = 7;
+    ops[1].waitValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
+        operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32,
+        address: a,
+        flags: CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ.0,
+        ..Default::default()
+    };
+    ops[1].waitValue.__bindgen_anon_1.value = 7;
+    ops[2].writeValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+        operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+        address: a + 8,
+        ..Default::default()
+    };
+    ops[2].writeValue.__bindgen_anon_1.value64 = u64::MAX - 5;
+    ok!((d.t.cuStreamBatchMemOp_v2.unwrap())(stream, 3, ops.as_mut_ptr(), 0));
+    d.sync(stream);
+    assert_eq!(d.download(a, 4), 7u32.to_le_bytes());
+    assert_eq!(d.download(a + 8, 8), (u64::MAX - 5).to_le_bytes());
+    ok!((d.t.cuStreamDestroy_v2)(stream));
+    d.free(a);
+}
+
 /// Stores `value` to the first word of pinned memory.
 pub(super) fn release(host: *mut c_void, value: u64) {
     // SAFETY: the caller passes live, aligned pinned memory that the device only reads.
