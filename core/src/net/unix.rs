@@ -5,19 +5,22 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::sys;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Prefix of the names of this library's directories; `mkdtemp` appends six characters.
-const PREFIX: &str = "aqueduct-";
+const PREFIX: &str = "aqueduct-socket-";
+/// Directories that a process tries to make while others remove each before it is locked.
+const TRIES: usize = 100;
 
 /// A fresh directory of mode 0700 with a socket's path in it; removed with the value.
 ///
 /// While its process lives, the directory is locked (flock(2)). The kernel drops the lock with the process, however that
-/// ends, and so tells [`sweep`] what was left behind.
+/// ends, and so tells [`sweep`] what was left behind. A directory that is not locked yet looks the same, so its maker locks it
+/// and then looks whether it is still there.
 #[derive(Debug)]
 pub(super) struct SocketDir {
     directory: PathBuf,
@@ -32,35 +35,29 @@ impl SocketDir {
     /// In `$XDG_RUNTIME_DIR` if that is a directory of ours, otherwise in `/tmp`.
     pub(super) fn create() -> Result<Self> {
         sweep();
-        let parent = parent();
-        let template = parent.join(format!("{PREFIX}XXXXXX"));
-        let template = CString::new(template.into_os_string().into_vec())
-            .map_err(|_| Error::usage("mkdtemp", "XDG_RUNTIME_DIR contains a zero byte"))?;
-        let raw = template.into_raw();
-        // SAFETY: `raw` is a writable, zero-terminated string that mkdtemp changes in place without resizing; it
-        // is taken back exactly once, so it is freed exactly once.
-        let (made, template) = unsafe {
-            let made = libc::mkdtemp(raw);
-            (if made.is_null() { Err(io::Error::last_os_error()) } else { Ok(()) }, CString::from_raw(raw))
-        };
-        let directory = PathBuf::from(OsStr::from_bytes(template.as_bytes()));
-        made.map_err(|error| {
-            let parent = parent.display();
-            let text = format!(
-                "cannot create a directory for sockets in {parent}; set XDG_RUNTIME_DIR to a directory of this user's \
-                 with mode 0700"
-            );
-            Error::system("mkdtemp", text, error)
-        })?;
-        // Before the socket is there: a directory without one is left alone.
-        let lock =
-            File::open(&directory).and_then(|file| try_lock(&file).map(|_| file)).map_err(|error| {
-                // Nobody has seen it yet, and whoever looks leaves it alone.
-                let _ = std::fs::remove_dir(&directory);
-                Error::system("flock", format!("cannot lock {}", directory.display()), error)
-            })?;
-        let socket = directory.join("s");
-        Ok(Self { directory, _lock: lock, socket, creator: std::process::id(), removed: false })
+        Self::create_in(&parent())
+    }
+
+    fn create_in(parent: &Path) -> Result<Self> {
+        for _ in 0..TRIES {
+            let directory = make_directory(parent)?;
+            let failed =
+                |error| Error::system("flock", format!("cannot lock {}", directory.display()), error);
+            let lock = match lock_directory(&directory) {
+                Ok(Some(lock)) => lock,
+                // Somebody took it for left behind.
+                Ok(None) => continue,
+                Err(error) => {
+                    // Whoever looks for directories that were left behind removes it otherwise.
+                    let _ = std::fs::remove_dir(&directory);
+                    return Err(failed(error));
+                }
+            };
+            let socket = directory.join("s");
+            return Ok(Self { directory, _lock: lock, socket, creator: std::process::id(), removed: false });
+        }
+        let text = format!("other processes remove what is made in {}", parent.display());
+        Err(Error::new(ErrorKind::System, "mkdtemp", text))
     }
 
     pub(super) fn socket(&self) -> &Path {
@@ -90,25 +87,68 @@ impl Drop for SocketDir {
     }
 }
 
-/// Removes the sockets of processes that were killed before they could.
+fn make_directory(parent: &Path) -> Result<PathBuf> {
+    let template = parent.join(format!("{PREFIX}XXXXXX"));
+    let template = CString::new(template.into_os_string().into_vec())
+        .map_err(|_| Error::usage("mkdtemp", "XDG_RUNTIME_DIR contains a zero byte"))?;
+    let raw = template.into_raw();
+    // SAFETY: `raw` is a writable, zero-terminated string that mkdtemp changes in place without resizing; it
+    // is taken back exactly once, so it is freed exactly once.
+    let (made, template) = unsafe {
+        let made = libc::mkdtemp(raw);
+        (if made.is_null() { Err(io::Error::last_os_error()) } else { Ok(()) }, CString::from_raw(raw))
+    };
+    made.map_err(|error| {
+        let parent = parent.display();
+        let text = format!(
+            "cannot create a directory for sockets in {parent}; set XDG_RUNTIME_DIR to a directory of this user's \
+             with mode 0700"
+        );
+        Error::system("mkdtemp", text, error)
+    })?;
+    Ok(PathBuf::from(OsStr::from_bytes(template.as_bytes())))
+}
+
+/// Locks `directory` for this process alone; `None` if another process has it locked or has removed it.
+fn lock_directory(directory: &Path) -> io::Result<Option<File>> {
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    let file = match File::open(directory) {
+        Ok(file) => file,
+        Err(error) => return gone(error),
+    };
+    if !try_lock(&file)? {
+        return Ok(None);
+    }
+    // Another one may have the name by now.
+    let inode = |m: std::fs::Metadata| (m.dev(), m.ino());
+    match std::fs::symlink_metadata(directory) {
+        Ok(there) => Ok((inode(there) == inode(file.metadata()?)).then_some(file)),
+        Err(error) => gone(error),
+    }
+}
+
+/// Removes the sockets, and their directories, of processes that were killed before they could.
 pub(crate) fn sweep() {
+    sweep_in(&parent());
+}
+
+fn sweep_in(parent: &Path) {
     // Ignores errors: an entry that this process cannot read or remove is not its to clean up.
-    let Ok(entries) = std::fs::read_dir(parent()) else { return };
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
     // SAFETY: no arguments, cannot fail.
     let user = unsafe { libc::geteuid() };
     for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()))
     {
-        let (directory, socket) = (entry.path(), entry.path().join("s"));
+        let directory = entry.path();
         let ours = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
-        let is_socket =
-            |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-        if ours && is_socket(&socket) {
-            let Ok(file) = File::open(&directory) else { continue };
-            if try_lock(&file).is_ok_and(|locked| locked) {
-                log::debug!("removing {}, which a process left behind", directory.display());
-                let _ = std::fs::remove_file(&socket);
-                let _ = std::fs::remove_dir(&directory);
-            }
+        // Held until the directory is gone, so that its maker, if it is a new one, finds out.
+        if ours && let Ok(Some(_lock)) = lock_directory(&directory) {
+            log::debug!("removing {}, which a process left behind", directory.display());
+            let _ = std::fs::remove_file(directory.join("s"));
+            let _ = std::fs::remove_dir(&directory);
         }
     }
 }
@@ -126,7 +166,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
 /// Where directories for sockets are made.
 fn parent() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_private(path));
-    // A socket's path has at most 107 bytes; ours adds 18 to its parent.
+    // A socket's path has at most 107 bytes; ours adds 25 to its parent.
     runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
@@ -160,4 +200,72 @@ pub(super) fn check_peer(socket: BorrowedFd<'_>) -> Result<()> {
         "unix socket",
         format!("process {} of user {} is at the other end, this is user {user}", who.pid, who.uid),
     ))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A folder of this test's, removed at the end with all that lies in it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("aqueduct-test-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.0).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A process is killed before its socket is there, while it is, or when it has just removed it.
+    #[test]
+    fn what_killed_processes_leave_is_removed_and_what_living_ones_use_is_not() {
+        let folder = Folder::new("left");
+        let [bare, with_socket] = [(); 2].map(|()| make_directory(&folder.0).unwrap());
+        drop(UnixListener::bind(with_socket.join("s")).unwrap());
+        let used = SocketDir::create_in(&folder.0).unwrap();
+        let foreign = folder.0.join("aqueduct-other");
+        std::fs::create_dir(&foreign).unwrap();
+        sweep_in(&folder.0);
+        assert!(!bare.exists() && !with_socket.exists(), "{:?}", folder.names());
+        assert!(used.directory.exists() && foreign.exists(), "{:?}", folder.names());
+        let listener = UnixListener::bind(used.socket()).unwrap();
+        sweep_in(&folder.0);
+        assert!(used.socket().exists());
+        drop(listener);
+        drop(used);
+        assert_eq!(folder.names(), ["aqueduct-other"]);
+    }
+
+    #[test]
+    fn a_directory_is_not_taken_from_its_maker() {
+        use crate::sync::{AtomicBool, Ordering};
+
+        let (folder, done) = (Folder::new("made"), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    sweep_in(&folder.0);
+                }
+            });
+            let made: Vec<_> = (0..500).map(|_| SocketDir::create_in(&folder.0)).collect();
+            let there = made.iter().flatten().filter(|made| made.directory.exists()).count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(there, 500, "{:?}", made.iter().find_map(|made| made.as_ref().err()));
+        });
+        assert!(folder.names().is_empty());
+    }
 }

@@ -125,8 +125,10 @@ impl Moment {
         self.watch(&mut job, &mut outcome);
         let pids: Vec<u32> = job.ranks.iter().map(|rank| rank.child.id()).collect();
         job.end();
-        // A rank killed after all others have exited leaves its socket for the next job to remove.
-        let alone = self.signal == libc::SIGSTOP && !self.continued && PHASES[self.phase] == "join";
+        // A rank killed after all others have exited leaves its socket for the next job to remove. It has none any more some
+        // time after it has joined.
+        let joins = ["join", "setup"].contains(&PHASES[self.phase]);
+        let alone = self.signal == libc::SIGSTOP && !self.continued && joins;
         outcome
             .failures
             .extend(baseline.leftovers(&pids, !alone).into_iter().map(|what| format!("left behind: {what}")));
@@ -155,10 +157,10 @@ impl Moment {
         job.listen_until(struck + patience, ended);
         outcome.finished_before = job.ranks[victim].end.as_ref().is_some_and(|(_, at)| *at <= struck);
         let phase = job.ranks[victim].phase;
-        // A rank that lost the victim before it had a communicator cannot go on with the others.
-        let no_communicator =
-            |rank: usize| job.ranks[rank].end.as_ref().is_some_and(|(end, _)| names(end, self.victim));
-        let some_had_none = others().any(no_communicator);
+        // A rank that lost the victim before it had a communicator cannot go on with the others. It says so itself: the victim
+        // may have had one already.
+        let joining = |rank: usize| job.ranks[rank].phase == Some(0);
+        let some_had_none = others().any(joining);
         for rank in others() {
             match &job.ranks[rank].end {
                 None if job.ranks[rank].is_gone() => {
@@ -171,7 +173,7 @@ impl Moment {
                     if noticed > IN_TIME {
                         outcome.failures.push(format!("rank {rank} noticed only after {noticed:?}"));
                     }
-                    if !self.is_right(rank, end, phase, some_had_none) {
+                    if !self.is_right(rank, end, phase >= Some(LAST), joining(rank), some_had_none) {
                         outcome.failures.push(format!("rank {rank} ended with: {end}"));
                     }
                     self.check_memory(rank, job, outcome);
@@ -191,13 +193,11 @@ impl Moment {
         }
     }
 
-    /// Whether `rank` may end as `end` says. `phase` is the phase that the victim was in, `some_had_none` whether some other
-    /// rank had no communicator yet when the victim was lost.
-    fn is_right(&self, rank: usize, end: &str, phase: Option<usize>, some_had_none: bool) -> bool {
-        let late = phase >= Some(LAST);
-        let joining = phase == Some(0);
+    /// Whether `rank` may end as `end` says. `late`: the victim had reached the phase in which the others may have all that they
+    /// need from it; `joining`: this rank had no communicator when it ended; `some_had_none`: another one had none.
+    fn is_right(&self, rank: usize, end: &str, late: bool, joining: bool, some_had_none: bool) -> bool {
         // A rank with a communicator is too few to go on alone if its peers had none and ended.
-        let left_over = joining && self.go_on && some_had_none && names(end, rank as u32);
+        let left_over = !joining && self.go_on && some_had_none && names(end, rank as u32);
         (names(end, self.victim) && (late || joining || !self.go_on))
             || left_over
             || (end == "ok" && (late || self.go_on))
