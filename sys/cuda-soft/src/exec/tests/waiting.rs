@@ -92,16 +92,20 @@ fn a_barrier_that_nobody_completes_is_named_and_can_be_a_fault() {
 fn a_busy_kernel_is_not_called_stalled() {
     let (watchdog, stalls) = recording();
     let rig = Rig::with(1, 2, watchdog);
-    // Counts in a register only, for longer than the watchdog's limit.
-    let module = with_prologue(vec![
-        mov(r(4), imm(0)),
-        bin(crate::code::op::Binary::Add, Ty::U32, r(4), r(4), imm(1)),
-        setp(Cmp::Lt, Ty::U32, 0, r(4), imm(3_000_000)),
-        when(0, false, Op::Bra { target: BODY + 1 }),
-    ]);
-    let start = Instant::now();
-    rig.run(module, 1, 32).unwrap();
-    assert!(start.elapsed() > Duration::from_millis(50));
+    // Counts in a register only, further each time, until that takes longer than the watchdog's limit.
+    let (mut turns, mut took) = (1_000_000, Duration::ZERO);
+    while took < Duration::from_millis(50) {
+        turns *= 2;
+        let module = with_prologue(vec![
+            mov(r(4), imm(0)),
+            bin(crate::code::op::Binary::Add, Ty::U32, r(4), r(4), imm(1)),
+            setp(Cmp::Lt, Ty::U32, 0, r(4), imm(turns)),
+            when(0, false, Op::Bra { target: BODY + 1 }),
+        ]);
+        let start = Instant::now();
+        rig.run(module, 1, 32).unwrap();
+        took = start.elapsed();
+    }
     assert_eq!(stalls.lock().len(), 0);
 }
 
