@@ -6,10 +6,14 @@
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
 #
 # ROUNDS (default 10): repetitions of the soak lanes. FUZZ_SECONDS (default 30): fuzzing time of each decoder.
+# AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
 . ci/need.sh
 rounds=${ROUNDS:-10}
+export AQUEDUCT_TEST_SEED=${AQUEDUCT_TEST_SEED:-$(date +%s%N)} PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-$(date +%s%N)}
+summary+=("seeds: AQUEDUCT_TEST_SEED=$AQUEDUCT_TEST_SEED PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED")
+echo "${summary[0]}"
 
 # Installs pinned versions of bindgen and libclang in .cache, because the emitted text depends on both.
 bindings() {
@@ -139,15 +143,26 @@ again() {
     echo "again: all tests passed $rounds times"
 }
 
-# Ranks under Open MPI and Hydra. The tests with torchrun need PyTorch and are run by hand.
+# Ranks under Open MPI, Hydra and, where PyTorch is installed, torchrun.
 launchers() {
+    local without=()
+    torchrun --help >/dev/null 2>&1 || {
+        without=(--skip torchrun)
+        echo "NOT RUN: launchers::ranks_of_torchrun_meet: there is no torchrun; pip install torch"
+    }
     need mpirun.openmpi openmpi-bin
     need mpiexec.hydra mpich
     need '/usr/lib/*/pmix2/include/pmix.h' libpmix-dev
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     tests 900 --release -p aqueduct-tools --test command launchers:: -- --ignored --test-threads=1 &&
         tests 600 --release -p aqueduct --lib launch::pmix -- --ignored &&
-        tests 900 --release -p aqueduct-tests --test it launchers:: -- --ignored --skip torchrun --test-threads=1
+        tests 900 --release -p aqueduct-tests --test it launchers:: -- --ignored "${without[@]}" --test-threads=1
+}
+
+# Everything that needs GPUs. Where there is none, this lane is not run.
+gpus() {
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || { echo "there is no NVIDIA GPU: run ci/hardware.sh on a machine with one"; return 77; }
+    timeout 3600 ci/hardware.sh
 }
 
 # Connects a thousand ranks.
@@ -193,6 +208,7 @@ lane launchers launchers
 lane faults faults
 lane fuzz fuzz
 lane scale scale
+lane gpus gpus
 lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
 lane soak soak

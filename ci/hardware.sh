@@ -2,7 +2,8 @@
 # The hardware lane: everything that needs NVIDIA GPUs, on the machine it is run on. There, an absent GPU is a failure.
 #
 #   ci/hardware.sh                 build, then run
-#   BIN=FOLDER ci/hardware.sh      run the stripped `aqueduct` and `it` (the test binary) lying in FOLDER: no Rust needed
+#   BIN=FOLDER ci/hardware.sh      run what lies in FOLDER, stripped: `aqueduct`, `it` (the test binary), and `ptx-NAME`
+#                                  for the tests of ptx/tests. No Rust is needed
 #
 # OUT (default: target/hardware) receives the tables as text and JSON, to be recorded in benches/records/.
 set -uo pipefail
@@ -20,12 +21,16 @@ if [ -z "${BIN:-}" ]; then
         example=$(basename "$example" .rs)
         cp "${CARGO_TARGET_DIR:-target}/release/${example//_/-}" "$BIN/" || exit 1
     done
+    for test in $(cargo test --release -p aqueduct-ptx --tests --no-run --message-format=json |
+        sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p'); do
+        cp "$test" "$BIN/ptx-$(basename "$test" | sed 's/-[0-9a-f]*$//')" || exit 1
+    done
     cargo build --release -p aqueduct-tools --features without-abort-check --target-dir target/without || exit 1
     cp target/without/release/aqueduct "$BIN/aqueduct-without-abort-check"
 fi
 out=${OUT:-target/hardware}
 mkdir -p "$out"
-failed=()
+failed=() not_run=()
 step() { # NAME SECONDS COMMAND...
     local name=$1 seconds=$2
     shift 2
@@ -34,6 +39,8 @@ step() { # NAME SECONDS COMMAND...
     local status=$?
     [ $status = 0 ] || { failed+=("$name ($status)"); tail -n 40 "$out/$name.txt"; }
     [ $status != 0 ] || tail -n "${SHOW:-12}" "$out/$name.txt"
+    # Tests say what they did not run here.
+    while read -r line; do not_run+=("$line"); done < <(grep -ao 'NOT RUN: .*: .*' "$out/$name.txt" | sed 's/^NOT RUN: //' | sort -u)
 }
 gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: //p')
 [ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
@@ -41,12 +48,19 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 step info 60 "$BIN/aqueduct" info
 step tests 480 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
 step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --nocapture --test-threads=1
+# The kernels against their oracles. ptx-text compares texts and needs no device.
+for name in all_reduce channel fifo library ll128 port; do
+    if [ -x "$BIN/ptx-$name" ]; then
+        step "ptx-$name" 300 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
+    else
+        not_run+=("ptx/tests $name: not in $BIN")
+    fi
+done
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
 # The tools of compute-sanitizer over every kernel of the self-test. Each fails on findings.
 sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)}
-not_run=()
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck synccheck initcheck; do
         step "sanitizer-$tool" 600 env AQUEDUCT_TIMEOUT=300 AQUEDUCT_PEER_TIMEOUT=60 "$sanitizer" --tool "$tool" \
@@ -58,22 +72,26 @@ if [ -n "$sanitizer" ]; then
         fi
     done
 else
-    not_run+=("compute-sanitizer (not found; set COMPUTE_SANITIZER to its path)")
+    not_run+=("compute-sanitizer: not found; set COMPUTE_SANITIZER to its path")
 fi
 if [ "$gpus" -gt 1 ]; then
     run="$BIN/aqueduct run --no-prefix -n"
     pairs=$((gpus / 2 * 2))
     for example in ping-pong host-semaphores memory-channel port-channel; do
-        if [ -x "$BIN/$example" ]; then step "example-$example" 60 $run 2 -- "$BIN/$example"; else not_run+=("$example (not in $BIN)"); fi
+        if [ -x "$BIN/$example" ]; then step "example-$example" 60 $run 2 -- "$BIN/$example"; else not_run+=("$example: not in $BIN"); fi
     done
     step all-reduce-graph 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -G 20 -n 200 -J "$out/all-reduce-graph.json"
     step all-reduce-half 120 $run "$gpus" -- aqueduct perf all-reduce -e 64M -d half -G 20 -J "$out/all-reduce-half.json"
     if python3 -c 'import torch.distributed' 2>/dev/null; then
         step nccl 120 python3 benches/peers/nccl_all_reduce.py "$gpus"
+    else
+        not_run+=("nccl: python3 has no torch.distributed")
     fi
     step startup 120 $run "$gpus" -- aqueduct perf startup -J "$out/startup.json"
     if python3 -c 'import torch.distributed' 2>/dev/null && command -v torchrun >/dev/null; then
         step nccl-startup 180 torchrun --nproc-per-node "$gpus" benches/peers/nccl_startup.py --against "$out/startup.json"
+    else
+        not_run+=("nccl-startup: there is no torchrun")
     fi
     for operation in put get ll8 ll16 ll128 signal; do
         step "$operation" 90 $run 2 -- aqueduct perf $operation -J "$out/$operation.json"
@@ -96,14 +114,20 @@ if [ "$gpus" -gt 1 ]; then
     step port-hop-128m 120 $run 2 -- aqueduct perf port-put -t CudaIpc -W 1 -b 128M -e 128M -J "$out/port-hop-128m.json"
     [ "$gpus" -lt 3 ] || step write-all-to-all 90 $run "$gpus" -- aqueduct perf write -t CudaIpc -p all-to-all -b 1M -e 256M -J "$out/write-all-to-all.json"
     [ "$pairs" -lt 4 ] || step put-pairs 90 $run "$pairs" -- aqueduct perf put -b 64M -e 256M
+else
+    not_run+=("what needs several GPUs: there is one")
 fi
 # What looking at the abort word costs: the same against a build that never looks, in turns.
 if [ "$gpus" -gt 1 ] && [ -x "$BIN/aqueduct-without-abort-check" ]; then
     step abort-check 400 python3 benches/abort_check.py "$BIN/aqueduct" "$BIN/aqueduct-without-abort-check" "$gpus"
 fi
-[ ${#not_run[@]} = 0 ] || echo "hardware: NOT RUN: ${not_run[*]}"
+said=""
+if [ ${#not_run[@]} -gt 0 ]; then
+    printf 'NOT RUN: hardware %s\n' "${not_run[@]}"
+    said="; not run: $(printf '%s; ' "${not_run[@]}")"
+fi
 if [ ${#failed[@]} -gt 0 ]; then
-    echo "hardware: FAILED: ${failed[*]}"
+    echo "hardware: FAILED: ${failed[*]}$said"
     exit 1
 fi
-echo "hardware: ok on $gpus GPU(s)"
+echo "hardware: ok on $gpus GPU(s)$said"

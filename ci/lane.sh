@@ -6,11 +6,14 @@ wanted=" $* "
 began=$SECONDS
 passed=0 failed=0 not_run=0
 summary=()
+# What did not run: names of lanes, and of tests and steps in lanes that passed or failed.
+lanes_not_run=() tests_not_run=()
 
 # lane NAME COMMAND...: exit status 0 is passed, 77 not run (the last line of output says why), any other failed. The
-# command runs in a subshell without input. CPU seconds distinguish a slow lane from a busy machine.
+# command runs in a subshell without input. CPU seconds distinguish a slow lane from a busy machine. A line of output with
+# "NOT RUN: NAME: REASON" says that a test or a step did not run; it is counted, and no lane passes without naming it.
 lane() {
-    local name=$1 start=$SECONDS cpu log status took
+    local name=$1 start=$SECONDS cpu log status took line
     shift
     [ "$wanted" = "  " ] || case $wanted in *" $name "*) ;; *) return ;; esac
     log=.cache/ci/$name.log
@@ -21,18 +24,27 @@ lane() {
     took="$((SECONDS - start)) s, CPU $(($(cpu_seconds) - cpu)) s"
     case $status in
         0) passed=$((passed + 1)) && summary+=("passed   $name ($took)") ;;
-        77) not_run=$((not_run + 1)) && summary+=("not run  $name: $(tail -n 1 "$log")") ;;
+        77) not_run=$((not_run + 1)) && lanes_not_run+=("$name") && summary+=("not run  $name: $(tail -n 1 "$log")") ;;
         *) failed=$((failed + 1)) && summary+=("FAILED   $name (exit $status, $took)") ;;
     esac
+    while read -r line; do
+        summary+=("         NOT RUN: $line")
+        tests_not_run+=("${line%%: *}")
+    done < <(tr -d '\r' <"$log" | grep -o 'NOT RUN: .*: .*' | sed 's/^NOT RUN: //' | sort -u)
 }
 
 # CPU seconds of this shell and of all its children that have exited.
 cpu_seconds() { awk '{ print int(($14 + $15 + $16 + $17) / hz) }' hz="$(getconf CLK_TCK)" "/proc/$$/stat"; }
 
-# Prints the summary. The exit status is 0 if no lane failed and at least one passed.
+# Prints the summary, whose last line names all that did not run. The exit status is 0 if no lane failed and at least one
+# passed.
 finish() {
+    local last
     echo
     printf '%s\n' "${summary[@]}"
-    echo "lanes: $passed passed, $failed failed, $not_run not run in $((SECONDS - began)) s"
+    last="lanes: $passed passed, $failed failed, $not_run not run$(list "${lanes_not_run[@]}") in $((SECONDS - began)) s"
+    [ ${#tests_not_run[@]} = 0 ] || last+="; ${#tests_not_run[@]} tests or steps not run$(list "${tests_not_run[@]}")"
+    echo "$last"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
+list() { [ $# = 0 ] || printf ' (%s)' "$(printf '%s, ' "$@" | sed 's/, $//')"; }

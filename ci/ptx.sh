@@ -97,7 +97,7 @@ if [ -n "${NVCC:-}" ] && [ -x "$(dirname "$NVCC")/nvlink" ]; then
     fi
     echo "ptx: the device library's header compiles, its examples link"
 else
-    echo "ptx: the device library was not compiled: no nvcc and nvlink in the folder of $PTXAS; set NVCC"
+    echo "NOT RUN: ptx, the device library's header and examples: no nvcc and nvlink in the folder of $PTXAS; set NVCC"
 fi
 
 if [ "${1:-}" = --sass ]; then

@@ -10,8 +10,7 @@ pub mod ranks;
 ///
 /// Written past the test harness, which would keep the output of a test that passes.
 pub fn not_run(what: &str, why: impl Display) {
-    // A closed standard error is no failure of the test.
-    let _ = writeln!(std::io::stderr(), "{NOT_RUN}{what}: {why}");
+    say(&format!("{NOT_RUN}{what}: {why}\n"));
 }
 
 /// How lines of [`not_run`] begin.
@@ -20,9 +19,14 @@ const NOT_RUN: &str = "NOT RUN: ";
 /// Passes on what the output of another process says about what it did not run.
 pub fn pass_on_not_run(output: &str) {
     for line in output.lines().filter(|line| line.starts_with(NOT_RUN)) {
-        // As in `not_run`.
-        let _ = writeln!(std::io::stderr(), "{line}");
+        say(&format!("{line}\n"));
     }
+}
+
+/// Writes `line` in one piece, because other tests write as well.
+fn say(line: &str) {
+    // A closed standard error is no failure of the test.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// `len` bytes that depend on offset and `seed`. The prime period 251 makes swapped blocks visible.

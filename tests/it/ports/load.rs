@@ -4,6 +4,7 @@ use aqueduct::comm::{EndpointConfig, Transport};
 use aqueduct::gpu::Stream;
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{LEFT_CLOSED, LEFT_NOT};
+use aqueduct_tests::not_run;
 
 use super::kernels::{Kernels, Report};
 use super::peer_channel::{PeerChannel, peer_channels};
@@ -127,8 +128,8 @@ pub(super) fn far_offsets(rank: &Rank, endpoint: &EndpointConfig) {
     const SIZE: usize = 5000;
     const PLACES: [(usize, usize); 3] = [(LEN - SIZE, 0), (3, LEN - SIZE), ((5 << 30) + 1, (4 << 30) + 7)];
     if matches!(endpoint.transport, Transport::Ib(_)) && !can_lock(3 * LEN) {
-        println!("not run: offsets beyond 8 GiB need {} GiB of memory that can be locked", (3 * LEN) >> 30);
-        return;
+        let why = format!("needs {} GiB of memory that can be locked", (3 * LEN) >> 30);
+        return not_run("ports: offsets beyond 8 GiB over a NIC", why);
     }
     let (service, end) = end(rank, endpoint, 120, LEN, 512);
     for (i, (_, from)) in (0..).zip(PLACES) {

@@ -4,6 +4,7 @@ use aqueduct::ErrorKind;
 use aqueduct::channel::InboundSignals;
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{Event, Stream};
+use aqueduct_tests::not_run;
 
 use super::pair::{Kind, LEN, Pair, load, look, memory};
 use crate::data::bytes;
@@ -297,8 +298,8 @@ pub(super) fn host_to_device(pair: &Pair) {
 pub(super) fn far_offsets(pair: &Pair) {
     const LEN: usize = 9 << 30;
     if matches!(pair.transport, Transport::Ib(_)) && !can_lock(3 * LEN) {
-        println!("not run: offsets beyond 8 GiB need {} GiB of memory that can be locked", (3 * LEN) >> 30);
-        return;
+        let why = format!("needs {} GiB of memory that can be locked", (3 * LEN) >> 30);
+        return not_run("transports: offsets beyond 8 GiB over a NIC", why);
     }
     sparse(pair, LEN);
 }

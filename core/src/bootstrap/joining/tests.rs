@@ -90,7 +90,9 @@ fn an_interface_may_be_named_and_addresses_may_be_of_ipv6() {
         assert!(address.starts_with("[::1]:"), "{address}");
         all_meet(2, |rank| at(rank, 2, &address, soon()));
     } else {
-        eprintln!("not run over IPv6: the loopback interface has no IPv6 address");
+        // Written past the test harness: the lanes count these lines.
+        let line = "NOT RUN: bootstrap::joining over IPv6: the loopback interface has no ::1\n";
+        std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
     }
 }
 
