@@ -111,22 +111,23 @@ fn make_directory(parent: &Path) -> Result<PathBuf> {
 
 /// Locks `directory` for this process alone; `None` if another process has it locked or has removed it.
 fn lock_directory(directory: &Path) -> io::Result<Option<File>> {
-    let gone = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(None),
-        _ => Err(error),
-    };
-    let file = match File::open(directory) {
-        Ok(file) => file,
-        Err(error) => return gone(error),
-    };
+    match File::open(directory) {
+        Ok(file) => lock_opened(directory, file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// [`lock_directory`] for a directory that was opened as `file`; another one may have its name by now, or none.
+fn lock_opened(directory: &Path, file: File) -> io::Result<Option<File>> {
     if !try_lock(&file)? {
         return Ok(None);
     }
-    // Another one may have the name by now.
     let inode = |m: std::fs::Metadata| (m.dev(), m.ino());
     match std::fs::symlink_metadata(directory) {
         Ok(there) => Ok((inode(there) == inode(file.metadata()?)).then_some(file)),
-        Err(error) => gone(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -248,6 +249,18 @@ mod tests {
         drop(listener);
         drop(used);
         assert_eq!(folder.names(), ["aqueduct-other"]);
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_before_it_was_locked_is_not_taken_for_made() {
+        let folder = Folder::new("gone");
+        let directory = make_directory(&folder.0).unwrap();
+        let opened = [(); 2].map(|()| File::open(&directory).unwrap());
+        sweep_in(&folder.0);
+        let [first, second] = opened;
+        assert!(lock_opened(&directory, first).unwrap().is_none());
+        std::fs::create_dir(&directory).unwrap();
+        assert!(lock_opened(&directory, second).unwrap().is_none(), "another one has its name");
     }
 
     #[test]

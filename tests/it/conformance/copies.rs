@@ -1,6 +1,6 @@
 //! Copies and fills.
 
-use aqueduct_tests::paint;
+use aqueduct_tests::{not_run, paint};
 use cuda_driver_sys::*;
 
 use super::dut::{Dut, ok, refused};
@@ -93,15 +93,17 @@ pub(super) fn peers(d: &Dut) {
     assert!(d.download(b, 4999) == data[..4999]);
     d.free(b);
     ok!((d.t.cuCtxPopCurrent_v2)(&raw mut context));
+    let mut can = 0;
     if other != 0 {
-        let mut can = 0;
         ok!((d.t.cuDeviceCanAccessPeer)(&raw mut can, d.device, device));
-        if can == 1 {
-            ok!((d.t.cuCtxEnablePeerAccess)(context, 0));
-            refused!((d.t.cuCtxEnablePeerAccess)(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-            ok!((d.t.cuCtxDisablePeerAccess)(context));
-            refused!((d.t.cuCtxDisablePeerAccess)(context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-        }
+    }
+    if can == 1 {
+        ok!((d.t.cuCtxEnablePeerAccess)(context, 0));
+        refused!((d.t.cuCtxEnablePeerAccess)(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        ok!((d.t.cuCtxDisablePeerAccess)(context));
+        refused!((d.t.cuCtxDisablePeerAccess)(context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    } else {
+        not_run(d.test, "its part about peer access needs two devices that reach each other");
     }
     d.free(a);
     ok!((d.t.cuDevicePrimaryCtxRelease_v2)(device));
