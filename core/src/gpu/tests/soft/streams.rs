@@ -223,7 +223,7 @@ fn without_events() -> Driver {
 
 #[test]
 fn what_work_uses_is_kept_though_no_event_can_be_recorded_behind_it() {
-    let context = Context::new(&Device::new(&without_events(), 7).unwrap()).unwrap();
+    let context = Context::new(&Device::new(&without_events(), 2).unwrap()).unwrap();
     let stream = Stream::new(&context).unwrap();
     let gate = Gate::close(&stream);
     let probe = Arc::new(());
@@ -238,7 +238,7 @@ fn what_work_uses_is_kept_though_no_event_can_be_recorded_behind_it() {
 
 #[test]
 fn what_work_of_a_wrapped_stream_uses_is_never_freed_if_no_event_can_be_recorded_behind_it() {
-    let context = Context::new(&Device::new(&without_events(), 7).unwrap()).unwrap();
+    let context = Context::new(&Device::new(&without_events(), 2).unwrap()).unwrap();
     let owner = Stream::new(&context).unwrap();
     // SAFETY: `owner` outlives the wrapper.
     let wrapped = unsafe { Stream::from_raw(&context, owner.raw()) };
