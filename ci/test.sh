@@ -56,6 +56,7 @@ lane format format
 lane layers ci/layers.sh
 lane circles ci/circles.sh
 lane sync-tags ci/sync-tags.sh
+lane ignored ci/ignored.sh
 lane clippy clippy
 lane docs docs
 lane public ci/public.sh

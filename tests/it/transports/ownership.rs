@@ -186,7 +186,8 @@ fn everything_dropped(rank: Rank, endpoint: &EndpointConfig) {
         let took = start.elapsed();
         gate.open();
         bootstrap.barrier(soon()).unwrap();
-        assert!(took < Duration::from_millis(200), "the drop took {took:?}");
+        // The gate was closed meanwhile: a drop that waited for the write would not have ended.
+        assert!(took < Duration::from_secs(1), "the drop took {took:?}");
     } else {
         // The last bytes come last.
         let last = bytes(peer, 1, LEN)[LEN - 1];
