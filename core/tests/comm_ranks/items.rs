@@ -72,8 +72,10 @@ fn a_semaphore_is_made_in_the_setup_of_its_connection_and_slots_are_reused() {
             rank.barrier();
             drop((semaphores, made));
             rank.barrier();
-            // The peer's release message may still be on its way: a barrier over the bootstrap does not order it.
-            std::thread::sleep(Duration::from_millis(200));
+            // The peer's release message may still be on its way, on the link that a setup takes as well.
+            let behind = rank.comm.connect(peer, 1, Transport::CudaIpc).unwrap();
+            rank.comm.setup(soon()).unwrap();
+            drop(behind.get().unwrap());
         }
     });
 }
