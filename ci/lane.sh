@@ -30,7 +30,7 @@ lane() {
     while read -r line; do
         summary+=("         NOT RUN: $line")
         tests_not_run+=("${line%%: *}")
-    done < <(tr -d '\r' <"$log" | grep -o 'NOT RUN: .*: .*' | sed 's/^NOT RUN: //' | sort -u)
+    done < <(tr -d '\r' <"$log" | grep -ao 'NOT RUN: .*: .*' | sed 's/^NOT RUN: //' | sort -u)
 }
 
 # CPU seconds of this shell and of all its children that have exited.
