@@ -14,6 +14,7 @@ use aqueduct::internals::env::Env;
 
 use crate::stdout::Stdout;
 pub(crate) use devices::describe;
+pub(crate) use nics::active as active_nic;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

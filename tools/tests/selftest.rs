@@ -17,8 +17,16 @@ fn run(command: &mut Command) -> Outcome {
     support::run(command)
 }
 
+/// Without NICs, also where there are some.
 fn selftest(arguments: &[&str]) -> Command {
-    aqueduct(&[&["selftest", "--quick"], arguments].concat())
+    let mut command = aqueduct(&[&["selftest", "--quick"], arguments].concat());
+    command.env("AQUEDUCT_IB_DEVICES", "absent0");
+    command
+}
+
+/// The names of what a row was printed for.
+fn names<'a>(rows: &[&'a str]) -> Vec<&'a str> {
+    rows.iter().map(|row| row[..30].trim_end()).collect()
 }
 
 /// The rows with `verdict`.
@@ -42,10 +50,28 @@ fn everything_passes_and_what_cannot_run_says_why() {
     let outcome = run(&mut selftest(&[])).exited(0);
     assert!(outcome.time < Duration::from_secs(20), "it took {:?}", outcome.time);
     let [passed, failed, not_run] = counted(&outcome);
-    assert!(passed >= 26 && failed == 0, "{}", outcome.stdout);
-    assert_eq!(not_run, 1, "{}", outcome.stdout);
-    assert!(rows(&outcome, "not run")[0].starts_with("memory by fabric handle"), "{}", outcome.stdout);
+    assert!(passed >= 34 && failed == 0, "{}", outcome.stdout);
+    assert_eq!(not_run, 3, "{}", outcome.stdout);
+    let missing = ["memory by fabric handle", "connection verbs", "port channel verbs"];
+    assert_eq!(names(&rows(&outcome, "not run")), missing, "{}", outcome.stdout);
+    let ran = names(&rows(&outcome, "passed"));
+    for part in [
+        "channel put",
+        "connection CudaIpc",
+        "connection Ethernet",
+        "FIFO to a proxy",
+        "port channel CudaIpc",
+        "port packets CudaIpc",
+        "port channel Ethernet",
+        "port packets Ethernet",
+        "device library, channel",
+        "device library, trigger",
+        "all-reduce 1shot-ll f32",
+    ] {
+        assert!(ran.contains(&part), "{part} in {ran:?}");
+    }
     outcome.prints(&[
+        "no NIC with an active port: ",
         "this device has no fabric handles",
         "semaphore wait on rank 1, counter at 0 of 1",
         "# software device: times say nothing about GPUs",
@@ -67,12 +93,65 @@ fn alone_nothing_that_takes_two_is_counted_as_passed() {
     let outcome = run(&mut selftest(&["-n", "1"])).exited(0);
     let [_, failed, _] = counted(&outcome);
     assert_eq!(failed, 0, "{}", outcome.stdout);
-    let not_run = rows(&outcome, "not run");
-    for name in ["channel put", "channel LL16 put, unpack", "connection CudaIpc", "abort of a waiting kernel"]
-    {
-        assert!(not_run.iter().any(|row| row.starts_with(name)), "{name} in {}", outcome.stdout);
+    let not_run = names(&rows(&outcome, "not run"));
+    for name in [
+        "channel put",
+        "channel LL16 put, unpack",
+        "connection CudaIpc",
+        "connection Ethernet",
+        "port channel CudaIpc",
+        "port packets Ethernet",
+        "device library, channel",
+        "abort of a waiting kernel",
+    ] {
+        assert!(not_run.contains(&name), "{name} in {}", outcome.stdout);
     }
+    let passed = names(&rows(&outcome, "passed"));
+    assert!(passed.contains(&"FIFO to a proxy") && passed.contains(&"device library, trigger"), "{passed:?}");
     outcome.prints(&["needs a second rank"]);
+}
+
+/// Every check that reads data back compares it: a byte that is changed before the comparison is seen by all of them.
+#[test]
+fn no_check_passes_with_damaged_data() {
+    let outcome = run(&mut selftest(&["--spoil"])).exited(1);
+    let [_, failed, _] = counted(&outcome);
+    assert!(failed >= 32, "{}", outcome.stdout);
+    assert_eq!(names(&rows(&outcome, "passed")), ["set-up", "peer access"], "{}", outcome.stdout);
+    outcome.prints(&[
+        "# FAILED connection Ethernet",
+        "put of 1 bytes by rank 1 from 3 to 5: 1 of 98304 bytes differ, from byte 0",
+        "triggers of each thread, as the proxy saw them: 1 of 76800 bytes differ",
+        "the last answer of each thread: 1 of 1536 bytes differ",
+    ]);
+}
+
+/// What is broken is named, and nothing else fails.
+#[test]
+fn a_broken_part_is_named() {
+    for (faults, parts, words) in [
+        (
+            // In what rank 0 sends over each of the streams that are long enough.
+            "net:from=0:on=data:after=200000:corrupt=64",
+            &["connection Ethernet", "port channel Ethernet"][..],
+            " of 98304 bytes differ",
+        ),
+        (
+            "net:from=0:on=data:after=200000:drop",
+            &["connection Ethernet", "port channel Ethernet"],
+            "the Ethernet connection to rank 1 has failed",
+        ),
+        (
+            "driver:cuLinkCreate_v2:1+=NOT_SUPPORTED",
+            &["device library, channel", "device library, trigger"],
+            "cuLinkCreate_v2 returned CUDA_ERROR_NOT_SUPPORTED",
+        ),
+    ] {
+        let outcome = run(selftest(&[]).env("AQUEDUCT_FAULTS", faults)).exited(1);
+        assert_eq!(names(&rows(&outcome, "FAILED")), parts, "{faults}: {}", outcome.stdout);
+        counted(&outcome);
+        outcome.prints(&[words]);
+    }
 }
 
 /// All-reduce cannot be prepared; what does not need it works before and after.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use aqueduct::Error;
+use aqueduct::comm::{Communicator, Transport};
 use aqueduct::gpu::{Device, Driver};
 use aqueduct::internals::env::{Env, IbEnv};
 use aqueduct::internals::rdma::{self, LinkLayer, Settings, Verbs};
@@ -27,6 +29,20 @@ fn of_library(verbs: &Verbs, ib: &IbEnv, gpus: &[Device]) -> aqueduct::Result<Ve
         lines.push(format!("  Ib{number}: {}, {port}{distances}", nic.name()));
     }
     Ok(lines)
+}
+
+/// The NIC that is nearest to the communicator's device, with its name and the port that connections use.
+pub(crate) fn active(comm: &Communicator) -> aqueduct::Result<(Transport, String)> {
+    let nearest = comm.nearest_nic()?;
+    let Transport::Ib(number) = nearest else {
+        return Err(Error::usage("nearest NIC", format!("{nearest} is no NIC")));
+    };
+    let ib = Env::get()?.ib.clone();
+    let nics = Verbs::load(None)?.devices(ib.devices.as_deref())?;
+    let Some(nic) = nics.get(usize::from(number)) else {
+        return Err(Error::usage("nearest NIC", format!("{nearest} has vanished")));
+    };
+    Ok((nearest, format!("{}, {}", nic.name(), port(nic, &ib)?)))
 }
 
 /// The port that a connection would use.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use aqueduct::Deadline;
 use aqueduct::collective::{ElementType, ReduceOp};
+use aqueduct::comm::Transport;
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use super::group::{Group, Pair};
@@ -19,6 +20,17 @@ pub(super) const CANARY: u8 = 0xA5;
 
 /// Number of complaints shown per check; the rest are only counted.
 const SHOWN: usize = 3;
+
+/// How all checks run.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct Manner {
+    /// Fewer sizes of each kind, and not every pair of ranks
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Damage what every check reads back: each check that compares data must fail
+    #[arg(long, hide = true)]
+    pub(super) spoil: bool,
+}
 
 /// The outcome of a check that did not end with an error.
 #[derive(Debug)]
@@ -46,13 +58,19 @@ pub(super) struct Check<'a> {
     pub(super) rank: &'a Rank,
     pub(super) group: &'a Group,
     pub(super) quick: bool,
+    spoil: bool,
     lockstep: &'a Lockstep<'a>,
     complaints: RefCell<Vec<String>>,
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn new(rank: &'a Rank, group: &'a Group, quick: bool, lockstep: &'a Lockstep<'a>) -> Self {
-        Self { rank, group, quick, lockstep, complaints: RefCell::default() }
+    pub(super) fn new(
+        rank: &'a Rank,
+        group: &'a Group,
+        Manner { quick, spoil }: Manner,
+        lockstep: &'a Lockstep<'a>,
+    ) -> Self {
+        Self { rank, group, quick, spoil, lockstep, complaints: RefCell::default() }
     }
 
     /// The verdict from the outcome of the check and its complaints.
@@ -86,7 +104,12 @@ impl<'a> Check<'a> {
 
     /// Waits until the partner of `pair` reaches this step.
     pub(super) fn step(&self, pair: &Pair) -> Result<()> {
-        self.lockstep.step(&[pair.peer])
+        self.step_with(pair.peer)
+    }
+
+    /// Waits until rank `peer` reaches this step.
+    pub(super) fn step_with(&self, peer: u32) -> Result<()> {
+        self.lockstep.step(&[peer])
     }
 
     /// Waits for all ranks and returns whether all of them can go on.
@@ -108,6 +131,23 @@ impl<'a> Check<'a> {
         Ok(Ran::all(what.to_string()))
     }
 
+    /// Runs `check` with each partner that `transport` connects to. `what` describes it for the row.
+    pub(super) fn each_partner(
+        &self,
+        transport: Transport,
+        what: impl fmt::Display,
+        check: impl Fn(u32) -> Result<()>,
+    ) -> Result<Ran> {
+        if transport == Transport::CudaIpc {
+            return self.each_pair(what, |pair| check(pair.peer));
+        }
+        if self.group.partners.is_empty() {
+            return Ok(Ran::not("needs a second rank"));
+        }
+        self.group.partners.iter().try_for_each(|&peer| check(peer))?;
+        Ok(Ran::all(what.to_string()))
+    }
+
     pub(super) fn buffer(&self, len: usize) -> Result<Arc<GpuBuffer>> {
         Ok(Arc::new(GpuBuffer::new(&self.rank.context, len)?))
     }
@@ -126,7 +166,17 @@ impl<'a> Check<'a> {
     pub(super) fn contents(&self, buffer: &GpuBuffer) -> Result<Vec<u8>> {
         let mut seen = vec![0; buffer.len()];
         buffer.download(0, &mut seen, self.deadline())?;
-        Ok(seen)
+        Ok(self.read_back(seen))
+    }
+
+    /// What a check has read back and is about to compare. The hidden option `--spoil` damages the first byte.
+    pub(super) fn read_back(&self, mut seen: Vec<u8>) -> Vec<u8> {
+        if self.spoil
+            && let Some(first) = seen.first_mut()
+        {
+            *first ^= 0x10;
+        }
+        seen
     }
 
     /// Adds a complaint.

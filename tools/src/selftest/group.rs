@@ -1,11 +1,11 @@
-//! A communicator with, for each partner of this rank, the connection, channels and buffers that checks use.
+//! A communicator with, for each partner of this rank, the channels and buffers that checks use.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use aqueduct::channel::MemoryChannel;
 use aqueduct::comm::{
-    Communicator, CommunicatorConfig, Connection, Device2DeviceSemaphore, RegisteredMemory, Transport,
+    Communicator, CommunicatorConfig, Device2DeviceSemaphore, Pending, RegisteredMemory, Transport,
 };
 use aqueduct::gpu::{GpuBuffer, Stream};
 
@@ -20,6 +20,9 @@ pub(super) const PACKET_REGION: usize = 64 << 10;
 /// A communicator, and this rank's partners in it.
 pub(super) struct Group {
     pub(super) comm: Communicator,
+    /// Other ranks that this one is checked with, in the order in which they meet.
+    pub(super) partners: Vec<u32>,
+    /// The pairs with those partners whose memory this device reaches.
     pub(super) pairs: Vec<Pair>,
 }
 
@@ -29,15 +32,14 @@ pub(super) struct Pair {
     pub(super) stream: Stream,
     /// Source of both channels' puts, and target of gets and unpacked packets.
     pub(super) local: Arc<GpuBuffer>,
-    /// Target of the peer's `data` channel and connection.
+    /// Target of the peer's `data` channel.
     pub(super) inbox: Arc<GpuBuffer>,
-    pub(super) local_memory: RegisteredMemory,
-    /// The peer's inbox.
-    pub(super) theirs: RegisteredMemory,
-    pub(super) connection: Connection,
     pub(super) semaphore: Device2DeviceSemaphore,
     pub(super) data: MemoryChannel,
     pub(super) packets: MemoryChannel,
+    /// Source and target of `ring`, here and at the peer.
+    pub(super) ring_buffer: Arc<GpuBuffer>,
+    pub(super) ring: MemoryChannel,
 }
 
 impl Group {
@@ -47,15 +49,15 @@ impl Group {
         let config = CommunicatorConfig::from_env()?;
         let comm = Communicator::new(&rank.bootstrap, &rank.context, config, rank.deadline())?;
         let reachable = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
+        let met = |&round: &u32| partner(round, comm.rank(), comm.size());
+        let partners: Vec<u32> = rounds.iter().filter_map(met).collect();
         let mut pending = Vec::new();
-        for peer in
-            rounds.iter().filter_map(|&round| partner(round, comm.rank(), comm.size())).filter(reachable)
-        {
+        for &peer in partners.iter().filter(|&peer| reachable(peer)) {
             pending.push(PendingPair::of(&comm, peer)?);
         }
         comm.setup(rank.deadline())?;
         let pairs = pending.into_iter().map(PendingPair::pair).collect::<Result<_>>()?;
-        Ok(Self { comm, pairs })
+        Ok(Self { comm, partners, pairs })
     }
 }
 
@@ -80,10 +82,11 @@ struct PendingPair {
     inbox: Arc<GpuBuffer>,
     local_memory: RegisteredMemory,
     packet_memory: RegisteredMemory,
-    theirs: aqueduct::comm::Pending<RegisteredMemory>,
-    their_packets: aqueduct::comm::Pending<RegisteredMemory>,
-    connection: aqueduct::comm::Pending<Connection>,
-    semaphores: [aqueduct::comm::Pending<Device2DeviceSemaphore>; 2],
+    ring_buffer: Arc<GpuBuffer>,
+    ring_memory: RegisteredMemory,
+    /// The peer's inbox, packet buffer and ring buffer.
+    theirs: [Pending<RegisteredMemory>; 3],
+    semaphores: [Pending<Device2DeviceSemaphore>; 3],
 }
 
 impl PendingPair {
@@ -91,9 +94,12 @@ impl PendingPair {
         let buffer = |len| GpuBuffer::new(comm.context(), len).map(Arc::new);
         let register = |buffer| comm.register_memory(buffer, Transport::CudaIpc);
         let (local, inbox, packets) = (buffer(LEN)?, buffer(LEN)?, buffer(3 * PACKET_REGION)?);
-        let (local_memory, packet_memory) = (register(&local)?, register(&packets)?);
+        let ring_buffer = buffer(LEN)?;
+        let (local_memory, packet_memory, ring_memory) =
+            (register(&local)?, register(&packets)?, register(&ring_buffer)?);
         comm.send_memory(&register(&inbox)?, peer, 0)?;
         comm.send_memory(&packet_memory, peer, 1)?;
+        comm.send_memory(&ring_memory, peer, 2)?;
         let connection = comm.connect(peer, 0, Transport::CudaIpc)?;
         Ok(Self {
             stream: Stream::new(comm.context())?,
@@ -101,31 +107,35 @@ impl PendingPair {
             inbox,
             local_memory,
             packet_memory,
-            theirs: comm.recv_memory(peer, 0)?,
-            their_packets: comm.recv_memory(peer, 1)?,
-            semaphores: [comm.build_semaphore(&connection, 0)?, comm.build_semaphore(&connection, 1)?],
-            connection,
+            ring_buffer,
+            ring_memory,
+            theirs: [comm.recv_memory(peer, 0)?, comm.recv_memory(peer, 1)?, comm.recv_memory(peer, 2)?],
+            semaphores: [
+                comm.build_semaphore(&connection, 0)?,
+                comm.build_semaphore(&connection, 1)?,
+                comm.build_semaphore(&connection, 2)?,
+            ],
         })
     }
 
     fn pair(self) -> Result<Pair> {
-        let [data, packets] = self.semaphores;
-        let (semaphore, packets, theirs) = (data.get()?, packets.get()?, self.theirs.get()?);
+        let [data, packets, ring] = self.semaphores;
+        let [inbox, packet_buffer, ring_buffer] = self.theirs;
+        let semaphore = data.get()?;
         Ok(Pair {
             peer: semaphore.peer(),
-            data: MemoryChannel::new(&semaphore, &theirs, &self.local_memory, None)?,
+            data: MemoryChannel::new(&semaphore, &inbox.get()?, &self.local_memory, None)?,
             packets: MemoryChannel::new(
-                &packets,
-                &self.their_packets.get()?,
+                &packets.get()?,
+                &packet_buffer.get()?,
                 &self.local_memory,
                 Some(&self.packet_memory),
             )?,
-            connection: self.connection.get()?,
+            ring: MemoryChannel::new(&ring.get()?, &ring_buffer.get()?, &self.ring_memory, None)?,
+            ring_buffer: self.ring_buffer,
             stream: self.stream,
             local: self.local,
             inbox: self.inbox,
-            local_memory: self.local_memory,
-            theirs,
             semaphore,
         })
     }

@@ -8,11 +8,16 @@ mod check;
 mod collectives;
 mod connection;
 mod copies;
+mod fifo;
 mod group;
 mod handles;
+mod link;
+mod linked;
 mod lockstep;
+mod nic;
 mod packets;
 mod peer_access;
+mod ports;
 mod signals;
 mod suite;
 mod summary;
@@ -23,12 +28,14 @@ use std::time::Duration;
 use anyhow::Result;
 use aqueduct::channel::PacketFormat;
 use aqueduct::collective::{Algorithm, ElementType};
+use aqueduct::comm::Transport;
 use aqueduct::gpu::Device;
 use aqueduct::gpu::HandlePolicy;
 
 use crate::job::{self, Rank};
 use crate::main_job;
 use crate::run::Launch;
+use check::Manner;
 use suite::Suite;
 
 /// Smallest default number of ranks: most checks need two.
@@ -42,14 +49,13 @@ pub(crate) struct Args {
     /// Number of ranks; by default one per GPU, but at least two
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
-    /// Fewer sizes of each kind, and not every pair of ranks
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    manner: Manner,
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if main_job::is_rank()? {
-        return take_part(args.quick);
+        return take_part(args.manner);
     }
     let ranks = match args.ranks {
         Some(ranks) => ranks,
@@ -59,16 +65,17 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         },
     };
     let mut command = vec!["aqueduct".to_owned(), "selftest".to_owned()];
-    command.extend(args.quick.then(|| "--quick".to_owned()));
+    command.extend(args.manner.quick.then(|| "--quick".to_owned()));
+    command.extend(args.manner.spoil.then(|| "--spoil".to_owned()));
     Launch { ranks, command, prefix: false, timeout: Some(LIMIT), input: false }.run()
 }
 
-fn take_part(quick: bool) -> Result<ExitCode> {
+fn take_part(manner: Manner) -> Result<ExitCode> {
     let rank = Rank::join()?;
     if rank.is_root() {
         summary::print_head(&rank)?;
     }
-    let mut suite = Suite::new(&rank, quick)?;
+    let mut suite = Suite::new(&rank, manner)?;
     suite.check("peer access", peer_access::all_reachable)?;
     for (name, policy) in [
         ("memory by file descriptor", HandlePolicy::Fd),
@@ -85,7 +92,25 @@ fn take_part(quick: bool) -> Result<ExitCode> {
     suite.check("channel element read, write", signals::elements)?;
     suite.check("channel signal, wait, poll", signals::counting)?;
     suite.check("channel wait before signal", signals::waiting_first)?;
-    suite.check("connection CudaIpc", connection::one_sided)?;
+    let transports = [Transport::CudaIpc, Transport::Ethernet];
+    for (tag, transport) in (0..).zip(transports) {
+        let name = format!("connection {transport}");
+        suite.check(&name, |check| connection::one_sided(check, transport, tag))?;
+    }
+    suite.check("connection verbs", |check| {
+        nic::over_verbs(check, |check, transport| connection::one_sided(check, transport, 2))
+    })?;
+    suite.check("FIFO to a proxy", fifo::served)?;
+    for (tag, transport) in (0..).zip(transports) {
+        suite.check(&format!("port channel {transport}"), |check| ports::puts(check, transport, tag))?;
+        suite.check(&format!("port packets {transport}"), |check| ports::packets(check, transport, tag))?;
+    }
+    // Verbs have no packet form.
+    suite.check("port channel verbs", |check| {
+        nic::over_verbs(check, |check, transport| ports::puts(check, transport, 2))
+    })?;
+    suite.check("device library, channel", linked::gathered)?;
+    suite.check("device library, trigger", linked::answered)?;
     for algorithm in [Algorithm::OneShotLl16, Algorithm::TwoShotHb] {
         for ty in ElementType::ALL {
             let name = format!("all-reduce {algorithm} {}", ty.name());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use aqueduct::gpu::GpuBuffer;
 
-use super::check::{Check, Ran};
+use super::check::{Check, Manner, Ran};
 use super::group::{Group, rounds};
 use super::lockstep::{Lockstep, Verdict};
 use super::summary::{Row, print_row};
@@ -14,7 +14,7 @@ use crate::job::Rank;
 /// The checks of one rank.
 pub(super) struct Suite<'a> {
     rank: &'a Rank,
-    quick: bool,
+    manner: Manner,
     lockstep: Lockstep<'a>,
     /// The group that checks use, or why there is none. It is replaced after a failed check.
     group: Result<Group, String>,
@@ -23,9 +23,9 @@ pub(super) struct Suite<'a> {
 
 impl<'a> Suite<'a> {
     /// Makes the first group, which is the first check.
-    pub(super) fn new(rank: &'a Rank, quick: bool) -> Result<Self> {
+    pub(super) fn new(rank: &'a Rank, manner: Manner) -> Result<Self> {
         let group = Err("there is no group".to_owned());
-        let mut suite = Self { rank, quick, lockstep: Lockstep::new(rank), group, rows: Vec::new() };
+        let mut suite = Self { rank, manner, lockstep: Lockstep::new(rank), group, rows: Vec::new() };
         let row = suite.assemble()?;
         suite.keep(row)?;
         Ok(suite)
@@ -40,7 +40,7 @@ impl<'a> Suite<'a> {
         let mine = match &self.group {
             Err(why) => Verdict::NotRun(why.clone()),
             Ok(group) => {
-                let check = Check::new(self.rank, group, self.quick, &self.lockstep);
+                let check = Check::new(self.rank, group, self.manner, &self.lockstep);
                 let ended = run(&check);
                 if let Err(error) = &ended {
                     // Other ranks' kernels may wait for something that this rank did not do; the abort makes them
@@ -74,7 +74,7 @@ impl<'a> Suite<'a> {
         self.group = Err("the last group could not be replaced".to_owned());
         let group = self.replacement();
         let mine = match &group {
-            Ok(group) => Verdict::Passed(format!("communicator, partners: {}", group.pairs.len())),
+            Ok(group) => Verdict::Passed(format!("communicator, partners: {}", group.partners.len())),
             Err(error) => Verdict::Failed(format!("{error:#}")),
         };
         let row = self.close("set-up", started, mine)?;
@@ -95,7 +95,7 @@ impl<'a> Suite<'a> {
         if !all {
             bail!("another rank's device does not work any more");
         }
-        Group::new(self.rank, &rounds(size, self.quick))
+        Group::new(self.rank, &rounds(size, self.manner.quick))
     }
 
     /// Ends a check and combines the verdicts of all ranks.
