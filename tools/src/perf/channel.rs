@@ -52,13 +52,6 @@ impl<'a> Bench<'a> {
         sizes: &[u64],
     ) -> Result<Self> {
         let rank = session.rank;
-        let ranks = rank.bootstrap.size();
-        if ranks < 2 || !ranks.is_multiple_of(2) {
-            bail!(
-                "perf {} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {0}`",
-                operation.name()
-            );
-        }
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?.next_multiple_of(128).max(128);
         let format = packet_format(operation);
         let peer = rank.bootstrap.rank() ^ 1;

@@ -11,6 +11,7 @@ mod fifo;
 mod files;
 mod head;
 mod host_thread;
+mod need;
 mod output;
 mod ping_pong;
 mod port;
@@ -29,9 +30,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 pub(crate) use args::Args;
 
-use crate::job::Rank;
 use args::{Operation, Pace, Rounding, Sizes};
 use head::Head;
+use need::Need;
 use output::present;
 use record::Record;
 use table::NcclTable;
@@ -93,8 +94,12 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if args.bidirectional && !matches!(measured, Operation::Put | Operation::Get) {
         bail!("--bidirectional is for put and get; perf {} has both directions already", measured.name());
     }
+    let need = match measured {
+        Operation::AllReduce => Need::none(),
+        operation => Need::pairs(operation.name())?,
+    };
     let outlets = output::open(&args.results.files)?;
-    let rank = Rank::join()?;
+    let rank = need.join()?;
     let session = Session::new(&rank);
     let (min, max) = default_range(measured, session.software());
     let (min, max) = args.sweep.bounds(min, max)?;

@@ -22,6 +22,7 @@ use super::args::{self, Rounding, Sizes};
 use super::checker::CheckBy;
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
+use super::need::Need;
 use super::record::Record;
 use super::timing::{Plan, Session, Timed, Until, mean, sample};
 use super::wide::choose;
@@ -123,8 +124,9 @@ impl Common {
 pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
     const NAME: &str = "port-lat";
     let common = &args.common;
+    let need = Need::pairs(format!("{NAME} -t {}", common.transport))?;
     let outlets = super::output::open(&common.results.files)?;
-    let rank = pairs(NAME)?;
+    let rank = need.join()?;
     let session = Session::new(&rank);
     let bounds = common.sweep.bounds(8, 64 << 10)?;
     let Sizes { list: mut sizes, note } = common.sizes(bounds);
@@ -176,8 +178,9 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
 pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     const NAME: &str = "port-put";
     let common = &args.common;
+    let need = Need::pairs(format!("{NAME} -t {}", common.transport))?;
     let outlets = super::output::open(&common.results.files)?;
-    let rank = pairs(NAME)?;
+    let rank = need.join()?;
     let session = Session::new(&rank);
     let fast = !session.software() && common.has_bare();
     let largest = match (session.software(), fast) {
@@ -292,15 +295,4 @@ fn paired(ours: Record, bare: Option<Record>) -> Vec<Record> {
 /// An optional number as text: `auto` if it was not given.
 fn auto(number: Option<u32>) -> String {
     number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
-}
-
-/// Joins the job and checks that its ranks form pairs.
-fn pairs(name: &str) -> Result<Rank> {
-    let rank = Rank::join()?;
-    if !rank.bootstrap.size().is_multiple_of(2) {
-        bail!(
-            "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name} -t CudaIpc`"
-        );
-    }
-    Ok(rank)
 }

@@ -16,11 +16,11 @@ use aqueduct::comm::Transport;
 
 use super::args::Pace;
 use super::head::Head;
+use super::need::Need;
 use super::record::Record;
 use super::table::NcclTable;
 use super::timing::{Plan, Session, Timed, mean, sample};
 use super::wide::choose;
-use crate::job::Rank;
 pub(super) use args::Args;
 use args::Pattern;
 use bare::Bare;
@@ -44,15 +44,14 @@ pub(super) enum Operation {
 pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let name = operation.name();
     operation.check(args)?;
+    let command = format!("{name} -t {}", args.transport);
+    let need = match args.pattern {
+        Pattern::AllToAll => Need::several(command)?,
+        _ => Need::pairs(command)?,
+    };
     let outlets = super::output::open(&args.results.files)?;
-    let rank = Rank::join()?;
+    let rank = need.join()?;
     let session = Session::new(&rank);
-    let size = rank.bootstrap.size();
-    if size < 2 || (args.pattern != Pattern::AllToAll && !size.is_multiple_of(2)) {
-        bail!(
-            "perf {name} works on pairs: run an even number of ranks, such as `aqueduct run -n 2 -- aqueduct perf {name}`"
-        );
-    }
     let (min, max) = match (operation, session.software()) {
         (Operation::Write | Operation::Read, true) => (4 << 10, 16 << 20),
         (Operation::Write | Operation::Read, false) => (4 << 10, 128 << 20),

@@ -14,6 +14,7 @@ mod input;
 mod launchers;
 mod limits;
 mod output;
+mod pairs;
 mod perf;
 mod perf_check;
 mod perf_compare;
