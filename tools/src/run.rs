@@ -10,12 +10,14 @@ mod input;
 mod job;
 mod signals;
 
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::perf::AT_A_TERMINAL;
 use crate::program;
 use forward::Forwarders;
 use job::Job;
@@ -96,6 +98,9 @@ impl Launch {
             .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
             .env("AQUEDUCT_UNIQUE_ID", id)
             .env("AQUEDUCT_LAUNCHER", "aqueduct run")
+            // Wherever this launcher's own launcher writes to.
+            .env_remove(AT_A_TERMINAL)
+            .envs(std::io::stderr().is_terminal().then_some((AT_A_TERMINAL, "lines")))
             .stdin(input::of_rank(rank, self.input).map_err(cannot_start)?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -99,6 +99,12 @@ pub const VARIABLES: &[Variable] = &[
         "(none)",
         "set by aqueduct run for its ranks: the launcher has warned of unknown variables, so they need not",
     ),
+    variable(
+        "AQUEDUCT_PROGRESS",
+        "(none)",
+        "set by aqueduct run for its ranks where its standard error is a terminal: aqueduct perf then writes the progress of \
+         rows that take long as whole lines",
+    ),
     variable("AQUEDUCT_SOFT_DEVICES", "8", "number of software devices, at most 64"),
     variable("AQUEDUCT_SOFT_SMS", "16", "multiprocessors of a software device, 1 to 1024"),
     variable(

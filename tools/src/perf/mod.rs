@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 pub(crate) use args::Args;
+pub(crate) use progress::AT_A_TERMINAL;
 
 use args::{Operation, Pace, Rounding, Sizes};
 use head::Head;

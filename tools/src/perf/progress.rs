@@ -1,12 +1,18 @@
-//! A line on the terminal for rows that take long. Nothing is shown where standard error is no terminal.
+//! What is shown of rows that take long: one line that changes, where standard error is a terminal. Under `aqueduct run` it
+//! is a pipe; if that leads to a terminal, `run` says so, and progress is whole lines, which `run` passes on like any other.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A row that is done sooner shows nothing.
 const DELAY: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two whole lines of a row.
+const LINES: Duration = Duration::from_secs(5);
 /// Begins the line again and erases it.
 const ERASE: &str = "\r\x1b[2K";
 
@@ -14,10 +20,38 @@ const ERASE: &str = "\r\x1b[2K";
 #[derive(Clone, Default)]
 pub(super) struct Progress(Option<Arc<Mutex<State>>>);
 
+/// Set for ranks by a launcher whose standard error is a terminal.
+pub(crate) const AT_A_TERMINAL: &str = "AQUEDUCT_PROGRESS";
+
+/// What progress is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Surface {
+    Terminal,
+    /// A pipe that leads to a terminal.
+    Pipe,
+}
+
+impl Surface {
+    fn of_stderr() -> Option<Self> {
+        let stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            return Some(Self::Terminal);
+        }
+        // A rank's own redirection to a file leads elsewhere.
+        let piped = || {
+            Some(File::from(stderr.as_fd().try_clone_to_owned().ok()?).metadata().ok()?.file_type().is_fifo())
+        };
+        (std::env::var_os(AT_A_TERMINAL).is_some() && piped().unwrap_or(false)).then_some(Self::Pipe)
+    }
+}
+
 struct State {
     row: Option<Row>,
+    surface: Surface,
     /// Whether the terminal shows a line of ours.
     shown: bool,
+    /// When the row's last whole line was written.
+    line_at: Option<Instant>,
     out: Box<dyn Write + Send>,
 }
 
@@ -28,12 +62,10 @@ struct Row {
 }
 
 impl Progress {
-    /// Shows progress if `wanted` and standard error is a terminal.
+    /// Shows progress if `wanted` and standard error is a terminal or leads to one.
     pub(super) fn start(wanted: bool) -> Self {
-        if !wanted || !std::io::stderr().is_terminal() {
-            return Self::default();
-        }
-        let progress = Self::to(Box::new(std::io::stderr()));
+        let Some(surface) = Surface::of_stderr().filter(|_| wanted) else { return Self::default() };
+        let progress = Self::to(surface, Box::new(std::io::stderr()));
         if let Some(state) = &progress.0 {
             let state = Arc::downgrade(state);
             std::thread::spawn(move || draw(&state));
@@ -41,14 +73,15 @@ impl Progress {
         progress
     }
 
-    fn to(out: Box<dyn Write + Send>) -> Self {
-        Self(Some(Arc::new(Mutex::new(State { row: None, shown: false, out }))))
+    fn to(surface: Surface, out: Box<dyn Write + Send>) -> Self {
+        Self(Some(Arc::new(Mutex::new(State { row: None, surface, shown: false, line_at: None, out }))))
     }
 
     /// Begins a row.
     pub(super) fn row(&self, label: impl Into<String>) {
         self.with(|state| {
             state.erase();
+            state.line_at = None;
             state.row =
                 Some(Row { label: label.into(), step: "preparing".to_owned(), since: Instant::now() });
         });
@@ -94,9 +127,18 @@ impl State {
         if time <= DELAY {
             return;
         }
-        let line = format!("{ERASE}{}: {}, {} s so far", row.label, row.step, time.as_secs());
-        self.shown = true;
-        self.write(&line);
+        let line = format!("{}: {}, {} s so far", row.label, row.step, time.as_secs());
+        match self.surface {
+            Surface::Terminal => {
+                self.shown = true;
+                self.write(&format!("{ERASE}{line}"));
+            }
+            Surface::Pipe if self.line_at.is_some_and(|at| now.saturating_duration_since(at) < LINES) => {}
+            Surface::Pipe => {
+                self.line_at = Some(now);
+                self.write(&format!("{line}\n"));
+            }
+        }
     }
 
     fn erase(&mut self) {
@@ -138,7 +180,7 @@ mod tests {
     #[test]
     fn a_long_row_is_shown_and_its_line_disappears() {
         let screen = Screen::default();
-        let progress = Progress::to(Box::new(screen.clone()));
+        let progress = Progress::to(Surface::Terminal, Box::new(screen.clone()));
         let shown = || String::from_utf8(screen.0.lock().unwrap().clone()).unwrap();
         let draw = |later: Duration| progress.with(|state| state.draw(Instant::now() + later));
         draw(DELAY * 2);
@@ -155,5 +197,18 @@ mod tests {
         progress.row("128 MiB");
         drop(progress);
         assert_eq!(shown(), before, "a short row leaves nothing");
+    }
+    #[test]
+    fn a_pipe_gets_whole_lines_now_and_then() {
+        let pipe = Screen::default();
+        let progress = Progress::to(Surface::Pipe, Box::new(pipe.clone()));
+        progress.row("64 MiB");
+        let since = Instant::now();
+        for quarters in 0..=32 {
+            progress.with(|state| state.draw(since + INTERVAL * quarters));
+        }
+        progress.done();
+        let shown = String::from_utf8(pipe.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(shown, "64 MiB: preparing, 2 s so far\n64 MiB: preparing, 7 s so far\n");
     }
 }

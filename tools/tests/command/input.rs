@@ -1,12 +1,10 @@
 //! Standard input of `aqueduct run`: rank 0 reads it, whatever it is, and no other rank does.
 
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{Outcome, aqueduct, run, script, start_with};
+use crate::support::{Outcome, aqueduct, run, script, start_with, terminal};
 
 /// Each rank says how many lines it can read.
 const COUNT: &str = r#"echo "rank $AQUEDUCT_RANK reads $(cat | wc -l)""#;
@@ -52,17 +50,6 @@ fn an_input_that_nobody_reads_holds_nothing_up() {
     let job = start_with(aqueduct(&["run", "-n", "2", "--", "true"]).stdin(reader), Stdio::piped());
     job.finish().exited(0);
     feed.join().unwrap();
-}
-
-/// A new terminal: the end of its user, and the end for programs.
-fn terminal() -> (File, OwnedFd) {
-    let (mut user, mut program) = (-1, -1);
-    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: both descriptors are live outputs; the other arguments may be null.
-    let status = unsafe { libc::openpty(&raw mut user, &raw mut program, name, settings, size) };
-    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: openpty(3) has opened both for this process, and nothing else owns them.
-    unsafe { (File::from_raw_fd(user), OwnedFd::from_raw_fd(program)) }
 }
 
 /// Runs `command` as the leader of a session on a terminal whose user types `text`.

@@ -22,4 +22,5 @@ mod perf_options;
 mod perf_output;
 mod perf_ports;
 mod perf_schema;
+mod progress;
 mod run;

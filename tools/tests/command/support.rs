@@ -1,7 +1,9 @@
 //! Runs the command with a time limit and looks for what it left behind.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -225,6 +227,17 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<St
         }
         String::from_utf8_lossy(&bytes).into_owned()
     })
+}
+
+/// A new terminal: the end of its user, and the end for programs.
+pub(crate) fn terminal() -> (File, OwnedFd) {
+    let (mut user, mut program) = (-1, -1);
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: both descriptors are live outputs; the other arguments may be null.
+    let status = unsafe { libc::openpty(&raw mut user, &raw mut program, name, settings, size) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: openpty(3) has opened both for this process, and nothing else owns them.
+    unsafe { (File::from_raw_fd(user), OwnedFd::from_raw_fd(program)) }
 }
 
 /// An argument for sleep(1), about 1000 seconds, that no other process uses.
