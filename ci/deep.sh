@@ -127,6 +127,31 @@ soak() {
         repeat aqueduct run --no-prefix -n 3 -- aqueduct perf all-reduce -b 1M -e 1M -d half -n 5 &&
         repeat aqueduct run --no-prefix -n 16 -- aqueduct perf all-reduce -b 64K -e 64K -n 3
 }
+# Every operation of `perf` that the software device runs, and the main job: a run that ends well logs no warning.
+quiet() {
+    cargo build --release --quiet -p aqueduct-tools || return
+    export AQUEDUCT_DRIVER=soft AQUEDUCT_LOG=warn
+    local way operation round errors small="-b 8 -e 64 -n 2" operations=("fifo -T 1,33 -n 200 -r 1" startup)
+    for operation in all-reduce put get "put --bidirectional" ll8 ll16 ll128 signal; do operations+=("$operation $small"); done
+    for way in CudaIpc Ethernet; do
+        for operation in write write-lat flush port-lat port-put "write -p bidirectional" "write -p all-to-all" \
+            "write -m host" "write --peer-memory host"; do
+            operations+=("$operation -t $way $small")
+        done
+    done
+    operations+=("read -t CudaIpc $small" "read -t CudaIpc -p bidirectional $small")
+    operations=("${operations[@]/#/aqueduct run --no-prefix -n 2 -- aqueduct perf }")
+    operations+=("aqueduct perf bootstrap -n 4 -r 2" "aqueduct selftest --quick" aqueduct)
+    for operation in "${operations[@]}"; do
+        for ((round = 1; round <= rounds; round++)); do
+            # Words are separated by spaces only.
+            # shellcheck disable=SC2086
+            errors=$($operation 2>&1 >/dev/null) && [ -z "$errors" ] ||
+                { printf '%s\n' "$errors"; echo "quiet: round $round of $rounds: $operation"; return 1; }
+        done
+    done
+    echo "quiet: ${#operations[@]} commands ran $rounds times each and wrote nothing to standard error"
+}
 # Kills or stops a rank at 200 random moments. The output lists them, and how soon the other ranks noticed.
 loss() {
     AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
@@ -212,6 +237,7 @@ lane gpus gpus
 lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
 lane soak soak
+lane quiet quiet
 lane loss loss
 lane churn churn
 lane again again
