@@ -78,7 +78,10 @@ impl ErrorKind {
 ///
 /// [`Display`](fmt::Display) says everything, the cause included. [`source`](std::error::Error::source) is therefore none, or
 /// printers of chains would say the cause twice; [`cause`](Self::cause) gives it to programs.
-#[derive(Clone, Debug)]
+///
+/// [`Debug`](fmt::Debug) says the same, because it is what `fn main() -> aqueduct::Result<()>` and `unwrap` print; `{:#?}` shows
+/// the fields.
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     op: &'static str,
@@ -209,6 +212,22 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("op", &self.op)
+            .field("message", &self.message)
+            .field("peer", &self.peer)
+            .field("code", &self.code)
+            .field("cause", &self.cause)
+            .finish()
+    }
+}
+
 impl std::error::Error for Error {}
 
 #[cfg(test)]
@@ -225,6 +244,19 @@ mod tests {
         assert_eq!(e.code(), 13);
         assert_eq!(e.clone().to_string(), e.to_string());
         assert!(e.cause().is_some() && std::error::Error::source(&e).is_none());
+    }
+
+    /// `main` prints the error that it returns by `{:?}`.
+    #[test]
+    fn debug_is_for_people_and_its_alternate_for_programmers() {
+        let e = Error::peer_lost("wait", 3, "connection reset").with_source(std::io::Error::other("gone"));
+        assert_eq!(format!("{e:?}"), e.to_string());
+        let boxed: Box<dyn std::error::Error> = e.clone().into();
+        assert_eq!(format!("{boxed:?}"), e.to_string());
+        let fields = format!("{e:#?}");
+        for field in ["kind: PeerLost", "op: \"wait\"", "peer: Some(", "code: 0", "gone"] {
+            assert!(fields.contains(field), "{field} in {fields}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use launcher::{Launch, Launcher};
 
@@ -46,6 +47,15 @@ type Joined = Arc<dyn Bootstrap>;
 /// its daemons, can read the job's secret there.
 pub fn from_env() -> Result<Option<Arc<dyn Bootstrap>>> {
     join(Env::get()?, Launch::from_env()?)
+}
+
+/// The time that `AQUEDUCT_TIMEOUT` sets, 60 s if it is not set: what [`from_env`] and the `aqueduct` command wait at most.
+/// Every other wait takes the deadline that it is given, made from this time or another.
+///
+/// # Errors
+/// `InvalidUsage` if a variable of this library, this or another, has a value that it does not take.
+pub fn timeout_from_env() -> Result<Duration> {
+    Ok(Env::get()?.timeout)
 }
 
 fn join(env: &Env, launch: Option<Launch>) -> Result<Option<Joined>> {

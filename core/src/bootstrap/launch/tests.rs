@@ -318,3 +318,8 @@ fn a_store_that_is_none_and_one_that_is_not_there() {
     let error = joined(&[&variables, "AQUEDUCT_TIMEOUT=0.2"]).unwrap_err().to_string();
     assert!(error.contains("start the ranks by torchrun"), "{error}");
 }
+
+#[test]
+fn the_environments_timeout_is_public() {
+    assert_eq!(timeout_from_env().unwrap(), Env::get().unwrap().timeout);
+}
