@@ -134,5 +134,15 @@ pub const VARIABLES: &[Variable] = &[
         "(none)",
         "a seed: work of streams on software devices begins and ends late, and new memory holds garbage (docs/faults.md)",
     ),
-    variable("AQUEDUCT_SOFT_CHECK", "(none)", "what software devices check: races (docs/race-detector.md)"),
+    variable(
+        "AQUEDUCT_SOFT_CHECK",
+        "(none)",
+        "what software devices check: races, or weak: races with weak loads, too (docs/race-detector.md)",
+    ),
+    variable("AQUEDUCT_SOFT_SEED", "0", "determines the choices of weak loads"),
+    variable(
+        "AQUEDUCT_SOFT_LINES",
+        "ascending",
+        "how lines of 128 bytes arrive where loads are weak: whole, ascending or torn",
+    ),
 ];

@@ -36,6 +36,31 @@ pub struct Config {
 pub struct Check {
     /// Data races of kernels, copies and stream operations (`AQUEDUCT_SOFT_CHECK=races`).
     pub races: bool,
+    /// Strong loads and stores behave as weakly as the memory model allows (`AQUEDUCT_SOFT_CHECK=weak`, which looks for
+    /// races, too).
+    pub weak: Option<Weak>,
+}
+
+/// How weak memory is chosen to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weak {
+    /// Determines all choices (`AQUEDUCT_SOFT_SEED`, default 0).
+    pub seed: u64,
+    /// What holds for lines (`AQUEDUCT_SOFT_LINES`).
+    pub lines: Lines,
+}
+
+/// How a line of 128 bytes arrives that a warp writes with one instruction of vectors. The memory model has no rule for
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lines {
+    /// At once (`whole`).
+    Whole,
+    /// In increasing order of address (`ascending`).
+    #[default]
+    Ascending,
+    /// In any order, as the memory model has it (`torn`).
+    Torn,
 }
 
 /// Features that the machine pretends not to have, so that code for such machines can be tested.
@@ -137,11 +162,27 @@ impl Config {
             for word in t.split(',').filter(|w| !w.is_empty()) {
                 match word.trim() {
                     "races" => c.check.races = true,
+                    "weak" => c.check = Check { races: true, weak: Some(Weak::default()) },
                     _ => return None,
                 }
             }
             Some(())
         })?;
+        let mut weak = Weak::default();
+        field("AQUEDUCT_SOFT_SEED", &mut |t| {
+            weak.seed = t.parse().ok()?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_LINES", &mut |t| {
+            weak.lines = match t {
+                "whole" => Lines::Whole,
+                "ascending" => Lines::Ascending,
+                "torn" => Lines::Torn,
+                _ => return None,
+            };
+            Some(())
+        })?;
+        c.check.weak = c.check.weak.and(Some(weak));
         Ok(c)
     }
 }
@@ -218,7 +259,9 @@ mod tests {
             ("AQUEDUCT_SOFT_CC", "8.6"),
             ("AQUEDUCT_SOFT_UNKIND", "7"),
             ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
-            ("AQUEDUCT_SOFT_CHECK", "races"),
+            ("AQUEDUCT_SOFT_CHECK", "weak"),
+            ("AQUEDUCT_SOFT_SEED", "7"),
+            ("AQUEDUCT_SOFT_LINES", "torn"),
         ]);
         let expected = Config {
             devices: 2,
@@ -229,9 +272,11 @@ mod tests {
             compute_capability: (8, 6),
             lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
             unkind: Some(7),
-            check: Check { races: true },
+            check: Check { races: true, weak: Some(Weak { seed: 7, lines: Lines::Torn }) },
         };
         assert_eq!(c, Ok(expected));
+        let races = from(&[("AQUEDUCT_SOFT_CHECK", "races"), ("AQUEDUCT_SOFT_SEED", "7")]);
+        assert_eq!(races.expect("parses").check, Check { races: true, weak: None });
         assert_eq!(from(&[("AQUEDUCT_SOFT_WATCHDOG", "0")]).expect("parses").watchdog, None);
     }
 
@@ -247,6 +292,8 @@ mod tests {
             ("AQUEDUCT_SOFT_UNKIND", "very"),
             ("AQUEDUCT_SOFT_LACKS", "everything"),
             ("AQUEDUCT_SOFT_CHECK", "everything"),
+            ("AQUEDUCT_SOFT_SEED", "any"),
+            ("AQUEDUCT_SOFT_LINES", "some"),
         ] {
             assert!(from(&[(name, value)]).expect_err(value).contains(name));
         }

@@ -62,6 +62,6 @@ mod module;
 mod sticky;
 mod stream;
 
-pub use config::{Check, Config, Lacks, configure};
+pub use config::{Check, Config, Lacks, Lines, Weak, configure};
 pub use driver::driver_table;
-pub use machine::races;
+pub use machine::{races, weaken};

@@ -8,8 +8,8 @@ use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
 use crate::abi::Result;
-use crate::check::Checker;
-use crate::config::{self, Config};
+use crate::check::{Chance, Checker};
+use crate::config::{self, Config, Weak};
 use crate::exec::{Engine, Residency, Services, Watchdog};
 use crate::handles::Handles;
 use crate::mem::Space;
@@ -116,11 +116,14 @@ extern "C" fn forked() {
 impl Machine {
     fn new(config: &'static Config) -> Self {
         let space = Arc::new(Space::new());
-        let checker = config.check.races.then(Arc::<Checker>::default);
+        let chance = config.check.weak.map(|rules| Arc::new(Chance::new(rules)));
+        let checker = config.check.races.then(|| Arc::new(Checker::new(chance.clone())));
         if let Some(checker) = &checker {
             space.report_to(Arc::clone(checker));
         }
         let cores = match config.cores {
+            // One thread, so that a seed determines what happens.
+            0 if chance.is_some() => 1,
             0 => std::thread::available_parallelism().map_or(2, usize::from).min(8),
             n => n,
         };
@@ -131,7 +134,7 @@ impl Machine {
         };
         let allocations = Arc::new(Allocations::new(Arc::clone(&space)));
         let runtime = Arc::new(Runtime {
-            engine: Engine::new(cores, watchdog),
+            engine: Engine::in_any_order(cores, watchdog, chance),
             space: Arc::clone(&space),
             allocations: Arc::clone(&allocations),
             host: HostThread::default(),
@@ -297,6 +300,17 @@ pub(crate) mod limits {
 /// The data races that this process has found so far ([`Check::races`](crate::Check::races)), as they were printed.
 #[must_use]
 pub fn races() -> Vec<String> {
-    let checker = MACHINE.get().and_then(|machine| machine.devices.first()?.runtime.checker.as_ref());
-    checker.map_or_else(Vec::new, |checker| checker.races())
+    checker().map_or_else(Vec::new, Checker::races)
+}
+
+/// Begins the choices of [`Check::weak`](crate::Check::weak) anew, so that one process can try many seeds. Call it after
+/// `cuInit`, while no work runs. Without weak loads nothing happens.
+pub fn weaken(rules: Weak) {
+    if let Some(chance) = checker().and_then(Checker::chance) {
+        chance.begin(rules);
+    }
+}
+
+fn checker() -> Option<&'static Checker> {
+    MACHINE.get()?.devices.first()?.runtime.checker.as_deref()
 }

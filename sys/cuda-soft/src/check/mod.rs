@@ -12,19 +12,28 @@
 //!
 //! All of that makes more things ordered than the host may order: a reported race is one, and a missing order through
 //! the host can go unseen. Only one process is seen: devices are the ranks.
+//!
+//! With `AQUEDUCT_SOFT_CHECK=races,weak` loads also return old values where the memory model allows it
+//! ([`history`], [`strong`]), by the choices of a seed ([`chance`]).
 
 mod access;
+mod chance;
 mod clock;
+mod history;
 mod scope;
 mod shadow;
 mod sources;
 mod state;
+mod strong;
 mod sync;
 mod warp;
 mod work;
 
+pub(crate) use chance::Chance;
+pub(crate) use history::Line;
 pub(crate) use shadow::Object;
 pub(crate) use sources::Source;
 pub(crate) use state::{Checker, State};
+pub(crate) use strong::line;
 pub(crate) use warp::{Meeting, Spot, Warp};
-pub(crate) use work::{Event, Past, Raced, Work};
+pub(crate) use work::{Past, Raced, Work};

@@ -3,10 +3,11 @@
 //! Accesses are kept for words of four bytes, and for single bytes once an access was to less than a word.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use super::access::{Access, Race};
 use super::clock::Clock;
-use super::sync::Releases;
+use super::history::History;
 
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
@@ -27,12 +28,14 @@ pub(crate) enum Object {
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 4;
+/// The longest strong access less one byte.
+const LONGEST: u64 = 7;
 
 #[derive(Debug)]
 pub(super) struct Page {
     words: Vec<Word>,
-    /// The last strong write of each place, by its offset in the object.
-    releases: BTreeMap<u64, Releases>,
+    /// The last strong writes of each place, by its offset in the object.
+    histories: BTreeMap<u64, History>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,15 +78,33 @@ impl Shadow {
             }
             if access.write && access.strong.is_none() {
                 // A weak write publishes nothing, and takes away what was published.
-                page.releases.retain(|place, old| *place >= stop || place + u64::from(old.size) <= start);
+                page.forget(start..stop, None);
             }
         }
         Ok(())
     }
 
-    /// What the last strong write of a place has published.
-    pub(super) fn releases(&mut self, object: Object, at: u64) -> &mut BTreeMap<u64, Releases> {
-        &mut self.page(object, at).releases
+    /// The last strong writes of a place.
+    pub(super) fn history(&mut self, object: Object, at: u64) -> Option<&mut History> {
+        self.pages.get_mut(&(object, at / PAGE))?.histories.get_mut(&at)
+    }
+
+    /// The same, for another strong write: forgets those of places that overlap it.
+    pub(super) fn history_of_write(&mut self, object: Object, at: u64, size: u32) -> &mut History {
+        let page = self.page(object, at);
+        page.forget(at..at + u64::from(size), Some(at));
+        page.histories.entry(at).or_default()
+    }
+
+    /// Forgets all but the last strong write of places in `len` bytes.
+    pub(super) fn settle(&mut self, object: Object, from: u64, len: u64) {
+        for page in from / PAGE..=(from + len) / PAGE {
+            if let Some(page) = self.pages.get_mut(&(object, page)) {
+                page.histories
+                    .range_mut(from.saturating_sub(LONGEST)..from + len)
+                    .for_each(|(_, h)| h.settle());
+            }
+        }
     }
 
     /// Forgets `len` bytes of an object, because that memory is gone.
@@ -98,7 +119,7 @@ impl Shadow {
                     *word = Word::Whole(Cell::default());
                 }
             }
-            content.releases.retain(|at, _| *at < from || *at >= end);
+            content.histories.retain(|at, _| *at < from || *at >= end);
             page * PAGE < from || (page + 1) * PAGE > end
         });
     }
@@ -106,13 +127,30 @@ impl Shadow {
     fn page(&mut self, object: Object, at: u64) -> &mut Page {
         self.pages.entry((object, at / PAGE)).or_insert_with(|| Page {
             words: vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize],
-            releases: BTreeMap::new(),
+            histories: BTreeMap::new(),
         })
     }
 }
 
+impl Page {
+    /// Forgets the strong writes of places that overlap `bytes`, but for the place `except`.
+    fn forget(&mut self, bytes: Range<u64>, except: Option<u64>) {
+        if self.histories.is_empty() {
+            return;
+        }
+        let near = self.histories.range(bytes.start.saturating_sub(LONGEST)..bytes.end);
+        let gone: Vec<u64> = near
+            .filter(|(at, old)| **at + u64::from(old.size()) > bytes.start && Some(**at) != except)
+            .map(|(at, _)| *at)
+            .collect();
+        for at in gone {
+            self.histories.remove(&at);
+        }
+    }
+}
+
 impl Word {
-    fn access(&mut self, bytes: std::ops::Range<usize>, access: &Access, known: &Clock) -> Result<(), Race> {
+    fn access(&mut self, bytes: Range<usize>, access: &Access, known: &Clock) -> Result<(), Race> {
         if let Self::Whole(cell) = self {
             if bytes.len() == WORD as usize {
                 return cell.access(access, known);

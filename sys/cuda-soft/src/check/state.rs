@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::chance::Chance;
 use super::clock::{Clock, WorkId};
 use super::shadow::{Object, Shadow};
 use super::sources::{Source, Sources};
-use super::sync::Release;
+use super::sync::Published;
 
 /// The detector of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     state: Mutex<State>,
+    chance: Option<Arc<Chance>>,
 }
 
 /// All that the detector knows. Locked during each instruction, so that values and their history agree.
@@ -24,13 +26,25 @@ pub(crate) struct State {
     /// What happens before the host's next call.
     pub(super) host: Arc<Clock>,
     /// What the fences of sequential consistency have published so far.
-    pub(super) ordered: Vec<Release>,
+    pub(super) ordered: Published,
+    /// With it, loads may be weak.
+    pub(super) chance: Option<Arc<Chance>>,
     /// The last work of each chain.
     chains: HashMap<u32, u32>,
     pub(super) races: Vec<String>,
 }
 
 impl Checker {
+    /// A detector; with `chance`, loads are weak.
+    pub(crate) fn new(chance: Option<Arc<Chance>>) -> Self {
+        let state = State { chance: chance.clone(), ..State::default() };
+        Self { state: Mutex::new(state), chance }
+    }
+
+    pub(crate) fn chance(&self) -> Option<&Chance> {
+        self.chance.as_deref()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

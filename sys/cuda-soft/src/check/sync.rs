@@ -2,17 +2,9 @@
 
 use std::sync::Arc;
 
-use super::clock::Clock;
+use super::clock::{Clock, join};
 use super::scope::{Place, includes, width};
 use crate::code::Scope;
-
-/// What the last strong write of a place has published, with its value.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Releases {
-    pub(super) value: u64,
-    pub(super) size: u32,
-    pub(super) by: Vec<Release>,
-}
 
 /// What one release pattern publishes: a release, or a fence and a strong write behind it.
 #[derive(Clone, Debug)]
@@ -35,6 +27,63 @@ impl Release {
     /// Whether an acquire at `to` of `scope`, or a fence behind the read, synchronises with it.
     pub(super) fn synchronizes(&self, scope: Scope, to: Place) -> bool {
         includes(self.fence, self.from, to) && includes(scope, to, self.from)
+    }
+
+    /// Whether only its device matters to readers of a wide scope.
+    fn is_wide(&self) -> bool {
+        width(self.fence) > 0 && width(self.write) > 0
+    }
+}
+
+/// What several release patterns publish together: those that a write belongs to, and those that the write read of which it
+/// is the update.
+///
+/// Each block of a grid may add to it. So what a reader of device or system scope acquires is one clock for each device,
+/// and what remains for each block is looked at by readers of block scope only.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published {
+    devices: Vec<Release>,
+    blocks: Vec<Release>,
+}
+
+impl Published {
+    pub(super) fn add(&mut self, release: Release) {
+        if release.is_wide() {
+            merge(&mut self.devices, release.clone(), |old| {
+                (old.from.device, old.fence, old.write) == (release.from.device, release.fence, release.write)
+            });
+        }
+        merge(&mut self.blocks, release.clone(), |old| {
+            (old.from, old.fence, old.write) == (release.from, release.fence, release.write)
+        });
+    }
+
+    /// The patterns whose write is morally strong with a read of `scope` at `to`.
+    pub(super) fn reaching(&self, scope: Scope, to: Place) -> impl Iterator<Item = &Release> {
+        let near = width(scope) == 0;
+        let devices = if near { &[] } else { &self.devices[..] };
+        let blocks = self.blocks.iter().filter(move |release| near || !release.is_wide());
+        devices.iter().chain(blocks).filter(move |release| release.reaches(scope, to))
+    }
+
+    /// The patterns that a fence or an acquire of `scope` at `to` synchronises with.
+    pub(super) fn synchronizing(&self, scope: Scope, to: Place) -> impl Iterator<Item = &Release> {
+        self.reaching(scope, to).filter(move |release| release.synchronizes(scope, to))
+    }
+}
+
+impl From<Release> for Published {
+    fn from(release: Release) -> Self {
+        let mut published = Self::default();
+        published.add(release);
+        published
+    }
+}
+
+fn merge(list: &mut Vec<Release>, release: Release, same: impl Fn(&Release) -> bool) {
+    match list.iter_mut().find(|old| same(old)) {
+        Some(old) => join(&mut old.clock, &release.clock),
+        None => list.push(release),
     }
 }
 
@@ -75,6 +124,31 @@ mod tests {
         assert!(!release(Scope::Gpu, Scope::Sys).synchronizes(Scope::Sys, there));
         assert!(!release(Scope::Sys, Scope::Sys).synchronizes(Scope::Gpu, there));
         assert!(release(Scope::Gpu, Scope::Sys).synchronizes(Scope::Gpu, Place { block: 4, ..here }));
+    }
+
+    #[test]
+    fn readers_of_wide_scope_acquire_one_clock_for_each_device_and_others_that_of_their_block() {
+        let work = WorkId { chain: 0, seq: 1 };
+        let place = |device, block| Place { device, work, block };
+        let mut published = Published::default();
+        for (device, block) in [(0, 0), (0, 1), (0, 2), (1, 0)] {
+            let mut clock = Clock::default();
+            clock.reach(work, block, device as u16, 0, 1);
+            let clock = Arc::new(clock);
+            published.add(Release {
+                clock,
+                from: place(device, block),
+                fence: Scope::Sys,
+                write: Scope::Sys,
+            });
+        }
+        let narrow =
+            Release { clock: Arc::default(), from: place(0, 1), fence: Scope::Cta, write: Scope::Gpu };
+        published.add(narrow);
+        let count = |scope, to| published.synchronizing(scope, to).count();
+        assert_eq!([count(Scope::Sys, place(1, 9)), count(Scope::Gpu, place(0, 9))], [2, 1]);
+        assert_eq!(count(Scope::Gpu, place(0, 1)), 2, "and what only its own block may acquire");
+        assert_eq!([count(Scope::Cta, place(0, 2)), count(Scope::Cta, place(0, 9))], [1, 0]);
     }
 
     #[test]

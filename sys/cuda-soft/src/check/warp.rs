@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use super::access::{Access, Race, Why};
 use super::clock::{Clock, LANES, Stamp, Tick, WorkId, join, join_each};
+use super::history::Line;
 use super::scope::Place;
 use super::shadow::Object;
 use super::state::State;
-use super::sync::{Fences, Release, Releases};
+use super::sync::{Fences, Published, Release};
 use crate::code::{Scope, Semantics};
 
 /// The clocks of a warp's threads.
 #[derive(Debug)]
 pub(crate) struct Warp {
-    place: Place,
+    pub(super) place: Place,
     warp: u16,
-    lanes: Box<[Lane; LANES]>,
+    pub(super) lanes: Box<[Lane; LANES]>,
+    /// The lines of which the present instruction reads parts.
+    pub(super) lines: Vec<(Arc<Line>, Stamp, u64)>,
     /// The instruction that runs, as (function, index).
     pub(crate) at: (u32, u32),
     /// The same, as [`State::source`] numbers it.
@@ -25,9 +28,11 @@ pub(crate) struct Warp {
 }
 
 #[derive(Clone, Debug)]
-struct Lane {
+pub(super) struct Lane {
     tick: Tick,
-    known: Arc<Clock>,
+    pub(super) known: Arc<Clock>,
+    /// Places that it has read something old from, and how often since it read the last write.
+    pub(super) stale: Vec<(Object, u64, u8)>,
     fences: Fences,
     /// What strong reads have seen published: a fence behind them acquires it.
     seen: Vec<Release>,
@@ -61,9 +66,16 @@ pub(super) const HOST: Place =
 
 impl Warp {
     pub(super) fn new(work: WorkId, device: usize, block: u32, warp: u16, known: &Arc<Clock>) -> Self {
-        let lane = Lane { tick: 1, known: Arc::clone(known), fences: Fences::default(), seen: Vec::new() };
+        let lane = Lane {
+            tick: 1,
+            known: Arc::clone(known),
+            stale: Vec::new(),
+            fences: Fences::default(),
+            seen: Vec::new(),
+        };
         let lanes = Box::new(std::array::from_fn(|_| lane.clone()));
-        Self { place: Place { device, work, block }, warp, lanes, at: (0, 0), source: 0 }
+        let place = Place { device, work, block };
+        Self { place, warp, lanes, lines: Vec::new(), at: (0, 0), source: 0 }
     }
 
     /// What happens before the next event of a lane.
@@ -83,40 +95,23 @@ impl Warp {
         write: bool,
         strong: Option<Scope>,
     ) -> Result<(), (Access, Race)> {
-        let Lane { tick, known, .. } = &self.lanes[lane];
-        let who = Stamp {
-            work: self.place.work,
-            block: self.place.block,
-            warp: self.warp,
-            lanes: 1 << lane,
-            tick: *tick,
-        };
+        let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
         let (device, source, engine) = (self.place.device, self.source, self.place.block == STREAM);
         let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
         state.shadow.access(spot.object, &access, known).map_err(|race| (access, race))
     }
 
-    /// A strong read of `value`: a release that it sees is acquired now, or by a later fence.
-    pub(super) fn acquire(
-        &mut self,
-        state: &mut State,
-        lane: usize,
-        spot: Spot,
-        value: u64,
-        sem: Semantics,
-        scope: Scope,
-    ) {
+    /// The thread of `lane` at its present tick.
+    pub(super) fn stamp(&self, lane: usize) -> Stamp {
+        let Place { work, block, .. } = self.place;
+        Stamp { work, block, warp: self.warp, lanes: 1 << lane, tick: self.lanes[lane].tick }
+    }
+
+    /// A strong read of what `published` belongs to: the thread acquires it now, or by a later fence.
+    pub(super) fn acquire(&mut self, lane: usize, published: &Published, sem: Semantics, scope: Scope) {
         let own = &mut self.lanes[lane];
-        let releases = state.shadow.releases(spot.object, spot.at).get(&spot.at);
-        let host =
-            [Release { clock: Arc::clone(&state.host), from: HOST, fence: Scope::Sys, write: Scope::Sys }];
-        let seen = match releases {
-            Some(last) if last.size == spot.size && last.value == value => &last.by[..],
-            // Neither a kernel nor a stream wrote this value: the host did, or a device that it controls.
-            _ => &host[..],
-        };
         let acquires = matches!(sem, Semantics::Acquire | Semantics::AcqRel | Semantics::SeqCst);
-        for release in seen.iter().filter(|release| release.reaches(scope, self.place)) {
+        for release in published.reaching(scope, self.place) {
             if acquires && release.synchronizes(scope, self.place) {
                 join(&mut own.known, &release.clock);
             } else if !own.seen.iter().any(|old| Arc::ptr_eq(&old.clock, &release.clock)) {
@@ -125,41 +120,22 @@ impl Warp {
         }
     }
 
-    /// A strong write of `value`, which publishes what a release or earlier fences cover. An `update` also passes on what
-    /// the write that it read has published.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
-    pub(super) fn release(
+    /// What a strong write publishes: what earlier fences cover, and the release that it is itself.
+    pub(super) fn publishes(
         &mut self,
-        state: &mut State,
         lane: usize,
-        spot: Spot,
-        value: u64,
         sem: Semantics,
         scope: Scope,
-        update: bool,
-    ) {
-        let mut new: Vec<Release> = self.lanes[lane].fences.of_write(self.place, scope).collect();
-        if matches!(sem, Semantics::Release | Semantics::AcqRel | Semantics::SeqCst) {
-            let clock = self.publish(lane);
-            new.push(Release { clock, from: self.place, fence: scope, write: scope });
-        }
-        if spot.host {
-            for release in new.iter().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
-                join(&mut state.host, &release.clock);
-            }
-        }
-        let last = state.shadow.releases(spot.object, spot.at).entry(spot.at).or_default();
-        let mut by = if update { std::mem::take(&mut last.by) } else { Vec::new() };
-        for release in new {
-            let same = |old: &&mut Release| {
-                (old.from, old.fence, old.write) == (release.from, release.fence, release.write)
-            };
-            match by.iter_mut().find(same) {
-                Some(old) => join(&mut old.clock, &release.clock),
-                None => by.push(release),
-            }
-        }
-        *last = Releases { value, size: spot.size, by };
+    ) -> (Vec<Release>, Option<Release>) {
+        let fences = self.lanes[lane].fences.of_write(self.place, scope).collect();
+        let releases = matches!(sem, Semantics::Release | Semantics::AcqRel | Semantics::SeqCst);
+        let own = releases.then(|| Release {
+            clock: self.publish(lane),
+            from: self.place,
+            fence: scope,
+            write: scope,
+        });
+        (fences, own)
     }
 
     /// A fence of the lanes of `mask`.
@@ -178,23 +154,15 @@ impl Warp {
                 });
             }
             if matches!(sem, Semantics::SeqCst) {
-                for release in state.ordered.iter().filter(|release| release.synchronizes(scope, place)) {
+                for release in state.ordered.synchronizing(scope, place) {
                     join(&mut own.known, &release.clock);
                 }
             }
             if !matches!(sem, Semantics::Acquire) {
                 let clock = self.publish(lane);
                 if matches!(sem, Semantics::SeqCst) {
-                    let same = |old: &&mut Release| (old.from, old.fence) == (place, scope);
-                    match state.ordered.iter_mut().find(same) {
-                        Some(old) => join(&mut old.clock, &clock),
-                        None => state.ordered.push(Release {
-                            clock: Arc::clone(&clock),
-                            from: place,
-                            fence: scope,
-                            write: scope,
-                        }),
-                    }
+                    let clock = Arc::clone(&clock);
+                    state.ordered.add(Release { clock, from: place, fence: scope, write: scope });
                 }
                 self.lanes[lane].fences.add(scope, clock);
             }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::access::{Access, Race};
+use super::chance::Chance;
 use super::clock::{Clock, WorkId, join};
 use super::sources::Source;
 use super::state::{Checker, State};
 use super::warp::{STREAM, Spot, Warp, explain};
-use crate::code::{Scope, Semantics};
 
 /// A work that has begun.
 #[derive(Debug)]
@@ -28,17 +28,6 @@ pub(crate) struct Past {
     checker: Arc<Checker>,
     id: WorkId,
     known: Arc<Clock>,
-}
-
-/// An access of a lane, and what it read or wrote.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    /// A read of this value.
-    Read(u64),
-    /// A write of this value.
-    Write(u64),
-    /// An atomic operation that read the first value and wrote the second.
-    Update(u64, u64),
 }
 
 impl Checker {
@@ -67,6 +56,11 @@ impl Checker {
 impl Work {
     pub(crate) fn checker(&self) -> &Checker {
         &self.checker
+    }
+
+    /// The choices that the memory model leaves open, if they are made.
+    pub(crate) fn chance(&self) -> Option<&Chance> {
+        self.checker.chance()
     }
 
     /// A warp of the work, about to begin.
@@ -104,51 +98,12 @@ impl Past {
     }
 }
 
-impl Warp {
-    /// One lane's access, weak or strong.
-    ///
-    /// # Errors
-    /// A race, which is printed.
-    pub(crate) fn event(
-        &mut self,
-        state: &mut State,
-        lane: usize,
-        spot: Spot,
-        event: Event,
-        sem: Semantics,
-        scope: Scope,
-    ) -> Result<(), Raced> {
-        let strong = sem.strong().then_some(scope);
-        let write = !matches!(event, Event::Read(_));
-        self.access(state, lane, spot, write, strong)
-            .map_err(|(access, race)| state.report(&access, &race, spot))?;
-        if strong.is_some() {
-            if let Event::Read(value) | Event::Update(value, _) = event {
-                self.acquire(state, lane, spot, value, sem, scope);
-            }
-            if let Event::Write(value) | Event::Update(_, value) = event {
-                let update = matches!(event, Event::Update(..));
-                self.release(state, lane, spot, value, sem, scope, update);
-            }
-        }
-        Ok(())
-    }
-
-    /// A copy's or fill's access to a range, weak.
-    ///
-    /// # Errors
-    /// A race, which is printed.
-    pub(crate) fn range(&mut self, state: &mut State, spot: Spot, write: bool) -> Result<(), Raced> {
-        self.access(state, 0, spot, write, None).map_err(|(access, race)| state.report(&access, &race, spot))
-    }
-}
-
 /// A race was found and printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raced;
 
 impl State {
-    fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) -> Raced {
+    pub(super) fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) -> Raced {
         let mut text = format!("data race at {:?} + {}: {}", spot.object, spot.at, explain(*why));
         for (which, access) in [("first", first), ("then", second)] {
             let source = self.sources.get(access.source).map_or_else(String::new, Source::to_string);

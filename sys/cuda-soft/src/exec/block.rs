@@ -138,7 +138,13 @@ impl Block {
             };
             self.turn = (self.turn + 1) % self.warps.len();
             still = if turn == Turn::Waiting { still + 1 } else { 0 };
-            if still == 0 && start.elapsed() >= QUANTUM {
+            let chance = launch.check.as_ref().and_then(|work| work.chance());
+            if still == 0
+                && let Some(chance) = chance
+            {
+                self.turn = chance.below(self.warps.len());
+            }
+            if still == 0 && (start.elapsed() >= QUANTUM || chance.is_some_and(|chance| chance.one_in(2))) {
                 return Ok(Outcome::Again);
             }
         }

@@ -1,16 +1,20 @@
-//! What the race detector is told of each instruction, if it is on.
+//! Accesses of memory with the race detector on: what it is told, and what it has loads return.
 
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
 use super::fault::{FaultKind, Trouble};
+use super::memory;
 use super::regs::{LANES, Lanes, lanes};
 use super::turn::Context;
 use super::warp::Warp;
-use crate::check::{Event, Source, State};
+use crate::check::{self, Line, Raced, Source, Spot, State};
 use crate::code::op::Mem;
-use crate::code::{Scope, Semantics, Space};
+use crate::code::{Op, Scope, Semantics, Space};
+
+/// Bytes of a line.
+const LINE: u64 = 128;
 
 /// An access of all lanes of an instruction, as far as they have the same size and strength.
 #[derive(Clone, Copy, Debug)]
@@ -51,24 +55,125 @@ impl Warp {
         }
     }
 
-    /// Tells the detector of one access of each lane of `mask`.
+    /// Loads an element in each lane of `mask`, as the detector has it.
+    ///
+    /// # Errors
+    /// A race of the lane that it names.
+    ///
+    /// # Safety
+    /// As for [`memory::load`].
+    pub(super) unsafe fn checked_load(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        state: &mut State,
+        at: &Lanes<u64>,
+        mask: u32,
+        element: Element,
+    ) -> Result<Lanes<u64>, Trouble> {
+        let mut values = [0; LANES];
+        self.each(cx, state, at, mask, element, |check, state, lane, spot| {
+            // SAFETY: the caller checked range, rights and alignment.
+            let now = unsafe { memory::load(at, 1 << lane, element.size) }[lane];
+            values[lane] = match spot {
+                Some(spot) => check.read(state, lane, spot, now, element.sem, element.scope)?,
+                None => now,
+            };
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Stores an element in each lane of `mask`, after the detector knows of it. `lines` are those of
+    /// [`lines`](Self::lines).
+    ///
+    /// # Errors
+    /// A race of the lane that it names.
+    ///
+    /// # Safety
+    /// As for [`memory::store`].
+    #[allow(clippy::too_many_arguments, reason = "the operands of one instruction")]
+    pub(super) unsafe fn checked_store(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        state: &mut State,
+        at: &Lanes<u64>,
+        values: &Lanes<u64>,
+        mask: u32,
+        element: Element,
+        lines: &[Option<Arc<Line>>],
+    ) -> Result<(), Trouble> {
+        self.each(cx, state, at, mask, element, |check, state, lane, spot| {
+            let last = match spot {
+                Some(spot) => {
+                    // SAFETY: the caller checked range, rights and alignment.
+                    let before = unsafe { memory::load(at, 1 << lane, element.size) }[lane];
+                    let values = [before, element.low(values[lane])];
+                    let line = lines.get(lane).cloned().flatten();
+                    check.write(state, lane, spot, values, element.sem, element.scope, line)?
+                }
+                None => true,
+            };
+            if last {
+                // SAFETY: as above.
+                unsafe { memory::store(at, values, 1 << lane, element.size) };
+            }
+            Ok(())
+        })
+    }
+
+    /// Tells the detector of an atomic operation of one lane, and of the values that it read and wrote.
+    ///
+    /// # Errors
+    /// A race of the lane.
+    pub(super) fn tell_update(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        state: &mut State,
+        at: &Lanes<u64>,
+        lane: usize,
+        element: Element,
+        values: [u64; 2],
+    ) -> Result<(), Trouble> {
+        self.each(cx, state, at, 1 << lane, element, |check, state, lane, spot| {
+            let Some(spot) = spot else { return Ok(()) };
+            let values = values.map(|value| element.low(value));
+            check.update(state, lane, spot, values, element.sem, element.scope)
+        })
+    }
+
+    /// Tells the detector of one weak access of each lane of `mask` whose values do not matter.
     ///
     /// # Errors
     /// A race of the lane that it names.
     pub(super) fn tell(
         &mut self,
         cx: &mut Context<'_, '_>,
-        state: &mut Option<MutexGuard<'_, State>>,
+        state: &mut State,
         at: &Lanes<u64>,
         mask: u32,
         element: Element,
-        event: impl Fn(usize) -> Event,
+        write: bool,
+    ) -> Result<(), Trouble> {
+        let (sem, scope) = (element.sem, element.scope);
+        self.each(cx, state, at, mask, element, |check, state, lane, spot| match spot {
+            Some(spot) if write => check.write(state, lane, spot, [0; 2], sem, scope, None).map(drop),
+            Some(spot) => check.read(state, lane, spot, 0, sem, scope).map(drop),
+            None => Ok(()),
+        })
+    }
+
+    /// Calls `access` for each lane of `mask`, with the place of its element if other threads can access it, too.
+    fn each(
+        &mut self,
+        cx: &mut Context<'_, '_>,
+        state: &mut State,
+        at: &Lanes<u64>,
+        mask: u32,
+        element: Element,
+        mut access: impl FnMut(&mut check::Warp, &mut State, usize, Option<Spot>) -> Result<(), Raced>,
     ) -> Result<(), Trouble> {
         let stacks = self.stacks();
-        let (Some(state), Some(check)) = (state, &mut self.check) else { return Ok(()) };
-        if !matches!(element.space, Space::Global | Space::Generic | Space::Shared) {
-            return Ok(());
-        }
+        let Some(check) = &mut self.check else { return Ok(()) };
         let (function, pc) = check.at;
         let image = &cx.grid.launch().image;
         let key = (Arc::as_ptr(image).addr(), function, pc);
@@ -77,23 +182,53 @@ impl Warp {
             Source::Instruction { kernel: cx.grid.function().name.clone(), function, line }
         });
         let block = (cx.grid.id(), cx.place.linear);
+        let shared = matches!(element.space, Space::Global | Space::Generic | Space::Shared);
         for lane in lanes(mask) {
             let address = at[lane];
             let end = address + u64::from(element.size);
-            if stacks.of_lane(lane).holds(address, end) || cx.access.params.holds(address, end) {
-                continue;
-            }
-            let Some(spot) = cx.access.spot(address, element.size, block) else { continue };
-            let event = match event(lane) {
-                Event::Read(value) => Event::Read(element.low(value)),
-                Event::Write(value) => Event::Write(element.low(value)),
-                Event::Update(old, new) => Event::Update(element.low(old), element.low(new)),
-            };
-            check
-                .event(state, lane, spot, event, element.sem, element.scope)
-                .map_err(|_| Trouble::at(FaultKind::Race, lane, address))?;
+            let own =
+                !shared || stacks.of_lane(lane).holds(address, end) || cx.access.params.holds(address, end);
+            let spot = if own { None } else { cx.access.spot(address, element.size, block) };
+            access(check, state, lane, spot).map_err(|_| Trouble::at(FaultKind::Race, lane, address))?;
         }
         Ok(())
+    }
+
+    /// The lines of 128 bytes that the lanes of `mask` store whole with one instruction of vectors: for each lane, the
+    /// line that it stores a part of.
+    pub(super) fn lines(state: &State, at: &Lanes<u64>, mask: u32, mem: &Mem) -> Vec<Option<Arc<Line>>> {
+        let bytes = u64::from(mem.ty.size()) * u64::from(mem.count);
+        if mem.count < 2 || mem.sem != Semantics::Relaxed || check::line(state).is_none() {
+            return Vec::new();
+        }
+        let mut found = vec![None; LANES];
+        for first in lanes(mask).filter(|lane| at[*lane].is_multiple_of(LINE)) {
+            let parts: Vec<usize> = lanes(mask).filter(|lane| at[*lane] / LINE == at[first] / LINE).collect();
+            let covered = parts.iter().fold(0_u128, |all, lane| all | 1 << (at[*lane] % LINE));
+            if u64::from(covered.count_ones()) * bytes == LINE {
+                let line = check::line(state);
+                parts.iter().for_each(|lane| found[*lane].clone_from(&line));
+            }
+        }
+        found
+    }
+
+    /// Whether the choices of the detector end the warp's turn before this instruction.
+    pub(super) fn yields(&self, cx: &Context<'_, '_>, op: &Op) -> bool {
+        let strong = match op {
+            Op::Ld { mem, .. } | Op::St { mem, .. } => mem.sem.strong(),
+            Op::Atom { .. } | Op::Fence { .. } => true,
+            _ => false,
+        };
+        // A loop that waits is left alone, so that it is found waiting.
+        strong && !self.spin.repeats() && cx.chance().is_some_and(|chance| chance.one_in(3))
+    }
+
+    /// All elements of a load are read.
+    pub(super) fn tell_complete(&mut self) {
+        if let Some(check) = &mut self.check {
+            check.settle();
+        }
     }
 
     /// `fence` of the lanes of `mask`.

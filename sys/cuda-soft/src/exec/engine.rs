@@ -5,7 +5,7 @@
 //! waiting units, and if none makes progress it sleeps on the event counts of the memory that they poll, for ever
 //! longer times up to a millisecond. The other threads sleep on the engine's own event count. New blocks start when
 //! nothing else is ready, and at every eighth choice; so few blocks are open at a time, but running blocks cannot keep
-//! new ones out for ever.
+//! new ones out for ever. Where loads are weak, chance decides instead, so that no order is one that kernels can rely on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -22,6 +22,7 @@ use super::grid::{Done, Grid, Pending, WHOLE};
 use super::rare::Harmless;
 use super::watchdog::Watchdog;
 use super::{Launch, Step, Watch};
+use crate::check::Chance;
 use crate::mem::{EventCount, EventCountRef, wait_any};
 
 /// Runs kernels and stream work. A process has one. Dropping it abandons unfinished work.
@@ -33,7 +34,13 @@ impl Engine {
     /// Creates an engine of at most `cores` threads, which it starts when there is work for them.
     #[must_use]
     pub fn new(cores: usize, watchdog: Watchdog) -> Self {
+        Self::in_any_order(cores, watchdog, None)
+    }
+
+    /// [`Self::new`], with the order of blocks and stream work left to `chance`.
+    pub(crate) fn in_any_order(cores: usize, watchdog: Watchdog, chance: Option<Arc<Chance>>) -> Self {
         let shared = Shared {
+            chance,
             queues: Mutex::default(),
             event_count: EventCount::new(),
             cores: cores.max(1),
@@ -93,6 +100,7 @@ struct Shared {
     cores: usize,
     watchdog: Watchdog,
     harmless: Harmless,
+    chance: Option<Arc<Chance>>,
 }
 
 #[derive(Default)]
@@ -138,14 +146,20 @@ enum Choice {
 }
 
 impl Queues {
-    fn choose(&mut self) -> Choice {
+    fn choose(&mut self, chance: Option<&Chance>) -> Choice {
         if self.stop {
             return Choice::Stop;
         }
         self.choice += 1;
-        if self.choice.is_multiple_of(8)
-            && let Some(unit) = self.start()
-        {
+        let starts = match chance {
+            Some(chance) => {
+                let ready = self.ready.len().max(1);
+                self.ready.rotate_left(chance.below(ready));
+                chance.one_in(2)
+            }
+            None => self.choice.is_multiple_of(8),
+        };
+        if starts && let Some(unit) = self.start() {
             return Choice::Run(unit);
         }
         let look = self.choice.is_multiple_of(2) && !self.ready.is_empty();
@@ -218,7 +232,7 @@ impl Shared {
     fn work(&self) {
         loop {
             let seen = self.event_count.sequence();
-            let choice = self.queues.lock().choose();
+            let choice = self.queues.lock().choose(self.chance.as_deref());
             match choice {
                 Choice::Run(unit) => {
                     if let Some((unit, ready)) = self.run(unit) {

@@ -24,6 +24,7 @@ mod checked;
 mod cluster;
 mod collective;
 mod console;
+mod defer;
 mod engine;
 mod fault;
 mod grid;

@@ -56,6 +56,11 @@ impl Spin {
         self.changed
     }
 
+    /// Whether a loop has gone round without a change.
+    pub(super) fn repeats(&self) -> bool {
+        self.records[..self.used].iter().any(|record| record.repeats > 0 && !record.dirty)
+    }
+
     /// The warp stored, or did anything else that others may notice.
     #[inline]
     pub(super) fn wrote(&mut self) {

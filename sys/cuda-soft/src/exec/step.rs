@@ -91,6 +91,17 @@ impl Warp {
                 self.place(mask, pc);
                 return Ok(Stop::Over);
             }
+            if self.deferred.is_some() {
+                let here = Group { mask, pc, frame: number };
+                if self.pauses(cx, here) {
+                    self.place(mask, pc);
+                    return Ok(Stop::Over);
+                }
+                if !self.may_wait(cx, here, function.code.get(pc as usize)) {
+                    self.place(mask, pc);
+                    self.perform(cx, frame)?;
+                }
+            }
             *left -= 1;
             if others != 0 {
                 if fair == 0 {
@@ -139,8 +150,16 @@ impl Warp {
                 pc += 1;
                 continue;
             }
-            self.notice(cx, frame, pc, active);
+            if self.check.is_some() && self.yields(cx, op) {
+                self.place(mask, pc);
+                return Ok(Stop::Over);
+            }
             let here = Group { mask: active, pc, frame: number };
+            if self.check.is_some() && self.defers(cx, function, here, frame, op) {
+                pc += 1;
+                continue;
+            }
+            self.notice(cx, frame, pc, active);
             let flow = match self.execute(cx, here, frame, op) {
                 Ok(flow) => flow,
                 Err(trouble) => {

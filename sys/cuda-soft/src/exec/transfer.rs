@@ -11,7 +11,6 @@ use super::memory::{self, Request};
 use super::regs::{LANES, Lanes, bits, lanes};
 use super::turn::Context;
 use super::warp::{Frame, Warp};
-use crate::check::Event;
 use crate::code::op::{AtomOp, Mem, Special};
 use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 
@@ -86,8 +85,12 @@ impl Warp {
         let far = matches!(mem.space, Space::Global | Space::Generic);
         for d in d.iter().take(usize::from(mem.count)) {
             // SAFETY: checked just now, under the view that `access` borrows.
-            let mut values = unsafe { memory::load(&at, mask, size) };
-            self.tell(cx, &mut check, &at, mask, Element::of(mem), |lane| Event::Read(values[lane]))?;
+            let mut values = unsafe {
+                match &mut check {
+                    Some(state) => self.checked_load(cx, state, &at, mask, Element::of(mem))?,
+                    None => memory::load(&at, mask, size),
+                }
+            };
             if mem.sem.strong() {
                 self.spin.read_strong(&at, &values, mask);
             } else if far {
@@ -101,6 +104,7 @@ impl Warp {
             }
             at = at.map(|v| v.wrapping_add(u64::from(size)));
         }
+        self.tell_complete();
         memory::after(mem.sem);
         Ok(())
     }
@@ -119,11 +123,18 @@ impl Warp {
         let mut check = checked::lock(cx);
         memory::before(mem.sem);
         let size = mem.ty.size();
+        let lines = check.as_ref().map_or_else(Vec::new, |state| Self::lines(state, &at, mask, mem));
         for src in src.iter().take(usize::from(mem.count)) {
             let values = self.regs.get64(*src);
-            self.tell(cx, &mut check, &at, mask, Element::of(mem), |lane| Event::Write(values[lane]))?;
             // SAFETY: checked for writing just now, under the view that `access` borrows.
-            unsafe { memory::store(&at, &values, mask, size) };
+            unsafe {
+                match &mut check {
+                    Some(state) => {
+                        self.checked_store(cx, state, &at, &values, mask, Element::of(mem), &lines)?;
+                    }
+                    None => memory::store(&at, &values, mask, size),
+                }
+            }
             at = at.map(|v| v.wrapping_add(u64::from(size)));
         }
         if !matches!(mem.space, Space::Local | Space::Param) {
@@ -161,7 +172,9 @@ impl Warp {
         for lane in lanes(mask) {
             // SAFETY: checked for writing just now, under the view that `access` borrows.
             let (old, new) = unsafe { atomic::update(op, mem.ty, at[lane], b[lane], c[lane]) };
-            self.tell(cx, &mut check, &at, 1 << lane, Element::of(mem), |_| Event::Update(old, new))?;
+            if let Some(state) = &mut check {
+                self.tell_update(cx, state, &at, lane, Element::of(mem), [old, new])?;
+            }
             values[lane] = old;
             changed |= old != new;
         }
@@ -203,8 +216,10 @@ impl Warp {
         let mut check = checked::lock(cx);
         for offset in (0..size).step_by(4) {
             let (source, target) = (Element::weak(Space::Global, 4), Element::weak(Space::Shared, 4));
-            self.tell(cx, &mut check, &from, reading, source, |_| Event::Read(0))?;
-            self.tell(cx, &mut check, &to, mask, target, |_| Event::Write(0))?;
+            if let Some(state) = &mut check {
+                self.tell(cx, state, &from, reading, source, false)?;
+                self.tell(cx, state, &to, mask, target, true)?;
+            }
             // SAFETY: checked just now, under the view that `access` borrows.
             let mut values = unsafe { memory::load(&from, reading, 4) };
             for lane in lanes(mask) {

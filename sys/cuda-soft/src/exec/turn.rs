@@ -4,6 +4,7 @@ use super::barrier::Barriers;
 use super::grid::{Grid, Place};
 use super::memory::Access;
 use super::rare::Harmless;
+use crate::check::Chance;
 
 /// The state of the block that a warp uses during its turn.
 #[derive(Debug)]
@@ -13,6 +14,13 @@ pub(super) struct Context<'a, 'v> {
     pub(super) barriers: &'a mut Barriers,
     pub(super) access: &'a mut Access<'v>,
     pub(super) harmless: &'a Harmless,
+}
+
+impl Context<'_, '_> {
+    /// The choices that the memory model leaves open, if they are made.
+    pub(super) fn chance(&self) -> Option<&Chance> {
+        self.grid.launch().check.as_ref()?.chance()
+    }
 }
 
 /// How a turn ended.

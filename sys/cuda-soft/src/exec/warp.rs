@@ -1,6 +1,7 @@
 //! A warp: its 32 lanes, their positions in the code, and the choice of the lanes that run next.
 
 use super::buffer::{Line, lines};
+use super::defer::Deferred;
 use super::fault::{FaultKind, Trouble};
 use super::memory::Stacks;
 use super::rare::Rare;
@@ -48,6 +49,8 @@ pub(super) struct Warp {
     pub(super) stack_size: u32,
     /// The warp as the race detector sees it, if that is on.
     pub(super) check: Option<Box<check::Warp>>,
+    /// A load that is put off.
+    pub(super) deferred: Option<Box<Deferred>>,
 }
 
 /// An active call, as far as lanes can share it.
@@ -104,6 +107,7 @@ impl Warp {
             stacks: lines(u64::from(stack_size) * LANES as u64),
             stack_size,
             check: None,
+            deferred: None,
         }
     }
 

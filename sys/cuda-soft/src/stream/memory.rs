@@ -189,14 +189,13 @@ fn tell(
         MemoryOp::Write { addr, value, width } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
             let value = if *width == 4 { *value & u64::from(u32::MAX) } else { *value };
-            let event = check::Event::Write(value);
-            warp.event(state, 0, spot, event, Semantics::Release, Scope::Sys).map_err(raced)
+            warp.wrote(state, spot, value, Semantics::Release, Scope::Sys).map_err(raced)
         }
         MemoryOp::Wait { addr, width, .. } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
             // SAFETY: `holds` has just read it in this view.
-            let event = check::Event::Read(unsafe { value_at(*addr, *width) });
-            warp.event(state, 0, spot, event, Semantics::Acquire, Scope::Sys).map_err(raced)
+            let value = unsafe { value_at(*addr, *width) };
+            warp.saw(state, spot, value, Semantics::Acquire, Scope::Sys).map_err(raced)
         }
     }
 }

@@ -116,7 +116,10 @@ fn run(
             runtime.engine.launch(*launch, move |result| {
                 drop(workspace);
                 if let Err(fault) = result {
-                    eprintln!("cuda-soft: device {device}: {fault}");
+                    let chance = check.as_deref().and_then(check::Work::chance);
+                    let seed =
+                        chance.map_or_else(String::new, |c| format!(" (AQUEDUCT_SOFT_SEED={})", c.seed()));
+                    eprintln!("cuda-soft: device {device}: {fault}{seed}");
                     shared.errors[device].set(fault_code(fault.kind));
                 }
                 end(&op, check.as_deref(), false);
