@@ -32,12 +32,16 @@ namespaces() {
         { echo "no mount namespace can be made here: run as root, or allow user namespaces"; exit 77; }
     timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored folders::
 }
-# Channels, collectives, ports and the device library with every access checked against the memory model; the ranks are
-# threads, because the detector sees one process. Devices are small: it follows what each thread of a grid knows of each other.
+# Channels, collectives, ports and the device library with every access checked against the memory model, and memory as weak as
+# it allows; the ranks are threads, because the detector sees one process. Devices are small, so that grids are. Only LL128, among
+# the channels, relies on lines.
 races() {
-    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 timeout 400 \
-        cargo test -p aqueduct-tests --test it -- --quiet \
-        channels::soft collectives::soft device_library::soft ports::software::cuda_ipc
+    checked channels::soft &&
+        AQUEDUCT_SOFT_LINES=torn checked collectives::soft device_library::soft ports::software::cuda_ipc
+}
+checked() {
+    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 timeout 400 \
+        cargo test -p aqueduct-tests --test it -- --quiet "$@"
 }
 # A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
 # the software device, so it is built without optimisation, in seconds.

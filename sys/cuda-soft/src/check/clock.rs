@@ -32,20 +32,26 @@ pub(super) struct Stamp {
 }
 
 /// Events of all threads that happen before something.
+///
+/// Clocks are copied and joined at each synchronisation, and differ little then. So they share their parts, and a part that
+/// two clocks share needs no look.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     /// For each chain, the last work that has ended.
-    ended: BTreeMap<u32, u32>,
-    /// For each block of running kernels, how far its threads had come.
-    blocks: BTreeMap<(WorkId, u32), Block>,
+    ended: Arc<BTreeMap<u32, u32>>,
+    /// For each block of running kernels, how far its threads had come. Sorted.
+    blocks: Vec<(Place, Arc<Block>)>,
 }
+
+/// A block of a work.
+type Place = (WorkId, u32);
 
 #[derive(Clone, Debug, Default)]
 struct Block {
     /// All threads are known up to here.
     all: Tick,
-    /// The threads of some warps are known further.
-    warps: BTreeMap<u16, [Tick; LANES]>,
+    /// The threads of some warps are known further. Sorted.
+    warps: Vec<(u16, [Tick; LANES])>,
 }
 
 impl Clock {
@@ -59,11 +65,12 @@ impl Clock {
         if self.has_ended(stamp.work) {
             return 0;
         }
-        let Some(block) = self.blocks.get(&(stamp.work, stamp.block)) else { return stamp.lanes };
+        let Ok(at) = self.find((stamp.work, stamp.block)) else { return stamp.lanes };
+        let block = &self.blocks[at].1;
         if stamp.tick <= block.all {
             return 0;
         }
-        let Some(ticks) = block.warps.get(&stamp.warp) else { return stamp.lanes };
+        let Some(ticks) = block.warp(stamp.warp) else { return stamp.lanes };
         let known =
             (0..LANES).filter(|lane| stamp.tick <= ticks[*lane]).fold(0, |mask, lane| mask | 1 << lane);
         stamp.lanes & !known
@@ -73,52 +80,96 @@ impl Clock {
         self.ended.get(&work.chain).is_some_and(|seq| *seq >= work.seq)
     }
 
+    fn find(&self, place: Place) -> Result<usize, usize> {
+        self.blocks.binary_search_by_key(&place, |(known, _)| *known)
+    }
+
+    fn block(&mut self, place: Place) -> &mut Block {
+        let at = self.find(place).unwrap_or_else(|at| {
+            self.blocks.insert(at, (place, Arc::default()));
+            at
+        });
+        Arc::make_mut(&mut self.blocks[at].1)
+    }
+
     /// Adds the end of a work.
     pub(super) fn end(&mut self, work: WorkId) {
-        let seq = self.ended.entry(work.chain).or_default();
+        let seq = Arc::make_mut(&mut self.ended).entry(work.chain).or_default();
         *seq = work.seq.max(*seq);
-        self.blocks.retain(|(known, _), _| *known != work);
+        self.blocks.retain(|((known, _), _)| *known != work);
     }
 
     /// Adds what one thread did up to `tick`.
     pub(super) fn reach(&mut self, work: WorkId, block: u32, warp: u16, lane: usize, tick: Tick) {
-        let ticks = self.blocks.entry((work, block)).or_default().warps.entry(warp).or_insert([0; LANES]);
+        let ticks = self.block((work, block)).of_warp(warp);
         ticks[lane] = ticks[lane].max(tick);
     }
 
     /// Adds what all threads of a block did up to `tick`.
     pub(super) fn reach_all(&mut self, work: WorkId, block: u32, tick: Tick) {
-        let block = self.blocks.entry((work, block)).or_default();
+        let block = self.block((work, block));
         block.all = block.all.max(tick);
-        block.warps.retain(|_, ticks| ticks.iter().any(|known| *known > tick));
+        block.warps.retain(|(_, ticks)| ticks.iter().any(|known| *known > tick));
     }
 
     fn includes(&self, other: &Clock) -> bool {
-        other.ended.iter().all(|(chain, seq)| self.ended.get(chain).is_some_and(|own| own >= seq))
-            && other.blocks.iter().all(|((work, number), block)| {
-                self.has_ended(*work)
-                    || self.blocks.get(&(*work, *number)).is_some_and(|own| own.includes(block))
+        let ended = Arc::ptr_eq(&self.ended, &other.ended)
+            || other.ended.iter().all(|(chain, seq)| self.ended.get(chain).is_some_and(|own| own >= seq));
+        let mut own = self.blocks.iter().peekable();
+        ended
+            && other.blocks.iter().all(|(place, block)| {
+                while own.next_if(|(known, _)| known < place).is_some() {}
+                let known = own.next_if(|(known, _)| known == place);
+                known.is_some_and(|(_, own)| Arc::ptr_eq(own, block) || own.includes(block))
+                    || self.has_ended(place.0)
             })
     }
 
     fn add(&mut self, other: &Clock) {
-        for (chain, seq) in &other.ended {
-            let own = self.ended.entry(*chain).or_default();
-            *own = (*own).max(*seq);
+        if !Arc::ptr_eq(&self.ended, &other.ended) {
+            let ended = Arc::make_mut(&mut self.ended);
+            for (chain, seq) in other.ended.iter() {
+                let own = ended.entry(*chain).or_default();
+                *own = (*own).max(*seq);
+            }
+            let ended = Arc::clone(&self.ended);
+            self.blocks.retain(|((work, _), _)| ended.get(&work.chain).is_none_or(|seq| *seq < work.seq));
         }
-        for (at, block) in &other.blocks {
-            self.blocks.entry(*at).or_default().add(block);
+        let mut at = 0;
+        for (place, block) in &other.blocks {
+            while self.blocks.get(at).is_some_and(|(known, _)| known < place) {
+                at += 1;
+            }
+            if self.has_ended(place.0) {
+                continue;
+            }
+            match self.blocks.get_mut(at) {
+                Some((known, own)) if known == place => join_block(own, block),
+                _ => self.blocks.insert(at, (*place, Arc::clone(block))),
+            }
+            at += 1;
         }
-        let ended = &self.ended;
-        self.blocks.retain(|(work, _), _| ended.get(&work.chain).is_none_or(|seq| *seq < work.seq));
     }
 }
 
 impl Block {
+    fn warp(&self, warp: u16) -> Option<&[Tick; LANES]> {
+        let at = self.warps.binary_search_by_key(&warp, |(known, _)| *known).ok()?;
+        Some(&self.warps[at].1)
+    }
+
+    fn of_warp(&mut self, warp: u16) -> &mut [Tick; LANES] {
+        let at = self.warps.binary_search_by_key(&warp, |(known, _)| *known).unwrap_or_else(|at| {
+            self.warps.insert(at, (warp, [0; LANES]));
+            at
+        });
+        &mut self.warps[at].1
+    }
+
     fn includes(&self, other: &Block) -> bool {
         const UNKNOWN: &[Tick; LANES] = &[0; LANES];
-        let warp_includes = |(warp, ticks): (&u16, &[Tick; LANES])| {
-            let own = self.warps.get(warp).unwrap_or(UNKNOWN);
+        let warp_includes = |(warp, ticks): &(u16, [Tick; LANES])| {
+            let own = self.warp(*warp).unwrap_or(UNKNOWN);
             // Without a way out in the middle the compiler compares all lanes at once.
             own.iter().zip(ticks).fold(true, |all, (own, tick)| all & (*own.max(&self.all) >= *tick))
         };
@@ -128,14 +179,25 @@ impl Block {
     fn add(&mut self, other: &Block) {
         self.all = self.all.max(other.all);
         for (warp, ticks) in &other.warps {
-            let own = self.warps.entry(*warp).or_insert([0; LANES]);
-            for (own, tick) in own.iter_mut().zip(ticks) {
+            for (own, tick) in self.of_warp(*warp).iter_mut().zip(ticks) {
                 *own = (*own).max(*tick);
             }
         }
         let all = self.all;
-        self.warps.retain(|_, ticks| ticks.iter().any(|known| *known > all));
+        self.warps.retain(|(_, ticks)| ticks.iter().any(|known| *known > all));
     }
+}
+
+/// Adds `other` to `own`, and shares it where it includes the other.
+fn join_block(own: &mut Arc<Block>, other: &Arc<Block>) {
+    if Arc::ptr_eq(own, other) || own.includes(other) {
+        return;
+    }
+    if other.includes(own) {
+        *own = Arc::clone(other);
+        return;
+    }
+    Arc::make_mut(own).add(other);
 }
 
 /// Adds `other` to `clock`. Copies the clock only if that changes it and others share it.

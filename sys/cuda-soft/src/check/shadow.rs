@@ -2,7 +2,8 @@
 //!
 //! Accesses are kept for words of four bytes, and for single bytes once an access was to less than a word.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
 use super::access::{Access, Race};
@@ -12,7 +13,29 @@ use super::history::History;
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    pages: HashMap<(Object, u64), Page>,
+    pages: HashMap<(Object, u64), Page, BuildHasherDefault<Mix>>,
+}
+
+/// A fast hash: each access looks up its page, and nobody chooses the numbers to do harm.
+#[derive(Debug, Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word.cast_unsigned() as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
 }
 
 /// Names a piece of memory, whatever addresses it is mapped at.
@@ -28,14 +51,20 @@ pub(crate) enum Object {
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 4;
-/// The longest strong access less one byte.
-const LONGEST: u64 = 7;
+/// The longest strong access.
+const LONGEST: u64 = 8;
+
+/// Where a page has the histories of the 8 bytes at an offset.
+fn slot(at: u64) -> usize {
+    (at % PAGE / LONGEST) as usize
+}
 
 #[derive(Debug)]
 pub(super) struct Page {
     words: Vec<Word>,
-    /// The last strong writes of each place, by its offset in the object.
-    histories: BTreeMap<u64, History>,
+    /// The last strong writes of each place, by its offset in the object, for each 8 bytes. Strong accesses are aligned, so
+    /// none lies in two of them. Empty before the first strong write.
+    histories: Vec<Vec<(u64, History)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,23 +115,31 @@ impl Shadow {
 
     /// The last strong writes of a place.
     pub(super) fn history(&mut self, object: Object, at: u64) -> Option<&mut History> {
-        self.pages.get_mut(&(object, at / PAGE))?.histories.get_mut(&at)
+        let histories = &mut self.pages.get_mut(&(object, at / PAGE))?.histories;
+        histories.get_mut(slot(at))?.iter_mut().find(|(place, _)| *place == at).map(|(_, history)| history)
     }
 
     /// The same, for another strong write: forgets those of places that overlap it.
     pub(super) fn history_of_write(&mut self, object: Object, at: u64, size: u32) -> &mut History {
         let page = self.page(object, at);
         page.forget(at..at + u64::from(size), Some(at));
-        page.histories.entry(at).or_default()
+        if page.histories.is_empty() {
+            page.histories.resize_with((PAGE / LONGEST) as usize, Vec::new);
+        }
+        let places = &mut page.histories[slot(at)];
+        let known = places.iter().position(|(place, _)| *place == at).unwrap_or_else(|| {
+            places.push((at, History::default()));
+            places.len() - 1
+        });
+        &mut places[known].1
     }
 
     /// Forgets all but the last strong write of places in `len` bytes.
     pub(super) fn settle(&mut self, object: Object, from: u64, len: u64) {
         for page in from / PAGE..=(from + len) / PAGE {
             if let Some(page) = self.pages.get_mut(&(object, page)) {
-                page.histories
-                    .range_mut(from.saturating_sub(LONGEST)..from + len)
-                    .for_each(|(_, h)| h.settle());
+                let near = page.histories.iter_mut().flatten();
+                near.filter(|(at, _)| *at < from + len && at + LONGEST > from).for_each(|(_, h)| h.settle());
             }
         }
     }
@@ -119,7 +156,9 @@ impl Shadow {
                     *word = Word::Whole(Cell::default());
                 }
             }
-            content.histories.retain(|at, _| *at < from || *at >= end);
+            for places in &mut content.histories {
+                places.retain(|(at, _)| *at < from || *at >= end);
+            }
             page * PAGE < from || (page + 1) * PAGE > end
         });
     }
@@ -127,7 +166,7 @@ impl Shadow {
     fn page(&mut self, object: Object, at: u64) -> &mut Page {
         self.pages.entry((object, at / PAGE)).or_insert_with(|| Page {
             words: vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize],
-            histories: BTreeMap::new(),
+            histories: Vec::new(),
         })
     }
 }
@@ -135,16 +174,11 @@ impl Shadow {
 impl Page {
     /// Forgets the strong writes of places that overlap `bytes`, but for the place `except`.
     fn forget(&mut self, bytes: Range<u64>, except: Option<u64>) {
-        if self.histories.is_empty() {
-            return;
-        }
-        let near = self.histories.range(bytes.start.saturating_sub(LONGEST)..bytes.end);
-        let gone: Vec<u64> = near
-            .filter(|(at, old)| **at + u64::from(old.size()) > bytes.start && Some(**at) != except)
-            .map(|(at, _)| *at)
-            .collect();
-        for at in gone {
-            self.histories.remove(&at);
+        let start = bytes.start / LONGEST * LONGEST;
+        for at in (start..bytes.end).step_by(LONGEST as usize) {
+            let Some(places) = self.histories.get_mut(slot(at)) else { return };
+            let apart = |place: u64, size: u32| place + u64::from(size) <= bytes.start || place >= bytes.end;
+            places.retain(|(place, old)| Some(*place) == except || apart(*place, old.size()));
         }
     }
 }

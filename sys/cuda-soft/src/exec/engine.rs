@@ -162,7 +162,9 @@ impl Queues {
         if starts && let Some(unit) = self.start() {
             return Choice::Run(unit);
         }
-        let look = self.choice.is_multiple_of(2) && !self.ready.is_empty();
+        // Chance gives a ready block only a few instructions at a time, so looks at waiting ones must be rare.
+        let rounds = if chance.is_some() { 16 } else { 2 };
+        let look = self.choice.is_multiple_of(rounds) && !self.ready.is_empty();
         if look && let Some(unit) = self.waiting.pop_front() {
             return Choice::Run(unit);
         }
