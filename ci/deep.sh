@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long lanes, which a release must pass but not every change. Each has a time limit. The last
-# lines are a summary. About an hour on 2 cores.
+# lines are a summary. About an hour on 2 cores without mutants, which take more.
 #
 #   ci/deep.sh             all lanes
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
@@ -123,6 +123,9 @@ unkind() {
     done
 }
 
+# Every mutant of the kernels: hours. With MUTANTS_SHARD (as 1/8) only a part of them.
+mutants() { timeout 14400 ci/mutants.sh --jobs 2 --shard "${MUTANTS_SHARD:-1/1}"; }
+
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.
 repeat() {
@@ -243,6 +246,7 @@ lane address address
 lane thread thread
 lane races races
 lane unkind unkind
+lane mutants mutants
 lane launchers launchers
 lane faults faults
 lane fuzz fuzz

@@ -20,6 +20,8 @@ mod fragment;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod oracle;
+#[cfg(feature = "mutants")]
+mod replaced;
 mod sources;
 mod target;
 mod template;

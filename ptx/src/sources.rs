@@ -72,10 +72,22 @@ const FILES: &[(&str, &str)] = embed![
 
 /// Text of a kernel file (`channel.ptx`) or fragment (`copy.ptxi`).
 pub(crate) fn find(name: &str) -> Option<&'static str> {
-    FILES.iter().find(|(path, _)| path.strip_prefix("inc/").unwrap_or(path) == name).map(|&(_, text)| text)
+    let &(path, text) = FILES.iter().find(|(path, _)| short(path) == name)?;
+    Some(current(path, text))
 }
 
 /// Name and text of every fragment, in alphabetical order.
 pub(crate) fn fragments() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES.iter().filter_map(|&(path, text)| Some((path.strip_prefix("inc/")?, text)))
+    FILES.iter().filter_map(|&(path, text)| Some((path.strip_prefix("inc/")?, current(path, text))))
 }
+
+fn short(path: &str) -> &str {
+    path.strip_prefix("inc/").unwrap_or(path)
+}
+
+#[cfg(not(feature = "mutants"))]
+fn current(_path: &str, text: &'static str) -> &'static str {
+    text
+}
+#[cfg(feature = "mutants")]
+use crate::replaced::current;

@@ -1,0 +1,167 @@
+//! Runs the tests that use a mutant's source until one fails.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::cover::Covered;
+use crate::rules::Mutant;
+use crate::suite::{Check, End, Suite, run};
+
+/// What became of a mutant.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    /// `caught`, `timeout`, `survived`, `unused` (no test asks for the source), `invalid` (the text is not a program).
+    pub(crate) outcome: String,
+    pub(crate) check: String,
+    pub(crate) test: String,
+    /// What the test noticed: `race`, `hang` or `wrong`.
+    pub(crate) how: String,
+    pub(crate) runs: u32,
+    pub(crate) millis: u64,
+}
+
+impl Verdict {
+    pub(crate) fn line(&self) -> String {
+        let Self { name, kind, outcome, check, test, how, runs, millis } = self;
+        format!("{name}\t{kind}\t{outcome}\t{check}\t{test}\t{how}\t{runs}\t{millis}")
+    }
+
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split('\t').map(str::to_owned);
+        let mut next = || fields.next();
+        Some(Self {
+            name: next()?,
+            kind: next()?,
+            outcome: next()?,
+            check: next()?,
+            test: next()?,
+            how: next()?,
+            runs: next()?.parse().ok()?,
+            millis: next()?.parse().ok()?,
+        })
+    }
+}
+
+/// Tests that share one process: their expected time together.
+const BATCH: u64 = 1500;
+
+pub(crate) struct Judge<'a> {
+    pub(crate) suites: &'a [Suite],
+    pub(crate) covered: &'a [Covered],
+    pub(crate) folder: &'a Path,
+    /// How often each test has caught a mutant of each source: such tests are asked first.
+    pub(crate) catches: Mutex<HashMap<(Check, String, String), u32>>,
+}
+
+impl Judge<'_> {
+    pub(crate) fn judge(&self, worker: usize, mutant: &Mutant, source: &str) -> Verdict {
+        let text = self.folder.join(format!("mutant.{worker}.ptx"));
+        std::fs::write(&text, format!("{}\n{}", mutant.file, mutant.apply(source)))
+            .expect("the folder can be written");
+        let output = self.folder.join("logs").join(mutant.name.replace(['/', ':'], "+"));
+        let began = Instant::now();
+        let mut runs = 0;
+        let verdict = |outcome: &str, check: &str, test: String, how: &str, runs| Verdict {
+            name: mutant.name.clone(),
+            kind: mutant.kind.to_owned(),
+            outcome: outcome.to_owned(),
+            check: check.to_owned(),
+            test,
+            how: how.to_owned(),
+            runs,
+            millis: u64::try_from(began.elapsed().as_millis()).expect("a test ends within years"),
+        };
+        let batches = self.batches(mutant);
+        for batch in &batches {
+            let first = batch[0];
+            let suite =
+                self.suites.iter().find(|suite| suite.name == first.suite).expect("its suite is given");
+            let tests: Vec<&str> = batch.iter().map(|covered| covered.test.as_str()).collect();
+            runs += u32::try_from(tests.len()).expect("few tests");
+            let expected: u64 = batch.iter().map(|covered| covered.millis).sum();
+            let limit = Duration::from_secs(30) + 8 * Duration::from_millis(expected);
+            let check = first.check.name();
+            match run(suite, first.check, &tests, &[("PTX_REPLACED", &text)], &output, limit) {
+                End::Passed => {}
+                End::TimedOut => {
+                    return verdict(
+                        "timeout",
+                        check,
+                        format!("{}::{}", suite.name, tests.join("+")),
+                        "hang",
+                        runs,
+                    );
+                }
+                End::Failed(test, printed) => {
+                    let how = how(&printed);
+                    let outcome = if how == "text" { "invalid" } else { "caught" };
+                    let key = (first.check, suite.name.clone(), test.clone());
+                    let mut catches = self.catches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    *catches.entry(key).or_default() += 1;
+                    return verdict(outcome, check, format!("{}::{test}", suite.name), how, runs);
+                }
+            }
+        }
+        let outcome = if batches.is_empty() { "unused" } else { "survived" };
+        let _ = std::fs::remove_file(&output);
+        verdict(outcome, "-", "-".to_owned(), "-", runs)
+    }
+
+    /// The tests to run, those first that are quick, catch much and use little else; orderings are the race detector's business.
+    fn batches(&self, mutant: &Mutant) -> Vec<Vec<&Covered>> {
+        let ordering = ["order", "scope", "fence", "barrier"].contains(&mutant.kind);
+        let catches = self.catches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut tests: Vec<&Covered> =
+            self.covered.iter().filter(|c| c.uses.contains(&mutant.file)).collect();
+        tests.sort_by_key(|covered| {
+            let second = (covered.check == Check::Races) != ordering;
+            let key = (covered.check, covered.suite.clone(), covered.test.clone());
+            let caught = u64::from(catches.get(&key).copied().unwrap_or(0));
+            // A test that uses few sources is more likely to be about this one.
+            let uses = u64::try_from(covered.uses.len()).expect("few sources");
+            (second, covered.millis * uses / (1 + caught), covered.millis)
+        });
+        let mut batches: Vec<Vec<&Covered>> = Vec::new();
+        for covered in tests {
+            match batches.last_mut() {
+                Some(batch)
+                    if batch[0].suite == covered.suite
+                        && batch[0].check == covered.check
+                        && batch.iter().map(|c| c.millis).sum::<u64>() + covered.millis <= BATCH =>
+                {
+                    batch.push(covered);
+                }
+                _ => batches.push(vec![covered]),
+            }
+        }
+        batches
+    }
+}
+
+/// What a failed test noticed.
+fn how(output: &str) -> &'static str {
+    let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
+    if says(&["CUDA_ERROR_INVALID_PTX", "never uses the name", "unknown name", "INVALID_PTX"]) {
+        "text"
+    } else if says(&["data race"]) {
+        "race"
+    } else if says(&["watchdog", "no progress", "LAUNCH_TIMEOUT"]) {
+        "hang"
+    } else {
+        "wrong"
+    }
+}
+
+/// The verdicts that `folder` has.
+pub(crate) fn verdicts(folder: &Path) -> Vec<Verdict> {
+    let text = std::fs::read_to_string(results(folder)).unwrap_or_default();
+    text.lines().filter_map(Verdict::parse).collect()
+}
+
+pub(crate) fn results(folder: &Path) -> PathBuf {
+    folder.join("results.tsv")
+}

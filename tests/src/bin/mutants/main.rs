@@ -1,0 +1,172 @@
+//! Mutants of the PTX kernels: each is one small fault, and a behavioural test must notice it (docs/mutants.md).
+//!
+//! `ci/mutants.sh` builds the tests with replaceable kernels and starts this program:
+//!
+//! ```text
+//! mutants list                                     every mutant, with its old and its new text
+//! mutants run FOLDER [OPTION]... [PART]...         judges those whose name contains a PART, or all
+//!     --suite NAME=BINARY[=PREFIX,...]             a test binary, and which of its tests
+//!     --shard K/N                                  only each N-th mutant, from the K-th
+//!     --jobs N                                     mutants at a time
+//!     --longest MS                                 only tests that take at most this long without a mutant
+//! mutants table FOLDER                             what a run found, by kind, and the survivors
+//! ```
+//!
+//! FOLDER keeps what was found: a run that is repeated there goes on where it ended.
+
+mod cover;
+mod judge;
+mod report;
+mod rules;
+mod statement;
+mod suite;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::rules::Mutant;
+use crate::suite::Suite;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["list"] => {
+            for (mutant, _) in all() {
+                println!("{}\t{}\t=>\t{}", mutant.name, mutant.old.trim(), mutant.new.trim());
+            }
+            ExitCode::SUCCESS
+        }
+        ["run", folder, options @ ..] => match Options::parse(options) {
+            Ok(options) => {
+                judge_all(Path::new(folder), &options);
+                report::table(Path::new(folder), &all())
+            }
+            Err(message) => usage(&message),
+        },
+        ["table", folder] => report::table(Path::new(folder), &all()),
+        _ => usage("mutants list, mutants run FOLDER [OPTION]... [PART]..., or mutants table FOLDER"),
+    }
+}
+
+fn usage(message: &str) -> ExitCode {
+    eprintln!("mutants: {message}");
+    ExitCode::from(2)
+}
+
+struct Options {
+    suites: Vec<Suite>,
+    /// The number of this part, from 1, and of all parts.
+    shard: (usize, usize),
+    jobs: usize,
+    longest: u64,
+    parts: Vec<String>,
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Self, String> {
+        let mut options =
+            Self { suites: Vec::new(), shard: (1, 1), jobs: 1, longest: u64::MAX, parts: Vec::new() };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            if !word.starts_with("--") {
+                options.parts.push(word.to_owned());
+                continue;
+            }
+            let value = words.next().ok_or(format!("{word} needs a value"))?;
+            let wrong = || format!("{word} {value}: not understood");
+            match word {
+                "--suite" => options.suites.push(Suite::parse(value).ok_or_else(wrong)?),
+                "--jobs" => options.jobs = value.parse().map_err(|_| wrong())?,
+                "--longest" => options.longest = value.parse().map_err(|_| wrong())?,
+                "--shard" => {
+                    let (k, n) = value.split_once('/').ok_or_else(wrong)?;
+                    options.shard = (k.parse().map_err(|_| wrong())?, n.parse().map_err(|_| wrong())?);
+                    if options.shard.0 == 0 || options.shard.0 > options.shard.1 {
+                        return Err(wrong());
+                    }
+                }
+                _ => return Err(format!("{word}: no such option")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn takes(&self, index: usize, mutant: &Mutant) -> bool {
+        let (k, n) = self.shard;
+        index % n == k - 1
+            && (self.parts.is_empty() || self.parts.iter().any(|part| mutant.name.contains(part.as_str())))
+    }
+}
+
+/// Every mutant of every source, with the source.
+fn all() -> Vec<(Mutant, String)> {
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ptx/kernels");
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for folder in [kernels.clone(), kernels.join("inc")] {
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        paths.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()));
+    }
+    paths.sort();
+    let of_file = |path: PathBuf| {
+        let source = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let name = path.strip_prefix(&kernels).expect("it lies there").to_string_lossy().into_owned();
+        let mutants = rules::mutants(&name, &source);
+        mutants.into_iter().map(move |mutant| (mutant, source.clone())).collect::<Vec<_>>()
+    };
+    paths.into_iter().flat_map(of_file).collect()
+}
+
+fn judge_all(folder: &Path, options: &Options) {
+    std::fs::create_dir_all(folder.join("logs")).expect("the folder can be written");
+    let mut covered = cover::cover(&options.suites, folder, options.jobs);
+    covered.retain(|covered| covered.millis <= options.longest);
+    // What survived is judged again: by more tests, or by other ones.
+    let verdicts = judge::verdicts(folder).into_iter();
+    let done: HashSet<String> =
+        verdicts.filter(|v| v.outcome != "survived" && v.outcome != "unused").map(|v| v.name).collect();
+    let left: Vec<(Mutant, String)> = all()
+        .into_iter()
+        .enumerate()
+        .filter(|(index, (mutant, _))| options.takes(*index, mutant) && !done.contains(&mutant.name))
+        .map(|(_, mutant)| mutant)
+        .collect();
+    let judge = judge::Judge {
+        suites: &options.suites,
+        covered: &covered,
+        folder,
+        catches: Mutex::new(HashMap::new()),
+    };
+    work(&left, options.jobs, |worker, (mutant, source)| {
+        let verdict = judge.judge(worker, mutant, source);
+        println!("{}", verdict.line());
+        append(&judge::results(folder), &verdict.line());
+    });
+}
+
+/// Does `each` for all `items`, `jobs` at a time; tells it which worker it is.
+fn work<T: Sync>(items: &[T], jobs: usize, each: impl Fn(usize, &T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for worker in 0..jobs {
+            let (next, each) = (&next, &each);
+            scope.spawn(move || {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    each(worker, item);
+                }
+            });
+        }
+    });
+}
+
+/// Adds a line to a file, in one write.
+fn append(path: &Path, line: &(impl Display + ?Sized)) {
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}

@@ -1,0 +1,91 @@
+//! The table of a run, and the list of mutants that are proved to change nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::judge::{Verdict, verdicts};
+use crate::rules::Mutant;
+
+/// Counts of one kind.
+#[derive(Default)]
+struct Row {
+    all: usize,
+    race: usize,
+    wrong: usize,
+    hang: usize,
+    timeout: usize,
+    proved: usize,
+    left: usize,
+}
+
+/// Prints the table. Fails if a mutant was neither caught nor proved, or the list of proofs names one that is not there.
+pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
+    let proofs = proofs();
+    let verdicts: HashMap<String, Verdict> =
+        verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
+    let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+    let mut left = Vec::new();
+    let mut wrong = 0;
+    for (mutant, _) in all {
+        let Some(verdict) = verdicts.get(&mutant.name) else { continue };
+        let row = rows.entry(mutant.kind).or_default();
+        row.all += 1;
+        let proved = proofs.get(mutant.name.as_str());
+        match (verdict.outcome.as_str(), verdict.how.as_str(), proved) {
+            ("caught", "race", _) => row.race += 1,
+            ("caught", "hang", _) => row.hang += 1,
+            ("caught", ..) => row.wrong += 1,
+            ("timeout", ..) => row.timeout += 1,
+            (.., Some(_)) => row.proved += 1,
+            _ => {
+                row.left += 1;
+                left.push(format!(
+                    "{}: {}: {} => {}",
+                    verdict.outcome,
+                    mutant.name,
+                    mutant.old.trim(),
+                    mutant.new.trim()
+                ));
+            }
+        }
+        if let (Some(text), true) = (proved, verdict.outcome == "caught") {
+            println!("{}: caught by {}, but proved harmless: {text}", mutant.name, verdict.test);
+            wrong += 1;
+        }
+    }
+    for name in proofs.keys().filter(|name| all.iter().all(|(mutant, _)| mutant.name != **name)) {
+        println!("{name}: proved, but there is no such mutant");
+        wrong += 1;
+    }
+    print(&rows);
+    left.iter().for_each(|line| println!("{line}"));
+    if left.is_empty() && wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print(rows: &BTreeMap<&str, Row>) {
+    println!("| kind | mutants | race | wrong result | hang noticed | ended by the runner | proved | left |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let mut sum = Row::default();
+    for (kind, row) in rows {
+        let Row { all, race, wrong, hang, timeout, proved, left } = row;
+        println!("| `{kind}` | {all} | {race} | {wrong} | {hang} | {timeout} | {proved} | {left} |");
+        sum.all += all;
+        sum.race += race;
+        sum.wrong += wrong;
+        sum.hang += hang;
+        sum.timeout += timeout;
+        sum.proved += proved;
+        sum.left += left;
+    }
+    let Row { all, race, wrong, hang, timeout, proved, left } = sum;
+    println!("| all | {all} | {race} | {wrong} | {hang} | {timeout} | {proved} | {left} |");
+    let caught = race + wrong + hang + timeout;
+    println!("caught by behaviour: {caught} of {all}, {:.1} %", 100.0 * caught as f64 / all.max(1) as f64);
+}
+
+/// Name and proof of each mutant of `ci/mutants/proved.txt`.
+fn proofs() -> BTreeMap<&'static str, &'static str> {
+    let lines = include_str!("../../../../ci/mutants/proved.txt").lines();
+    lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect()
+}

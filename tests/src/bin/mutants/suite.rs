@@ -1,0 +1,156 @@
+//! Test binaries, and how one of their tests is run under one of the checks.
+
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A test binary and the beginnings of the names of its tests that are used; none means all.
+#[derive(Clone, Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: String,
+    binary: PathBuf,
+    only: Vec<String>,
+}
+
+impl Suite {
+    /// From `NAME=BINARY` or `NAME=BINARY=PREFIX,PREFIX`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split('=');
+        let (name, binary) = (fields.next()?.to_owned(), PathBuf::from(fields.next()?));
+        let only = fields.next().map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect());
+        Some(Self { name, binary, only })
+    }
+
+    /// The names of its tests, without those that are ignored.
+    pub(crate) fn tests(&self) -> Vec<String> {
+        let list = |more: &[&str]| {
+            let output = Command::new(&self.binary).args(["--list", "--format", "terse"]).args(more).output();
+            let output = output.unwrap_or_else(|e| panic!("{}: {e}", self.binary.display()));
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let ignored = list(&["--ignored"]);
+        let wanted =
+            |test: &String| self.only.is_empty() || self.only.iter().any(|prefix| test.starts_with(prefix));
+        list(&[]).into_iter().filter(|test| !ignored.contains(test) && wanted(test)).collect()
+    }
+}
+
+/// What the software device checks while a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Check {
+    /// Results only; ranks are processes.
+    Plain,
+    /// Every access against the memory model; ranks are threads.
+    Races,
+}
+
+impl Check {
+    pub(crate) const ALL: [Self; 2] = [Self::Plain, Self::Races];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Races => "races",
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.name() == text)
+    }
+
+    fn apply(self, command: &mut Command) {
+        // A kernel that hangs is ended by the device, not by the runner.
+        command.env("AQUEDUCT_SOFT_WATCHDOG", WATCHDOG.as_secs().to_string());
+        if self == Self::Races {
+            command
+                .env("AQUEDUCT_TEST_RANKS", "threads")
+                .env("AQUEDUCT_SOFT_CHECK", "races")
+                .env("AQUEDUCT_SOFT_SMS", "2");
+        }
+    }
+}
+
+/// How long the software device lets a kernel hang.
+const WATCHDOG: Duration = Duration::from_secs(5);
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Passed,
+    /// The first test that failed, and the output.
+    Failed(String, String),
+    /// The runner ended it.
+    TimedOut,
+}
+
+/// Runs `tests` of one suite one after the other; `output` receives what they print.
+pub(crate) fn run(
+    suite: &Suite,
+    check: Check,
+    tests: &[&str],
+    variables: &[(&str, &Path)],
+    output: &Path,
+    limit: Duration,
+) -> End {
+    let file = File::create(output).unwrap_or_else(|e| panic!("{}: {e}", output.display()));
+    let mut command = Command::new(&suite.binary);
+    command.args(["--exact", "--test-threads=1"]).args(tests).stdin(Stdio::null());
+    command.stdout(file.try_clone().expect("a file has another descriptor")).stderr(file);
+    // A group of its own, so that ranks end with it.
+    command.process_group(0).env("RUST_BACKTRACE", "0");
+    check.apply(&mut command);
+    variables.iter().for_each(|(name, value)| {
+        command.env(name, value);
+    });
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", suite.binary.display()));
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait().expect("a child can be waited for") {
+            Some(status) => break Some(status),
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            None => break None,
+        }
+    };
+    let group = -i32::try_from(child.id()).expect("process ids are positive numbers of 31 bits");
+    // SAFETY: no pointers are passed. The group is the child's; the child was not reaped if it still runs, and a
+    // group that is gone gives an error.
+    unsafe { libc::kill(group, libc::SIGKILL) };
+    let Some(status) = status else {
+        child.wait().expect("a killed child can be reaped");
+        return End::TimedOut;
+    };
+    if status.success() {
+        return End::Passed;
+    }
+    let text = String::from_utf8_lossy(&std::fs::read(output).unwrap_or_default()).into_owned();
+    let test = failed(&text).unwrap_or_else(|| format!("{} (signal {:?})", tests[0], status.signal()));
+    End::Failed(test, text)
+}
+
+/// The first test that the output calls failed.
+fn failed(output: &str) -> Option<String> {
+    let (_, list) = output.rsplit_once("\nfailures:\n")?;
+    list.lines().find_map(|line| line.strip_prefix("    ").map(|test| test.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failed_test_is_found() {
+        let output = "\nfailures:\n\n---- a::b stdout ----\nfailures:\nx\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED.";
+        assert_eq!(failed(output).as_deref(), Some("a::b"));
+        assert_eq!(failed("killed"), None);
+    }
+
+    #[test]
+    fn suites_are_read() {
+        let suite = Suite::parse("it=/x/y=a::,b::").unwrap();
+        assert_eq!((suite.name.as_str(), suite.only.len()), ("it", 2));
+        assert!(Suite::parse("it").is_none());
+    }
+}
