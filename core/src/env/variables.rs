@@ -137,7 +137,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_SOFT_CHECK",
         "(none)",
-        "what software devices check: races, or weak: races with weak loads, too (docs/race-detector.md)",
+        "what software devices check: races, weak (races with weak loads), aligned (docs/race-detector.md)",
     ),
     variable("AQUEDUCT_SOFT_SEED", "0", "determines the choices of weak loads"),
     variable(

@@ -36,6 +36,9 @@ pub struct Config {
 pub struct Check {
     /// Data races of kernels, copies and stream operations (`AQUEDUCT_SOFT_CHECK=races`).
     pub races: bool,
+    /// That no warp is diverged at a barrier that PTX calls aligned, as `bar.sync` is (`AQUEDUCT_SOFT_CHECK=aligned`): that
+    /// lanes meet again is only promised at `bar.warp.sync` and its like, though compilers rely on more.
+    pub aligned: bool,
     /// Strong loads and stores behave as weakly as the memory model allows (`AQUEDUCT_SOFT_CHECK=weak`, which looks for
     /// races, too).
     pub weak: Option<Weak>,
@@ -162,7 +165,11 @@ impl Config {
             for word in t.split(',').filter(|w| !w.is_empty()) {
                 match word.trim() {
                     "races" => c.check.races = true,
-                    "weak" => c.check = Check { races: true, weak: Some(Weak::default()) },
+                    "aligned" => c.check.aligned = true,
+                    "weak" => {
+                        c.check.races = true;
+                        c.check.weak = Some(Weak::default());
+                    }
                     _ => return None,
                 }
             }
@@ -259,7 +266,7 @@ mod tests {
             ("AQUEDUCT_SOFT_CC", "8.6"),
             ("AQUEDUCT_SOFT_UNKIND", "7"),
             ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
-            ("AQUEDUCT_SOFT_CHECK", "weak"),
+            ("AQUEDUCT_SOFT_CHECK", "aligned,weak"),
             ("AQUEDUCT_SOFT_SEED", "7"),
             ("AQUEDUCT_SOFT_LINES", "torn"),
         ]);
@@ -272,11 +279,11 @@ mod tests {
             compute_capability: (8, 6),
             lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
             unkind: Some(7),
-            check: Check { races: true, weak: Some(Weak { seed: 7, lines: Lines::Torn }) },
+            check: Check { races: true, aligned: true, weak: Some(Weak { seed: 7, lines: Lines::Torn }) },
         };
         assert_eq!(c, Ok(expected));
         let races = from(&[("AQUEDUCT_SOFT_CHECK", "races"), ("AQUEDUCT_SOFT_SEED", "7")]);
-        assert_eq!(races.expect("parses").check, Check { races: true, weak: None });
+        assert_eq!(races.expect("parses").check, Check { races: true, ..Check::default() });
         assert_eq!(from(&[("AQUEDUCT_SOFT_WATCHDOG", "0")]).expect("parses").watchdog, None);
     }
 

@@ -173,6 +173,7 @@ impl Walk<'_> {
             | Op::Ret
             | Op::Exit
             | Op::Trap
+            | Op::Aligned
             | Op::Nop => Ok(()),
         }
     }

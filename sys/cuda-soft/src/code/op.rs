@@ -94,6 +94,8 @@ pub enum Op {
     /// `fence`, `membar` (`SeqCst`).
     Fence { sem: Semantics, scope: Scope },
 
+    /// Before an aligned [`Op::Barrier`]: all lanes of the warp are together here.
+    Aligned,
     /// `bar` and `barrier`; without `threads` all threads of the block take part.
     Barrier { kind: BarrierKind, id: Src, threads: Option<Src> },
     /// `bar.warp.sync`.

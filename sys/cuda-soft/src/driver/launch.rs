@@ -206,6 +206,7 @@ unsafe fn launch(
         workspace: 0,
         services: Arc::clone(machine.devices[stream.device].services()),
         check: None,
+        aligned: machine.config.check.aligned,
     };
     machine.devices[stream.device].flush();
     let work = Work::Kernel { launch: Box::new(launch), grid_sync: shape.cooperative };

@@ -41,6 +41,9 @@ impl Warp {
             return 0;
         }
         let group = |lane: usize| members[lane] & now;
+        for lane in lanes(now) {
+            self.meets(lane, if met { self.meeting_for[lane] } else { group(lane) });
+        }
         match op {
             Op::WarpSync { .. } => self.tell_warp_sync(now, &members),
             Op::Vote { kind, a, .. } => self.vote(now, *kind, *a, group),

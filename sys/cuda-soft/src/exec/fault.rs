@@ -45,6 +45,8 @@ pub enum FaultKind {
     Unchecked,
     /// An access that nothing orders with another one: the race detector has printed both.
     Race,
+    /// A diverged warp at an aligned barrier.
+    Diverged,
     /// The kernel made no progress for longer than the [watchdog](super::Watchdog) allows.
     Timeout,
 }
@@ -62,6 +64,7 @@ impl fmt::Display for Fault {
             FaultKind::StackOverflow => "stack overflow",
             FaultKind::Unchecked => "instruction that the race detector does not follow",
             FaultKind::Race => "data race",
+            FaultKind::Diverged => "aligned barrier in a diverged warp",
             FaultKind::Timeout => "no progress within the watchdog's limit",
         };
         write!(f, "{what}")?;

@@ -24,6 +24,7 @@ mod checked;
 mod cluster;
 mod collective;
 mod console;
+mod converged;
 mod defer;
 mod engine;
 mod fault;
@@ -100,6 +101,8 @@ pub struct Launch {
     pub services: Arc<Services>,
     /// For the race detector, if it is on.
     pub(crate) check: Option<Arc<check::Work>>,
+    /// Whether warps must be together at aligned barriers.
+    pub(crate) aligned: bool,
 }
 
 /// The result of one step of a [task](Engine::task).

@@ -118,6 +118,9 @@ impl Warp {
                 None => mask,
                 Some(p) => mask & if guard.negate { !self.regs.pred(p) } else { self.regs.pred(p) },
             };
+            if self.paths.is_some() && guard.pred.is_some() {
+                self.parts(op, pc, mask, active);
+            }
             if active == 0 {
                 pc += 1;
                 continue;
@@ -228,6 +231,7 @@ impl Warp {
             Op::ToGeneric { space, d, a } => self.cvta(cx, mask, *space, *d, *a),
             Op::FromGeneric { space, d, a } => self.cvta_to(cx, mask, *space, *d, *a),
             Op::IsSpace { space, p, a } => self.is_space(cx, mask, *space, *p, *a),
+            Op::Aligned => self.together(mask)?,
             Op::Barrier { kind, id, threads } => {
                 return self.barrier(cx, mask, *kind, *id, *threads);
             }
@@ -244,6 +248,7 @@ impl Warp {
                     let target = targets.get(index as usize);
                     let target = target.ok_or(Trouble::of(FaultKind::InvalidPc, 1 << lane))?;
                     self.pc[lane] = *target;
+                    self.turns(lane, u64::from(*target));
                 }
                 return Ok(Flow::Placed);
             }

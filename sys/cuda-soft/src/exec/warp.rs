@@ -51,6 +51,9 @@ pub(super) struct Warp {
     pub(super) check: Option<Box<check::Warp>>,
     /// A load that is put off.
     pub(super) deferred: Option<Box<Deferred>>,
+    /// If warps must be together at aligned barriers: a number for the path of each lane since it last met the others. Equal
+    /// paths have equal numbers.
+    pub(super) paths: Option<Box<Lanes<u64>>>,
 }
 
 /// An active call, as far as lanes can share it.
@@ -108,6 +111,7 @@ impl Warp {
             stack_size,
             check: None,
             deferred: None,
+            paths: None,
         }
     }
 

@@ -49,7 +49,7 @@ impl Devices {
         let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         TABLE.get_or_init(|| {
             let watchdog = Some(Duration::from_secs(20));
-            let check = Check { races: true, weak: Some(Weak::default()) };
+            let check = Check { races: true, weak: Some(Weak::default()), ..Check::default() };
             cuda_soft::configure(Config { devices: 2, watchdog, check, ..Config::default() }).unwrap();
         });
         let table = cuda_soft::driver_table();

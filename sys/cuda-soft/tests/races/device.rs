@@ -32,7 +32,7 @@ impl Devices {
         TABLE.get_or_init(|| {
             // A kernel whose partner has found a race waits in vain.
             let watchdog = Some(Duration::from_millis(300));
-            let check = Check { races: true, weak: None };
+            let check = Check { races: true, ..Check::default() };
             cuda_soft::configure(Config { devices: 2, watchdog, check, ..Config::default() }).unwrap();
         });
         let table = cuda_soft::driver_table();

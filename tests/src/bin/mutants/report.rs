@@ -33,7 +33,7 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
         row.all += 1;
         let proved = proofs.get(mutant.name.as_str());
         match (verdict.outcome.as_str(), verdict.how.as_str(), proved) {
-            ("caught", "race", _) => row.race += 1,
+            ("caught", "race" | "diverged", _) => row.race += 1,
             ("caught", "hang", _) => row.hang += 1,
             ("caught", ..) => row.wrong += 1,
             ("timeout", ..) => row.timeout += 1,
@@ -64,7 +64,9 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
 }
 
 fn print(rows: &BTreeMap<&str, Row>) {
-    println!("| kind | mutants | race | wrong result | hang noticed | ended by the runner | proved | left |");
+    println!(
+        "| kind | mutants | race or divergence | wrong result | hang noticed | ended by the runner | proved | left |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     let mut sum = Row::default();
     for (kind, row) in rows {

@@ -67,14 +67,14 @@ impl Check {
         if self == Self::Races {
             command
                 .env("AQUEDUCT_TEST_RANKS", "threads")
-                .env("AQUEDUCT_SOFT_CHECK", "races")
+                .env("AQUEDUCT_SOFT_CHECK", "races,aligned")
                 .env("AQUEDUCT_SOFT_SMS", "2");
         }
     }
 }
 
 /// How long the software device lets a kernel hang.
-const WATCHDOG: Duration = Duration::from_secs(5);
+const WATCHDOG: Duration = Duration::from_secs(2);
 
 /// How a run ended.
 #[derive(Debug)]
@@ -132,8 +132,17 @@ pub(crate) fn run(
 
 /// The first test that the output calls failed.
 fn failed(output: &str) -> Option<String> {
-    let (_, list) = output.rsplit_once("\nfailures:\n")?;
-    list.lines().find_map(|line| line.strip_prefix("    ").map(|test| test.trim().to_owned()))
+    let mut running = None;
+    for line in output.lines() {
+        // What the test prints may stand between its name and its end.
+        if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            running = Some(test);
+        }
+        if line.ends_with("FAILED") && !line.starts_with("test result") {
+            return running.map(str::to_owned);
+        }
+    }
+    running.map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -142,8 +151,9 @@ mod tests {
 
     #[test]
     fn the_first_failed_test_is_found() {
-        let output = "\nfailures:\n\n---- a::b stdout ----\nfailures:\nx\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED.";
-        assert_eq!(failed(output).as_deref(), Some("a::b"));
+        let output = "test a ... ok\ntest b::c ... noise\nFAILED\ntest a::d ... FAILED\n\nfailures:\n    a::d\n    b::c\n";
+        assert_eq!(failed(output).as_deref(), Some("b::c"));
+        assert_eq!(failed("test a ... ok\ntest b ... killed").as_deref(), Some("b"));
         assert_eq!(failed("killed"), None);
     }
 

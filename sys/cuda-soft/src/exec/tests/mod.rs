@@ -1,6 +1,7 @@
 //! Tests of the engine with hand-built code and oracles in Rust.
 
 mod arithmetic;
+mod converged;
 mod divergence;
 mod faults;
 mod floats;

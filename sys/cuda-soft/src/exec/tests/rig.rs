@@ -29,6 +29,8 @@ pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) space: Arc<mem::Space>,
     pub(super) limits: Residency,
+    /// Whether warps must be together at aligned barriers.
+    pub(super) aligned: bool,
     buffer: Box<[AtomicU64]>,
 }
 
@@ -41,7 +43,7 @@ impl Rig {
     pub(super) fn with(words: usize, cores: usize, watchdog: Watchdog) -> Rig {
         let buffer: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let space = Arc::new(mem::Space::new());
-        let rig = Rig { engine: Engine::new(cores, watchdog), space, limits: DEVICE, buffer };
+        let rig = Rig { engine: Engine::new(cores, watchdog), space, limits: DEVICE, aligned: false, buffer };
         let rights = mem::Rights::Host { writable: true };
         rig.space.insert(rig.base(), words as u64 * 8, rights, Arc::new(Backing::borrowed()));
         rig
@@ -92,6 +94,7 @@ impl Rig {
             space: Arc::clone(&self.space),
             services: Arc::default(),
             check: None,
+            aligned: self.aligned,
         };
         let (sender, receiver) = mpsc::channel();
         self.engine.launch(launch, move |result| {

@@ -33,8 +33,9 @@ pub(super) fn barrier<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
     m.take("cta");
     let forms = [("sync", Form::Sync), ("arrive", Form::Arrive), ("red", Form::Red)];
     let form = m.required("'.sync', '.arrive' or '.red'", &forms)?;
+    let mut aligned = true;
     if i.opcode.text == "barrier" {
-        m.take("aligned");
+        aligned = m.take("aligned");
         b.needs("barrier", 30, (6, 0), at)?;
     }
     let (kind, rest) = match form {
@@ -52,6 +53,9 @@ pub(super) fn barrier<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut M
         return Err(id.at.error("Barrier number must be from 0 to 15"));
     }
     let threads = threads.map_or(Ok(None), |operand| threads_of(b, operand).map(Some))?;
+    if aligned {
+        b.emit(Op::Aligned);
+    }
     b.emit(Op::Barrier { kind, id: number, threads });
     Ok(())
 }
