@@ -189,7 +189,9 @@ fn one_shot_sizes_alignments_and_grids() {
 
 #[test]
 fn one_shot_survives_the_wrap_with_packets_of_the_last_lap_around() {
-    for ranks in [2, 3] {
+    // The second list is small up to the wrap, so that what follows finds old packets unless they were scrubbed.
+    let lists = [[8, 1, 0, 3, 256, 2, 250, 0, 256, 100], [1, 1, 0, 256, 256, 255, 254, 1, 0, 2]];
+    for (ranks, counts) in [2, 3].into_iter().flat_map(|ranks| lists.map(|counts| (ranks, counts))) {
         let mut world = World::new(ranks, 1024, None);
         // Both halves full of packets as the previous lap could have left them: flags 2, 3, 4 ...
         for (rank, region) in world.regions.iter().enumerate() {
@@ -200,7 +202,7 @@ fn one_shot_survives_the_wrap_with_packets_of_the_last_lap_around() {
         }
         let mut epoch = u32::MAX - 3;
         world.set_epochs(epoch);
-        for (turn, count) in [8, 1, 0, 3, 256, 2, 250, 0, 256, 100].into_iter().enumerate() {
+        for (turn, count) in counts.into_iter().enumerate() {
             world.call(ElementType::I32, ReduceOp::Sum, count, shape(turn, 24), [0, 0], false);
             epoch = next_epoch(epoch);
             assert_eq!(world.entries(), epoch.to_ne_bytes().repeat(24), "entries after call {turn}");
@@ -289,6 +291,61 @@ fn one_shot_does_not_take_a_packet_of_which_half_has_arrived() {
                 "variant {variant}, flags {flags:?} where {EPOCH} is awaited: {record:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_packet_with_one_old_flag_is_not_taken() {
+    // The loop over any number of ranks, and the unrolled one; the flag of either word is old.
+    for (variant, flags) in
+        ["0", "2"].into_iter().flat_map(|variant| [[1, 0], [0, 1]].map(|flags| (variant, flags)))
+    {
+        let world = World::new(2, 1024, None);
+        let region = &world.regions[0];
+        let packet: Vec<u8> = flags.iter().flat_map(|flag: &u64| (flag << 32 | 7).to_le_bytes()).collect();
+        // Epoch 1 is in the second half; behind the own slot of one packet comes the peer's.
+        world.machine.write(0, region.base + region.half_bytes + 16, &packet);
+        let function = world.machine.function(0, "all_reduce_ll16", &[("RANKS", variant)], 0);
+        let [input, output] = world.buffers[0];
+        let args = Args::default().structure(region).u64(input).u64(output).u64(2);
+        world.machine.abort();
+        world.machine.launch(0, function, LaunchShape { grid: 1, block: 32 }, &args);
+        world.machine.finish();
+        let record = world.machine.record(0);
+        assert_eq!((record.state, record.peer), (ABORT_RECORD_COMPLETE, 1), "{variant} {flags:?}");
+    }
+}
+
+#[test]
+fn a_block_that_gives_up_signals_no_step_and_writes_no_more() {
+    let layout = HbLayout { ranks: 2, max_blocks: 8, slot_bytes: 256 };
+    let (slice, slice_bytes) = (64, 64_u32);
+    // It gives up in its first wait, or in the second because the peer's data is there and its result is not.
+    for data_there in [false, true] {
+        let world = World::new(2, 4096, Some(layout));
+        let flag = |kind: u64, rank: u64| 8 * u64::from(layout.max_blocks) * (2 * kind + rank);
+        if data_there {
+            world.machine.write(0, world.regions[0].base + flag(0, 1), &1_u64.to_le_bytes());
+        }
+        let [input, output] = world.buffers[0];
+        let canary = noise(1, 4 * slice);
+        world.machine.write(0, output, &canary);
+        let function = world.machine.function(0, "all_reduce_hb", &[("RANKS", "2")], 0);
+        // Two tiles.
+        let args = Args::default().structure(&world.regions[0]).u64(input).u64(output).u64(slice as u64);
+        world.machine.launch(
+            0,
+            function,
+            LaunchShape { grid: 1, block: 64 },
+            &args.u32(256).u32(slice_bytes),
+        );
+        world.machine.abort();
+        world.machine.finish();
+        assert_eq!(world.machine.record(0).state, ABORT_RECORD_COMPLETE);
+        let told = [0, 1].map(|kind| world.machine.read(1, world.regions[1].base + flag(kind, 0), 8)[0]);
+        assert_eq!(told, [1, u8::from(data_there)], "steps that the peer was told of");
+        // The own slice comes first; it may be there.
+        assert!(world.machine.read(0, output, 4 * slice)[slice..] == canary[slice..], "the rest was written");
     }
 }
 

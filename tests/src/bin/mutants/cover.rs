@@ -35,15 +35,15 @@ impl Covered {
     }
 }
 
-/// Runs each test by itself without a mutant, and keeps those that pass and use any source. What `folder` knows already is not
+/// Runs each test by itself without a mutant under each of `checks`, and keeps those that pass and use any source. What `folder` knows already is not
 /// run again.
-pub(crate) fn cover(suites: &[Suite], folder: &Path, jobs: usize) -> Vec<Covered> {
+pub(crate) fn cover(suites: &[Suite], checks: &[Check], folder: &Path, jobs: usize) -> Vec<Covered> {
     let table = folder.join("cover.tsv");
     let known = load(folder);
     let mut missing = Vec::new();
     for suite in suites {
         for test in suite.tests() {
-            for check in Check::ALL {
+            for &check in checks {
                 let is = |c: &&Covered| c.check == check && c.suite == suite.name && c.test == test;
                 if !known.iter().any(|covered| is(&covered)) {
                     missing.push((suite, check, test.clone()));

@@ -53,6 +53,8 @@ pub(crate) struct Judge<'a> {
     pub(crate) suites: &'a [Suite],
     pub(crate) covered: &'a [Covered],
     pub(crate) folder: &'a Path,
+    /// Seeds that weak loads are tried with.
+    pub(crate) seeds: u64,
     /// How often each test has caught a mutant of each source: such tests are asked first.
     pub(crate) catches: Mutex<HashMap<(Check, String, String), u32>>,
 }
@@ -77,22 +79,25 @@ impl Judge<'_> {
         };
         let batches = self.batches(mutant);
         for batch in &batches {
-            let first = batch[0];
+            let first = &batch[0];
             let suite =
                 self.suites.iter().find(|suite| suite.name == first.suite).expect("its suite is given");
             let tests: Vec<&str> = batch.iter().map(|covered| covered.test.as_str()).collect();
             runs += u32::try_from(tests.len()).expect("few tests");
             let expected: u64 = batch.iter().map(|covered| covered.millis).sum();
             let limit = Duration::from_secs(12) + 8 * Duration::from_millis(expected);
-            let check = first.check.name();
+            let check = &first.check.name();
             let end = run(suite, first.check, &tests, &[("PTX_REPLACED", &text)], &output, limit);
-            let hangs = match &end {
+            // A busy machine can look like a hang, and a seed may find what has nothing to do with the mutant: the tests must
+            // pass without it now.
+            let doubtful = match &end {
                 End::Passed => false,
                 End::TimedOut => true,
-                End::Failed(_, printed) => how(printed) == "hang",
+                End::Failed(_, printed) => {
+                    how(printed) == "hang" || matches!(first.check, Check::Weak(_) | Check::Aligned)
+                }
             };
-            // A busy machine can look like a hang: the tests must be quick enough without the mutant now.
-            if hangs {
+            if doubtful {
                 let control = self.folder.join(format!("control.{worker}.log"));
                 if !matches!(run(suite, first.check, &tests, &[], &control, limit / 2), End::Passed) {
                     continue;
@@ -124,21 +129,41 @@ impl Judge<'_> {
         verdict(outcome, "-", "-".to_owned(), "-", runs)
     }
 
-    /// The tests to run, those first that are quick, catch much and use little else; orderings are the race detector's business.
-    fn batches(&self, mutant: &Mutant) -> Vec<Vec<&Covered>> {
+    /// The tests to run, those first that are quick, catch much and use little else; orderings are the race detector's
+    /// business, and weak loads come last.
+    fn batches(&self, mutant: &Mutant) -> Vec<Vec<Covered>> {
         let ordering = ["order", "scope", "fence", "barrier"].contains(&mutant.kind);
         let catches = self.catches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut tests: Vec<&Covered> =
-            self.covered.iter().filter(|c| c.uses.contains(&mutant.file)).collect();
+        let mut tests: Vec<Covered> = Vec::new();
+        for covered in self.covered.iter().filter(|covered| covered.uses.contains(&mutant.file)) {
+            match covered.check {
+                Check::Weak(_) if ordering => {
+                    tests.extend(
+                        (1..=self.seeds).map(|seed| Covered { check: Check::Weak(seed), ..covered.clone() }),
+                    );
+                }
+                Check::Weak(_) => {}
+                Check::Races if mutant.kind == "barrier" => {
+                    tests.extend(
+                        [Check::Races, Check::Aligned].map(|check| Covered { check, ..covered.clone() }),
+                    );
+                }
+                _ => tests.push(covered.clone()),
+            }
+        }
         tests.sort_by_key(|covered| {
-            let second = (covered.check == Check::Races) != ordering;
+            let turn = match covered.check {
+                Check::Plain => u64::from(ordering),
+                Check::Races | Check::Aligned => u64::from(!ordering),
+                Check::Weak(seed) => 1 + seed,
+            };
             let key = (covered.check, covered.suite.clone(), covered.test.clone());
             let caught = u64::from(catches.get(&key).copied().unwrap_or(0));
             // A test that uses few sources is more likely to be about this one.
             let uses = u64::try_from(covered.uses.len()).expect("few sources");
-            (second, covered.millis * uses / (1 + caught), covered.millis)
+            (turn, covered.millis * uses / (1 + caught), covered.millis)
         });
-        let mut batches: Vec<Vec<&Covered>> = Vec::new();
+        let mut batches: Vec<Vec<Covered>> = Vec::new();
         for covered in tests {
             match batches.last_mut() {
                 Some(batch)

@@ -8,6 +8,7 @@
 //!     --suite NAME=BINARY[=PREFIX,...]             a test binary, and which of its tests
 //!     --shard K/N                                  only each N-th mutant, from the K-th
 //!     --jobs N                                     mutants at a time
+//!     --seeds N                                    seeds of weak loads, for orderings only (default 0)
 //!     --longest MS                                 only tests that take at most this long without a mutant
 //! mutants table FOLDER                             what a run found, by kind, and the survivors
 //! ```
@@ -65,13 +66,20 @@ struct Options {
     shard: (usize, usize),
     jobs: usize,
     longest: u64,
+    seeds: u64,
     parts: Vec<String>,
 }
 
 impl Options {
     fn parse(words: &[&str]) -> Result<Self, String> {
-        let mut options =
-            Self { suites: Vec::new(), shard: (1, 1), jobs: 1, longest: u64::MAX, parts: Vec::new() };
+        let mut options = Self {
+            suites: Vec::new(),
+            shard: (1, 1),
+            jobs: 1,
+            longest: u64::MAX,
+            seeds: 0,
+            parts: Vec::new(),
+        };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
             if !word.starts_with("--") {
@@ -83,6 +91,7 @@ impl Options {
             match word {
                 "--suite" => options.suites.push(Suite::parse(value).ok_or_else(wrong)?),
                 "--jobs" => options.jobs = value.parse().map_err(|_| wrong())?,
+                "--seeds" => options.seeds = value.parse().map_err(|_| wrong())?,
                 "--longest" => options.longest = value.parse().map_err(|_| wrong())?,
                 "--shard" => {
                     let (k, n) = value.split_once('/').ok_or_else(wrong)?;
@@ -124,7 +133,8 @@ fn all() -> Vec<(Mutant, String)> {
 
 fn judge_all(folder: &Path, options: &Options) {
     std::fs::create_dir_all(folder.join("logs")).expect("the folder can be written");
-    let mut covered = cover::cover(&options.suites, folder, options.jobs);
+    let checks = if options.seeds == 0 { &suite::Check::ALL[..2] } else { &suite::Check::ALL[..] };
+    let mut covered = cover::cover(&options.suites, checks, folder, options.jobs);
     let given = |name: &str| options.suites.iter().any(|suite| suite.name == name);
     covered.retain(|covered| covered.millis <= options.longest && given(&covered.suite));
     // What survived is judged again: by more tests, or by other ones.
@@ -141,6 +151,7 @@ fn judge_all(folder: &Path, options: &Options) {
         suites: &options.suites,
         covered: &covered,
         folder,
+        seeds: options.seeds,
         catches: Mutex::new(HashMap::new()),
     };
     work(&left, options.jobs, |worker, (mutant, source)| {

@@ -45,30 +45,49 @@ pub(crate) enum Check {
     Plain,
     /// Every access against the memory model; ranks are threads.
     Races,
+    /// The same, and aligned barriers against diverged warps.
+    Aligned,
+    /// As [`Races`](Self::Races) with weak loads, whose choices the seed determines.
+    Weak(u64),
 }
 
 impl Check {
-    pub(crate) const ALL: [Self; 2] = [Self::Plain, Self::Races];
+    /// Those under which a test is tried without a mutant; weak loads are the last.
+    pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Races, Self::Weak(1)];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> String {
         match self {
-            Self::Plain => "plain",
-            Self::Races => "races",
+            Self::Plain => "plain".to_owned(),
+            Self::Races => "races".to_owned(),
+            Self::Aligned => "aligned".to_owned(),
+            Self::Weak(seed) => format!("weak {seed}"),
         }
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.name() == text)
+        match text.strip_prefix("weak ") {
+            Some(seed) => seed.parse().ok().map(Self::Weak),
+            None => [Self::Plain, Self::Races, Self::Aligned].into_iter().find(|check| check.name() == text),
+        }
     }
 
     fn apply(self, command: &mut Command) {
         // A kernel that hangs is ended by the device, not by the runner.
         command.env("AQUEDUCT_SOFT_WATCHDOG", WATCHDOG.as_secs().to_string());
-        if self == Self::Races {
+        let mut check = |what: &str| {
             command
+                .env("AQUEDUCT_SOFT_CHECK", what)
                 .env("AQUEDUCT_TEST_RANKS", "threads")
-                .env("AQUEDUCT_SOFT_CHECK", "races,aligned")
                 .env("AQUEDUCT_SOFT_SMS", "2");
+        };
+        match self {
+            Self::Plain => {}
+            Self::Races => check("races"),
+            Self::Aligned => check("races,aligned"),
+            Self::Weak(seed) => {
+                check("weak");
+                command.env("AQUEDUCT_SOFT_SEED", seed.to_string());
+            }
         }
     }
 }
