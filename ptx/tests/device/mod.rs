@@ -256,6 +256,12 @@ impl Machine {
         unsafe { self.ranks[rank].record.read_volatile() }
     }
 
+    /// Where that record lies, for kernels.
+    #[allow(dead_code, reason = "most tests read the record")]
+    pub(crate) fn record_address(&self, rank: usize) -> u64 {
+        self.ranks[rank].record as u64
+    }
+
     /// For waits of `rank` for `peer`, or for [`NO_PEER`](aqueduct_ptx::abi::NO_PEER) in particular.
     pub(crate) fn abort_handle(&self, rank: usize, peer: u32) -> AbortHandle {
         AbortHandle {

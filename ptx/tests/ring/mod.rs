@@ -23,7 +23,11 @@ pub(crate) struct Ring {
 impl Ring {
     /// An empty FIFO that has carried `start` triggers.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
-        let machine = Machine::new(1);
+        Self::of(Machine::new(1), capacity, start)
+    }
+
+    /// The same, of rank 0 of a machine.
+    pub(crate) fn of(machine: Machine, capacity: u32, start: u64) -> Self {
         let slots = machine.host(32 * capacity as usize) as u64;
         let tail = machine.host(8) as u64;
         let counters = machine.alloc(0, 256);

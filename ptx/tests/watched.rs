@@ -1,0 +1,179 @@
+//! Kernels that talk to the host, with a kernel on another device in the host's place: the race detector follows every
+//! access of kernels, but not the host's own loads and stores.
+
+mod device;
+#[expect(dead_code, reason = "this file's consumer is a kernel")]
+mod ring;
+
+use aqueduct_ptx::abi::{
+    ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, MemoryChannelHandle, Operation, SemaphoreHandle,
+};
+use aqueduct_ptx::collective::LaunchShape;
+use device::{Args, Machine};
+use ring::Ring;
+
+const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+const ONE: LaunchShape = LaunchShape { grid: 1, block: 1 };
+
+/// Takes `count` triggers as the host does, one after the other. Each is `thread, index, ...`; before it pops one, it looks
+/// whether `cells[thread]` is `index + 1`, which the thread wrote before its push and changes only behind the pop.
+const CONSUMER: &str = "
+.visible .entry consume(.param .u64 slots, .param .u64 tail, .param .u64 cells, .param .u64 wrong,
+    .param .u32 capacity, .param .u32 log2, .param .u32 count)
+{
+    .reg .u64 %slots, %tail, %cells, %to, %slot, %position, %lap, %a, %b, %c, %d, %t, %count, %mask;
+    .reg .u32 %log2, %small, %seen, %wrong;
+    .reg .pred %p;
+    ld.param.u64 %slots, [slots];
+    ld.param.u64 %tail, [tail];
+    ld.param.u64 %cells, [cells];
+    ld.param.u32 %log2, [log2];
+    ld.param.u32 %small, [capacity];
+    cvt.u64.u32 %mask, %small;
+    sub.u64 %mask, %mask, 1;
+    ld.param.u32 %small, [count];
+    cvt.u64.u32 %count, %small;
+    mov.u64 %position, 0;
+    mov.u32 %wrong, 0;
+NEXT:
+    setp.ge.u64 %p, %position, %count;
+    @%p bra DONE;
+    and.b64 %slot, %position, %mask;
+    mad.lo.u64 %slot, %slot, 32, %slots;
+    shr.u64 %lap, %position, %log2;
+    not.b64 %lap, %lap;
+    shl.b64 %lap, %lap, 63;
+POLL:
+    ld.relaxed.sys.global.v2.u64 {%a, %b}, [%slot];
+    ld.relaxed.sys.global.v2.u64 {%c, %d}, [%slot+16];
+    xor.b64 %a, %a, %lap;
+    xor.b64 %b, %b, %lap;
+    xor.b64 %c, %c, %lap;
+    xor.b64 %d, %d, %lap;
+    or.b64 %t, %a, %b;
+    or.b64 %t, %t, %c;
+    or.b64 %t, %t, %d;
+    setp.lt.s64 %p, %t, 0;
+    @%p bra POLL;
+    fence.acq_rel.sys;
+    mad.lo.u64 %t, %a, 4, %cells;
+    ld.weak.global.u32 %seen, [%t];
+    cvt.u32.u64 %small, %b;
+    add.u32 %small, %small, 1;
+    xor.b32 %seen, %seen, %small;
+    or.b32 %wrong, %wrong, %seen;
+    add.u64 %position, %position, 1;
+    st.release.sys.global.u64 [%tail], %position;
+    bra NEXT;
+DONE:
+    ld.param.u64 %to, [wrong];
+    st.weak.global.u32 [%to], %wrong;
+    ret;
+}
+";
+
+/// Sets the abort word, waits until a record is complete, and copies it.
+const READER: &str = "
+.visible .entry abort(.param .u64 word, .param .u32 value, .param .u64 record, .param .u64 copy, .param .u32 words,
+    .param .u32 state)
+{
+    .reg .u64 %word, %record, %copy;
+    .reg .u32 %state, %seen, %i;
+    .reg .pred %p;
+    ld.param.u64 %word, [word];
+    ld.param.u32 %i, [value];
+    st.release.sys.global.u32 [%word], %i;
+    ld.param.u64 %record, [record];
+    ld.param.u64 %copy, [copy];
+    ld.param.u32 %state, [state];
+POLL:
+    ld.acquire.sys.global.u32 %seen, [%record];
+    setp.ne.u32 %p, %seen, %state;
+    @%p bra POLL;
+    ld.param.u32 %i, [words];
+COPY:
+    ld.weak.global.u32 %seen, [%record];
+    st.weak.global.u32 [%copy], %seen;
+    add.u64 %record, %record, 4;
+    add.u64 %copy, %copy, 4;
+    sub.u32 %i, %i, 1;
+    setp.ne.u32 %p, %i, 0;
+    @%p bra COPY;
+    ret;
+}
+";
+
+/// Every thread waits for its trigger before it pushes the next, through `capacity` slots.
+fn consumed_by_a_kernel(capacity: u32, grid: u32, block: u32) {
+    let (count, threads) = (4, grid * block);
+    let ring = Ring::of(Machine::new(2), capacity, 0);
+    let machine = &ring.machine;
+    let (cells, wrong) = (machine.alloc(0, 4 * threads as usize), machine.alloc(1, 4));
+    let status = machine.host(4) as u64;
+    let push = machine.function(0, "fifo", &[], 0);
+    let consume = machine.load(1, &format!("{HEAD}{CONSUMER}"), "consume");
+    machine.write(1, wrong, &[1; 4]);
+    let args = Args::default().u64(ring.handle.slots).u64(ring.handle.tail).u64(cells).u64(wrong);
+    let args = args.u32(capacity).u32(capacity.ilog2()).u32(threads * count);
+    machine.launch(1, consume, ONE, &args);
+    let args = Args::default().structure(&ring.handle).u32(count).u64(cells).u64(status);
+    machine.launch(0, push, LaunchShape { grid, block }, &args);
+    machine.finish();
+    assert_eq!(machine.read(1, wrong, 4), [0; 4], "cells behind their triggers, {capacity} slots");
+}
+
+#[test]
+fn a_trigger_publishes_what_its_thread_wrote() {
+    // Room for all; room for some; room for one.
+    for (capacity, grid, block) in [(64, 2, 32), (8, 2, 32), (1, 1, 16)] {
+        consumed_by_a_kernel(capacity, grid, block);
+    }
+}
+
+#[test]
+fn a_wait_that_a_kernel_ends_leaves_a_whole_record() {
+    for (row, params, index, operation) in [
+        ("semaphore", &[][..], 2, Operation::WAIT),
+        ("semaphore", &[], 3, Operation::WAIT),
+        ("packet", &[("FORMAT", "ll16")], 1, Operation::UNPACK_LL16),
+        ("packet", &[("FORMAT", "ll8")], 1, Operation::UNPACK_LL8),
+        ("ll128", &[], 1, Operation::UNPACK_LL128),
+    ] {
+        let machine = Machine::new(2);
+        let counters = machine.alloc(0, 64);
+        let abort = machine.abort_handle(0, 1);
+        let semaphore = SemaphoreHandle {
+            inbound: counters,
+            expected_inbound: counters + 8,
+            outbound: counters + 16,
+            remote_inbound: counters + 24,
+            abort,
+        };
+        let [src, packets] = [(); 2].map(|()| machine.alloc(0, 4096));
+        let channel = MemoryChannelHandle {
+            semaphore,
+            src,
+            src_bytes: 4096,
+            packets,
+            packet_bytes: 4096,
+            ..MemoryChannelHandle::default()
+        };
+        let copy = machine.alloc(1, size_of::<AbortRecord>());
+        let wait = machine.function(0, row, params, index);
+        let end = machine.load(1, &format!("{HEAD}{READER}"), "abort");
+        let mut args = Args::default().structure(&channel);
+        if row != "semaphore" {
+            args = args.u64(0).u64(0).u64(1600).u32(9);
+        }
+        machine.launch(0, wait, LaunchShape { grid: 1, block: 64 }, &args);
+        let words = size_of::<AbortRecord>() / 4;
+        let args =
+            Args::default().u64(abort.word).u32(ABORT_WORD_RUN + 1).u64(machine.record_address(0)).u64(copy);
+        machine.launch(1, end, ONE, &args.u32(words as u32).u32(ABORT_RECORD_COMPLETE));
+        machine.finish();
+        let seen = machine.read(1, copy, 4 * words);
+        let seen: Vec<u32> =
+            seen.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes"))).collect();
+        assert_eq!(seen[..4], [ABORT_RECORD_COMPLETE, 0, operation.0, 1], "{row} {index}");
+    }
+}
