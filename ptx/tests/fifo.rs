@@ -7,8 +7,8 @@ use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, LEFT_CLOSED, NO_PEER, Operation, 
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
 use cuda_driver_sys::CUfunction;
-use device::Args;
-use ring::{CLOSED, PATIENCE, Ring, word32};
+use device::{Args, patience};
+use ring::{CLOSED, Ring, word32};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ impl Queue {
             if let Some(trigger) = self.ring.poll() {
                 return trigger;
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > patience() {
                 self.ring.machine.abort();
                 panic!("trigger {} did not come", self.ring.position);
             }
@@ -137,7 +137,7 @@ fn closing_under_load_refuses_what_comes_later_and_loses_nothing() {
             } else if queue.ring.head() as u32 == queue.ring.position as u32 {
                 break;
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > patience() {
                 queue.ring.machine.abort();
                 panic!("closed at {:#x}, drained to {:#x}", queue.ring.head(), queue.ring.position);
             }
@@ -179,7 +179,7 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
     queue.start(1, 64, 4, 0);
     let since = Instant::now();
     while (0..8).any(|p| !queue.ring.slot(p).iter().all(|word| word.load(Ordering::Acquire) >> 63 == 1)) {
-        assert!(since.elapsed() < PATIENCE, "eight triggers fit");
+        assert!(since.elapsed() < patience(), "eight triggers fit");
     }
     queue.ring.machine.abort();
     queue.ring.machine.finish();
@@ -198,7 +198,7 @@ fn a_thread_that_waits_for_a_position_leaves_when_told_to() {
     queue.start(1, 32, 2, cells);
     let since = Instant::now();
     while queue.ring.poll().is_none() {
-        assert!(since.elapsed() < PATIENCE, "the first trigger did not come");
+        assert!(since.elapsed() < patience(), "the first trigger did not come");
     }
     queue.ring.machine.abort();
     queue.ring.machine.finish();

@@ -15,8 +15,8 @@ use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::channel::put_packets;
 use aqueduct_ptx::oracle::paint;
 use cuda_driver_sys::CUfunction;
-use device::Args;
-use ring::{CLOSED, PATIENCE, Ring, word, word32};
+use device::{Args, patience};
+use ring::{CLOSED, Ring, word, word32};
 
 const SLOTS: u32 = 4;
 const PEER: u32 = 7;
@@ -110,7 +110,7 @@ impl End {
             if let Some(answer) = ask() {
                 return answer;
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > patience() {
                 self.ring.machine.abort();
                 word32(self.ring.handle.abort.word).store(1, Ordering::Release);
                 panic!("{what} did not come");

@@ -14,8 +14,12 @@ use cuda_driver_sys::{
     CUcontext, CUdevice_attribute_enum as Attribute, CUfunction, CUmodule, CUresult, CUstream, DriverTable,
 };
 
-/// How long [`Machine::finish`] waits before it sets the abort word and fails the test.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a test waits for kernels before it sets the abort word and fails: a minute, or as many seconds as
+/// `AQUEDUCT_TEST_PATIENCE` says.
+pub(crate) fn patience() -> Duration {
+    let given = std::env::var("AQUEDUCT_TEST_PATIENCE").ok();
+    Duration::from_secs(given.map_or(60, |seconds| seconds.parse().expect("AQUEDUCT_TEST_PATIENCE: seconds")))
+}
 
 /// Pinned host memory that every device can reach: portable and mapped.
 const HOST_FLAGS: c_uint = 1 | 2;
@@ -233,7 +237,9 @@ impl Machine {
                 // SAFETY: the stream lives as long as the machine.
                 match unsafe { (self.table.cuStreamQuery)(stream) } {
                     CUresult::CUDA_SUCCESS => break,
-                    CUresult::CUDA_ERROR_NOT_READY if start.elapsed() < DEADLINE => std::thread::yield_now(),
+                    CUresult::CUDA_ERROR_NOT_READY if start.elapsed() < patience() => {
+                        std::thread::yield_now()
+                    }
                     result => {
                         self.abort();
                         std::thread::sleep(Duration::from_millis(200));

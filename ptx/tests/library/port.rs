@@ -12,8 +12,8 @@ use aqueduct_ptx::oracle::channel::put_packets;
 use aqueduct_ptx::oracle::paint;
 
 use crate::calls::{CLOSED, Calls, Form, NOT, NOTHING, REFUSED, TOLD, WHILE, in_both_forms};
-use crate::device::Args;
-use crate::ring::{PATIENCE, Ring, word};
+use crate::device::{Args, patience};
+use crate::ring::{Ring, word};
 
 in_both_forms! {
     each_function_pushes_the_trigger_of_its_name,
@@ -111,7 +111,7 @@ impl End {
             if let Some(trigger) = self.ring.poll() {
                 break trigger;
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > patience() {
                 self.ring.machine.abort();
                 panic!("no trigger came");
             }

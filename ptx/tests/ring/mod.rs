@@ -1,14 +1,11 @@
 //! A FIFO as the tests of kernels consume it: as simple as the protocol allows.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
 
 use aqueduct_ptx::abi::{FifoHandle, NO_PEER, ProxyTrigger, lap_bit};
 
 use crate::device::Machine;
 
-/// How long a test waits for what a kernel does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The upper half of a head that gives no more positions.
 pub(crate) const CLOSED: u32 = 1 << 31;
 

@@ -189,7 +189,14 @@ fn how(output: &str) -> &'static str {
         "race"
     } else if says(&["diverged warp"]) {
         "diverged"
-    } else if says(&["watchdog", "no progress", "LAUNCH_TIMEOUT"]) {
+    } else if says(&[
+        "watchdog",
+        "no progress",
+        "LAUNCH_TIMEOUT",
+        "NOT_READY",
+        "did not come",
+        "cudaError_enum(600)",
+    ]) {
         "hang"
     } else {
         "wrong"

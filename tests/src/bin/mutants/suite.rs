@@ -72,8 +72,9 @@ impl Check {
     }
 
     fn apply(self, command: &mut Command) {
-        // A kernel that hangs is ended by the device, not by the runner.
+        // A kernel that hangs is ended by the device or by its test, not by the runner.
         command.env("AQUEDUCT_SOFT_WATCHDOG", WATCHDOG.as_secs().to_string());
+        command.env("AQUEDUCT_TEST_PATIENCE", PATIENCE.as_secs().to_string());
         let mut check = |what: &str| {
             command
                 .env("AQUEDUCT_SOFT_CHECK", what)
@@ -94,6 +95,8 @@ impl Check {
 
 /// How long the software device lets a kernel hang.
 const WATCHDOG: Duration = Duration::from_secs(2);
+/// How long the tests of `ptx` wait for kernels.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a run ended.
 #[derive(Debug)]
