@@ -23,7 +23,7 @@ suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
     ln -f "$binary" "$folder/bin/$name"
     suites+=(--suite "$name=$folder/bin/$name${2:+=$2}")
 }
-for name in all_reduce channel fifo ll128 port watched; do suite "tests/$name.rs"; done
+for name in all_reduce channel fifo half ll128 port watched; do suite "tests/$name.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
 suite it/main.rs channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::
 suite tests/command/main.rs perf

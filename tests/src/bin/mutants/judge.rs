@@ -132,7 +132,7 @@ impl Judge<'_> {
     /// The tests to run, those first that are quick, catch much and use little else; orderings are the race detector's
     /// business, and weak loads come last.
     fn batches(&self, mutant: &Mutant) -> Vec<Vec<Covered>> {
-        let ordering = ["order", "scope", "fence", "barrier"].contains(&mutant.kind);
+        let ordering = ["order", "scope", "fence", "barrier", "reload"].contains(&mutant.kind);
         let catches = self.catches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut tests: Vec<Covered> = Vec::new();
         for covered in self.covered.iter().filter(|covered| covered.uses.contains(&mutant.file)) {
