@@ -6,7 +6,8 @@ mod device;
 mod ring;
 
 use aqueduct_ptx::abi::{
-    ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, MemoryChannelHandle, Operation, SemaphoreHandle,
+    ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, MemoryChannelHandle, Operation, PortChannelHandle,
+    SemaphoreHandle, TriggerKind,
 };
 use aqueduct_ptx::collective::LaunchShape;
 use device::{Args, Machine};
@@ -68,6 +69,53 @@ POLL:
 DONE:
     ld.param.u64 %to, [wrong];
     st.weak.global.u32 [%to], %wrong;
+    ret;
+}
+";
+
+/// Takes the first trigger as a proxy does, reads `words` words of the memory that it is about, and completes a flush.
+const PROXY: &str = "
+.visible .entry proxy(.param .u64 slots, .param .u64 memory, .param .u32 words, .param .u64 flushed, .param .u64 sum)
+{
+    .reg .u64 %slots, %memory, %to, %a, %b, %c, %d;
+    .reg .u32 %words, %sum, %seen;
+    .reg .pred %p;
+    ld.param.u64 %slots, [slots];
+    ld.param.u64 %memory, [memory];
+    ld.param.u32 %words, [words];
+    mov.u32 %sum, 0;
+POLL:
+    ld.relaxed.sys.global.v2.u64 {%a, %b}, [%slots];
+    ld.relaxed.sys.global.v2.u64 {%c, %d}, [%slots+16];
+    and.b64 %a, %a, %b;
+    and.b64 %a, %a, %c;
+    and.b64 %a, %a, %d;
+    setp.ge.s64 %p, %a, 0;
+    @%p bra POLL;
+    fence.acq_rel.sys;
+ADD:
+    ld.weak.global.u32 %seen, [%memory];
+    add.u32 %sum, %sum, %seen;
+    add.u64 %memory, %memory, 4;
+    sub.u32 %words, %words, 1;
+    setp.ne.u32 %p, %words, 0;
+    @%p bra ADD;
+    ld.param.u64 %to, [sum];
+    st.weak.global.u32 [%to], %sum;
+    ld.param.u64 %to, [flushed];
+    mov.u64 %a, 1;
+    st.release.sys.global.u64 [%to], %a;
+    ret;
+}
+.visible .entry fill(.param .u64 memory, .param .u32 value)
+{
+    .reg .u64 %memory;
+    .reg .u32 %i, %value;
+    ld.param.u64 %memory, [memory];
+    ld.param.u32 %value, [value];
+    mov.u32 %i, %tid.x;
+    mad.wide.u32 %memory, %i, 4, %memory;
+    st.weak.global.u32 [%memory], %value;
     ret;
 }
 ";
@@ -176,4 +224,86 @@ fn a_wait_that_a_kernel_ends_leaves_a_whole_record() {
             seen.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes"))).collect();
         assert_eq!(seen[..4], [ABORT_RECORD_COMPLETE, 0, operation.0, 1], "{row} {index}");
     }
+}
+
+/// A port channel of rank 0 whose proxy is a kernel of rank 1.
+struct Port {
+    ring: Ring,
+    handle: PortChannelHandle,
+    sum: u64,
+}
+
+impl Port {
+    fn new() -> Self {
+        let ring = Ring::of(Machine::new(2), 4, 0);
+        let machine = &ring.machine;
+        let counters = machine.alloc(0, 64);
+        let [src, data, packets] = [(); 3].map(|()| machine.alloc(0, 4096));
+        let handle = PortChannelHandle {
+            fifo: ring.handle,
+            semaphore: SemaphoreHandle {
+                inbound: counters,
+                expected_inbound: counters + 8,
+                abort: machine.abort_handle(0, 1),
+                ..SemaphoreHandle::default()
+            },
+            flushed: machine.host(8) as u64,
+            dst_bytes: 4096,
+            src,
+            src_bytes: 4096,
+            data,
+            data_bytes: 4096,
+            packets,
+            packet_bytes: 4096,
+            arrived: counters + 16,
+            ..PortChannelHandle::default()
+        };
+        Self { sum: machine.alloc(1, 4), ring, handle }
+    }
+
+    fn start_proxy(&self, words: u32) {
+        let machine = &self.ring.machine;
+        let proxy = machine.load(1, &format!("{HEAD}{PROXY}"), "proxy");
+        let args = Args::default().u64(self.handle.fifo.slots).u64(self.handle.src).u32(words);
+        machine.launch(1, proxy, ONE, &args.u64(self.handle.flushed).u64(self.sum));
+    }
+
+    fn sum(&self) -> u32 {
+        u32::from_ne_bytes(self.ring.machine.read(1, self.sum, 4).try_into().expect("four bytes"))
+    }
+}
+
+#[test]
+fn packets_of_all_blocks_are_made_before_one_put_asks_for_them() {
+    for format in ["ll8", "ll16"] {
+        let port = Port::new();
+        let machine = &port.ring.machine;
+        let put = machine.function(0, "port_packet", &[("FORMAT", format)], 0);
+        let (bytes, flag) = (1024, 3);
+        machine.write(0, port.handle.data, &5_u32.to_ne_bytes().repeat(bytes / 4));
+        port.start_proxy(2 * bytes as u32 / 4);
+        let args = Args::default().structure(&port.handle).u64(0).u64(0).u64(0).u64(bytes as u64);
+        machine.launch(0, put, LaunchShape { grid: 3, block: 64 }, &args.u32(flag).u64(0));
+        machine.finish();
+        assert_eq!(port.sum(), (5 + flag) * bytes as u32 / 4, "{format}");
+    }
+}
+
+#[test]
+fn what_a_completed_flush_covered_can_be_written_again() {
+    let port = Port::new();
+    let machine = &port.ring.machine;
+    let act = machine.function(0, "port", &[], 0);
+    let fill = machine.load(0, &format!("{HEAD}{PROXY}"), "fill");
+    let words = 32;
+    let shape = LaunchShape { grid: 1, block: words };
+    port.start_proxy(words);
+    machine.launch(0, fill, shape, &Args::default().u64(port.handle.src).u32(5));
+    let kind = u32::from(TriggerKind::DATA.0 | TriggerKind::SYNC.0);
+    let args =
+        Args::default().structure(&port.handle).u32(kind).u64(0).u64(0).u64(4 * u64::from(words)).u64(0);
+    machine.launch(0, act, shape, &args);
+    machine.launch(0, fill, shape, &Args::default().u64(port.handle.src).u32(6));
+    machine.finish();
+    assert_eq!(port.sum(), 5 * words);
 }
