@@ -2,6 +2,7 @@
 # Mutants of the PTX kernels (docs/mutants.md): each must make a test fail, or is proved harmless.
 #
 #   ci/mutants.sh [OPTION]... [PART]...    options and parts as of tests/src/bin/mutants
+#   ci/mutants.sh sample                   only those of ci/mutants/sample.txt, each with the test that it names
 #
 # MUTANTS (default .cache/mutants) keeps what was found. A run goes on where the last one ended; remove the folder after a
 # change of kernels or tests.
@@ -11,8 +12,13 @@ folder=${MUTANTS:-.cache/mutants}
 mkdir -p "$folder/bin"
 folder=$(cd "$folder" && pwd)
 
-log=$(cargo test --no-run --locked -p aqueduct-ptx -p aqueduct-tests -p aqueduct-tools --features aqueduct-ptx/mutants 2>&1) ||
-    { printf '%s\n' "$log"; exit 1; }
+command=run packages=(-p aqueduct-ptx -p aqueduct-tests -p aqueduct-tools --features aqueduct-ptx/mutants)
+if [ "${1-}" = sample ]; then
+    command=sample packages=(-p aqueduct-ptx --features mutants)
+    shift
+fi
+log=$(cargo test --no-run --locked "${packages[@]}" 2>&1) || { printf '%s\n' "$log"; exit 1; }
+cargo build --quiet --locked -p aqueduct-tests --bin mutants || exit 1
 suites=()
 suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
     local binary name
@@ -25,7 +31,9 @@ suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
 }
 for name in all_reduce channel fifo half ll128 port watched; do suite "tests/$name.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
-suite it/main.rs channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::
-suite tests/command/main.rs perf
+if [ $command = run ]; then
+    suite it/main.rs channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::
+    suite tests/command/main.rs perf
+fi
 ln -f target/debug/mutants "$folder/bin/mutants"
-"$folder/bin/mutants" run "$folder" "${suites[@]}" "$@"
+"$folder/bin/mutants" $command "$folder" "${suites[@]}" "$@"

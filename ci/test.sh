@@ -43,6 +43,8 @@ checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 timeout 400 \
         cargo test -p aqueduct-tests --test it -- --quiet "$@"
 }
+# A few mutants of the kernels, each with the test that catches it; ci/deep.sh has all mutants.
+mutants() { timeout 300 ci/mutants.sh sample --jobs 2; }
 # A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
 # the software device, so it is built without optimisation, in seconds.
 loom() {
@@ -68,6 +70,7 @@ lane tests tests
 lane two-users two-users
 lane namespaces namespaces
 lane races races
+lane mutants mutants
 lane loom loom
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh

@@ -10,6 +10,7 @@
 //!     --jobs N                                     mutants at a time
 //!     --seeds N                                    seeds of weak loads, for orderings only (default 0)
 //!     --longest MS                                 only tests that take at most this long without a mutant
+//! mutants sample FOLDER [OPTION]...                those of ci/mutants/sample.txt, each with the test that it names
 //! mutants table FOLDER                             what a run found, by kind, and the survivors
 //! ```
 //!
@@ -19,6 +20,7 @@ mod cover;
 mod judge;
 mod report;
 mod rules;
+mod sample;
 mod statement;
 mod suite;
 
@@ -48,6 +50,10 @@ fn main() -> ExitCode {
                 judge_all(Path::new(folder), &options);
                 report::table(Path::new(folder), &all())
             }
+            Err(message) => usage(&message),
+        },
+        ["sample", folder, options @ ..] => match Options::parse(options) {
+            Ok(options) => sample::run_all(Path::new(folder), &options.suites, options.jobs, &all()),
             Err(message) => usage(&message),
         },
         ["table", folder] => report::table(Path::new(folder), &all()),
@@ -129,6 +135,14 @@ fn all() -> Vec<(Mutant, String)> {
         mutants.into_iter().map(move |mutant| (mutant, source.clone())).collect::<Vec<_>>()
     };
     paths.into_iter().flat_map(of_file).collect()
+}
+
+/// Writes the file that stands for the mutant's source.
+fn plant(folder: &Path, worker: usize, mutant: &Mutant, source: &str) -> PathBuf {
+    let path = folder.join(format!("mutant.{worker}.ptx"));
+    std::fs::write(&path, format!("{}\n{}", mutant.file, mutant.apply(source)))
+        .expect("the folder can be written");
+    path
 }
 
 fn judge_all(folder: &Path, options: &Options) {

@@ -31,7 +31,7 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
         let Some(verdict) = verdicts.get(&mutant.name) else { continue };
         let row = rows.entry(mutant.kind).or_default();
         row.all += 1;
-        let proved = proofs.get(mutant.name.as_str());
+        let proved = proofs.get(mutant.key().as_str());
         match (verdict.outcome.as_str(), verdict.how.as_str(), proved) {
             ("caught", "race" | "diverged", _) => row.race += 1,
             ("caught", "hang", _) => row.hang += 1,
@@ -54,8 +54,8 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
             wrong += 1;
         }
     }
-    for name in proofs.keys().filter(|name| all.iter().all(|(mutant, _)| mutant.name != **name)) {
-        println!("{name}: proved, but there is no such mutant");
+    for key in proofs.keys().filter(|key| all.iter().all(|(mutant, _)| mutant.key() != **key)) {
+        println!("{key}: proved, but there is no such mutant");
         wrong += 1;
     }
     print(&rows);
@@ -86,8 +86,8 @@ fn print(rows: &BTreeMap<&str, Row>) {
     println!("caught by behaviour: {caught} of {all}, {:.1} %", 100.0 * caught as f64 / all.max(1) as f64);
 }
 
-/// Name and proof of each mutant of `ci/mutants/proved.txt`.
+/// Key and proof of each mutant of `ci/mutants/proved.txt`.
 fn proofs() -> BTreeMap<&'static str, &'static str> {
     let lines = include_str!("../../../../ci/mutants/proved.txt").lines();
-    lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect()
+    lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(" | ")).collect()
 }

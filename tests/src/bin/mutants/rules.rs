@@ -33,6 +33,12 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
+    /// What the lists in `ci/mutants` call it: its name without the line, which changes, and what stands there.
+    pub(crate) fn key(&self) -> String {
+        let kind = self.name.rsplit(':').next().unwrap_or_default();
+        format!("{}:{kind} | {}", self.file, self.old.trim())
+    }
+
     /// The whole changed source. What was there stays as a comment, so that no name of the template goes unused.
     pub(crate) fn apply(&self, source: &str) -> String {
         let mut text = String::with_capacity(source.len() + 200);

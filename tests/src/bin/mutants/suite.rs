@@ -119,7 +119,7 @@ pub(crate) fn run(
 ) -> End {
     let file = File::create(output).unwrap_or_else(|e| panic!("{}: {e}", output.display()));
     let mut command = Command::new(&suite.binary);
-    command.args(["--exact", "--test-threads=1"]).args(tests).stdin(Stdio::null());
+    command.args(["--exact", "--nocapture", "--test-threads=1"]).args(tests).stdin(Stdio::null());
     command.stdout(file.try_clone().expect("a file has another descriptor")).stderr(file);
     // A group of its own, so that ranks end with it.
     command.process_group(0).env("RUST_BACKTRACE", "0");
