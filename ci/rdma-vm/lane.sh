@@ -57,6 +57,7 @@ case $lane in
             "hosts 3 '$soon tests it transports::losses::memory_that_its_owner_drops'"
             "hosts 3 '$soon AQUEDUCT_TEST_LOSE_NIC=\"nsenter --net=/proc/1/ns/net /sbin/ip link delete r1\" tests it transports::losses::a_nic_that_goes_away'"
             'nics 1 tests it transports::losses::too_little_lockable_memory'
+            "nics 1 'aqueduct selftest --quick >/tmp/rows 2>&1; cat /tmp/rows; [ \$(grep -c \" verbs  *passed \" /tmp/rows) = 2 ] && ! grep -e FAILED -e WARN /tmp/rows'"
             "hosts 2 --rdma-netem 'loss 0.1% delay 100us' '$perf Ib0 --memory host -b 64 -e 64K -f 32 -W 16 -n 2'"
             "hosts 2 --netem 'loss 1% delay 5ms 2ms reorder 10%' '$perf Ethernet --memory host -b 64 -e 1M -f 16 -W 16 -n 2'"
         )

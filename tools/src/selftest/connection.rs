@@ -72,7 +72,8 @@ fn all_rounds(check: &Check<'_>, link: &Link) -> Result<()> {
         counted == [2 * turns; 3],
         format_args!("signals sent, received, consumed: {counted:?} instead of {} each", 2 * turns),
     );
-    // Neither end goes while the other still uses it.
+    // Neither end goes while the other's NIC still waits for it to acknowledge the last signal.
+    link.connection.flush(check.deadline())?;
     check.step_with(link.peer)
 }
 
