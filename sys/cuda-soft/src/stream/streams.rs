@@ -60,7 +60,8 @@ impl Stream {
     /// ordered behind it.
     fn last(&self) -> Option<Arc<Op>> {
         let mut tail = self.tail.lock();
-        if tail.as_ref().is_some_and(|op| op.past().is_none() && op.ended_at().is_some()) {
+        // In this order: an operation that ends between the two questions has its past by then.
+        if tail.as_ref().is_some_and(|op| op.ended_at().is_some() && op.past().is_none()) {
             *tail = None;
         }
         tail.clone()
