@@ -6,22 +6,11 @@
 
 use super::checked::Element;
 use super::fault::Trouble;
-use super::regs::{Lanes, lanes};
+use super::regs::lanes;
 use super::turn::Context;
-use super::warp::{Frame, Group, Warp};
+use super::warp::{Deferred, Frame, Group, Warp};
 use crate::code::op::Mem;
 use crate::code::{Base, Function, Inst, Op, Reg, Semantics, Space, Src};
-
-/// A load that is put off.
-#[derive(Debug)]
-pub(super) struct Deferred {
-    /// The load, and the lanes that perform it.
-    load: Group,
-    /// The last instruction that may run before it.
-    until: u32,
-    at: Lanes<u64>,
-    bytes: u64,
-}
 
 /// How far a store may be behind the load.
 const REACH: usize = 24;

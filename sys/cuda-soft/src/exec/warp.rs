@@ -1,7 +1,6 @@
 //! A warp: its 32 lanes, their positions in the code, and the choice of the lanes that run next.
 
 use super::buffer::{Line, lines};
-use super::defer::Deferred;
 use super::fault::{FaultKind, Trouble};
 use super::memory::Stacks;
 use super::rare::Rare;
@@ -80,6 +79,18 @@ pub(super) struct Group {
     pub(super) mask: u32,
     pub(super) pc: u32,
     pub(super) frame: u16,
+}
+
+/// A load that is put off behind later instructions.
+#[derive(Debug)]
+pub(super) struct Deferred {
+    /// The load, and the lanes that perform it.
+    pub(super) load: Group,
+    /// The last instruction that may run before it.
+    pub(super) until: u32,
+    pub(super) at: Lanes<u64>,
+    /// Bytes that each lane loads.
+    pub(super) bytes: u64,
 }
 
 impl Warp {

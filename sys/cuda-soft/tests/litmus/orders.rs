@@ -351,8 +351,8 @@ fn independent_reads_of_independent_writes() {
         threads: &[
             "st{C}.SCOPE.global.u32 [%x], 1;",
             "st{C}.SCOPE.global.u32 [%y], 1;",
-            "ld{D}.SCOPE.global.u32 %r0, [%x]; {A} ld{D}.SCOPE.global.u32 %r1, [%y];",
-            "ld{D}.SCOPE.global.u32 %r0, [%y]; {A} ld{D}.SCOPE.global.u32 %r1, [%x];",
+            "nanosleep.u32 1; nanosleep.u32 1; ld{D}.SCOPE.global.u32 %r0, [%x]; {A} ld{D}.SCOPE.global.u32 %r1, [%y];",
+            "nanosleep.u32 1; nanosleep.u32 1; ld{D}.SCOPE.global.u32 %r0, [%y]; {A} ld{D}.SCOPE.global.u32 %r1, [%x];",
         ],
         seen: &[Register(2, 0), Register(2, 1), Register(3, 0), Register(3, 1)],
         forms: &[
