@@ -1,7 +1,7 @@
 //! One place: a thread never goes back.
 
-use crate::orders::Seen::{Register, Word};
-use crate::orders::{Form, Litmus, judge, run};
+use crate::judge::Seen::{Register, Word};
+use crate::judge::{Form, Litmus, judge, run};
 
 #[test]
 fn reads_of_a_thread_do_not_go_back() {

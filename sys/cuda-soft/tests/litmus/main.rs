@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod coherence;
+mod judge;
 mod orders;
 mod packets;
 mod rig;
