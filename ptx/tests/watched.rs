@@ -6,13 +6,17 @@ mod device;
 mod ring;
 
 use aqueduct_ptx::abi::{
-    ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, MemoryChannelHandle, Operation, PortChannelHandle,
-    SemaphoreHandle, TriggerKind,
+    ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, DeviceStruct, LEFT_TOLD, MemoryChannelHandle,
+    Operation, PortChannelHandle, SemaphoreHandle, TriggerKind,
 };
 use aqueduct_ptx::collective::LaunchShape;
+use aqueduct_ptx::{Target, functions};
 use device::{Args, Machine};
-use ring::Ring;
+use ring::{Ring, word32};
+use std::sync::atomic::Ordering;
 
+/// The least that knows `cvta.param`.
+const CVTA_PARAM: Target = Target { sm: 70, ptx: 77 };
 const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 const ONE: LaunchShape = LaunchShape { grid: 1, block: 1 };
 
@@ -116,6 +120,46 @@ ADD:
     mov.u32 %i, %tid.x;
     mad.wide.u32 %memory, %i, 4, %memory;
     st.weak.global.u32 [%memory], %value;
+    ret;
+}
+.visible .entry tell(.param .u64 memory, .param .u32 value, .param .u64 word)
+{
+    .reg .u64 %to, %one;
+    .reg .u32 %value;
+    ld.param.u64 %to, [memory];
+    ld.param.u32 %value, [value];
+    st.weak.global.u32 [%to], %value;
+    ld.param.u64 %to, [word];
+    mov.u64 %one, 1;
+    st.release.sys.global.u64 [%to], %one;
+    ret;
+}
+";
+
+/// Polls by a function of the device library, and copies a word when it has what it polls for.
+const POLLER: &str = "
+.visible .entry poll(.param .u64 handle, .param .u64 memory, .param .u64 copy)
+{
+    .reg .u64 %handle, %memory, %copy;
+    .reg .u32 %seen;
+    .reg .pred %p;
+    ld.param.u64 %handle, [handle];
+    ld.param.u64 %memory, [memory];
+    ld.param.u64 %copy, [copy];
+POLL:
+    {
+        .param .u64 p0;
+        .param .u64 p1;
+        .param .u32 result;
+        st.param.u64 [p0], %handle;
+        st.param.u64 [p1], 0;
+        call (result), FUNCTION;
+        ld.param.u32 %seen, [result];
+    }
+    setp.eq.u32 %p, %seen, 0;
+    @%p bra POLL;
+    ld.weak.global.u32 %seen, [%memory];
+    st.weak.global.u32 [%copy], %seen;
     ret;
 }
 ";
@@ -306,4 +350,43 @@ fn what_a_completed_flush_covered_can_be_written_again() {
     machine.launch(0, fill, shape, &Args::default().u64(port.handle.src).u32(6));
     machine.finish();
     assert_eq!(port.sum(), 5 * words);
+}
+
+/// What a kernel of rank 1 wrote before it set `word` is there for a kernel of rank 0 that polls by `call`.
+fn polled(machine: &Machine, handle: &[u8], word: u64, call: &str) {
+    let [memory, copy, address] = [4, 4, handle.len()].map(|bytes| machine.alloc(0, bytes));
+    machine.write(0, address, handle);
+    let library = functions(CVTA_PARAM).expect("the library").text;
+    let poll = machine.load(0, &format!("{library}{}", POLLER.replace("FUNCTION", call)), "poll");
+    let tell = machine.load(1, &format!("{HEAD}{PROXY}"), "tell");
+    machine.launch(0, poll, ONE, &Args::default().u64(address).u64(memory).u64(copy));
+    machine.launch(1, tell, ONE, &Args::default().u64(memory).u32(5).u64(word));
+    machine.finish();
+    assert_eq!(machine.read(0, copy, 4), 5_u32.to_ne_bytes(), "{call}");
+}
+
+#[test]
+fn a_poll_that_has_something_shows_what_came_before_it() {
+    let machine = Machine::new(2);
+    let counters = machine.alloc(0, 64);
+    let semaphore =
+        SemaphoreHandle { inbound: counters, expected_inbound: counters + 8, ..SemaphoreHandle::default() };
+    polled(&machine, semaphore.as_bytes(), counters, "aqueduct_device_semaphore_poll, (p0)");
+
+    let ring = Ring::of(machine, 4, 0);
+    let call = "aqueduct_device_fifo_poll, (p0, p1)";
+    polled(&ring.machine, ring.handle.as_bytes(), ring.handle.tail, call);
+}
+
+#[test]
+fn threads_that_leave_together_store_one_status() {
+    let port = Port::new();
+    let machine = &port.ring.machine;
+    let status = machine.host(4) as u64;
+    let unpack = machine.function(0, "port_packet", &[("FORMAT", "ll8")], 1);
+    machine.abort();
+    let args = Args::default().structure(&port.handle).u64(0).u64(0).u64(1024).u32(3).u64(status);
+    machine.launch(0, unpack, LaunchShape { grid: 2, block: 64 }, &args);
+    machine.finish();
+    assert_eq!(word32(status).load(Ordering::Acquire), LEFT_TOLD);
 }
