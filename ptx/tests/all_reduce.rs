@@ -211,6 +211,31 @@ fn one_shot_survives_the_wrap_with_packets_of_the_last_lap_around() {
 }
 
 #[test]
+fn one_shot_launches_pass_the_wrap_without_the_host() {
+    for ranks in [2, 3] {
+        let world = World::new(ranks, 1024, None);
+        world.set_epochs(u32::MAX - 3);
+        let (count, shape) = (200, LaunchShape { grid: 2, block: 64 });
+        let params = [("TYPE", "i32"), ("OP", "sum"), ("RANKS", ranks_variant(ranks))];
+        let launches: Vec<_> = (world.regions.iter().zip(&world.buffers).enumerate())
+            .map(|(rank, (region, &[input, output]))| {
+                world.machine.write(rank, input, &(rank as u32 + 1).to_ne_bytes().repeat(count));
+                let args = Args::default().structure(region).u64(input).u64(output).u64(count as u64);
+                (world.machine.function(rank, "all_reduce_ll16", &params, 0), args)
+            })
+            .collect();
+        for (rank, (function, args)) in launches.iter().enumerate() {
+            (0..9).for_each(|_| world.machine.launch(rank, *function, shape, args));
+        }
+        world.machine.finish();
+        let sum = (1..=ranks as u32).sum::<u32>().to_ne_bytes().repeat(count);
+        for (rank, &[_, output]) in world.buffers.iter().enumerate() {
+            assert!(world.machine.read(rank, output, sum.len()) == sum, "rank {rank} of {ranks}");
+        }
+    }
+}
+
+#[test]
 fn two_shot_every_type_and_operation() {
     for ranks in [1, 2, 3, 4, 8] {
         let layout = HbLayout { ranks: ranks as u32, max_blocks: 8, slot_bytes: 256 };

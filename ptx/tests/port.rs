@@ -299,6 +299,15 @@ fn kernels_run_without_a_status_address() {
 }
 
 #[test]
+fn an_operation_that_was_done_leaves_the_status_alone() {
+    let end = End::new(0);
+    word32(end.status).store(9, Ordering::Release);
+    let args = Args::default().structure(&end.handle).u32(TriggerKind::FLAG.0.into()).u64(0).u64(0).u64(0);
+    end.ring.machine.launch(0, end.act, ONE, &args.u64(end.status));
+    assert_eq!(end.left(), 9);
+}
+
+#[test]
 fn a_wait_takes_one_signal_and_a_poll_at_most_one() {
     let end = End::new(0);
     let poll = || {

@@ -64,7 +64,7 @@ pub(crate) fn cover(suites: &[Suite], checks: &[Check], folder: &Path, jobs: usi
             other => {
                 let how = if matches!(other, End::TimedOut) { "takes too long" } else { "fails" };
                 println!("{} {} {test}: {how} without a mutant, so it judges none", check.name(), suite.name);
-                BTreeSet::new()
+                return;
             }
         };
         let (suite, test) = (suite.name.clone(), test.clone());
