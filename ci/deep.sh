@@ -124,7 +124,7 @@ unkind() {
 }
 
 # Every mutant of the kernels: hours. With MUTANTS_SHARD (as 1/8) only a part of them.
-mutants() { timeout 14400 ci/mutants.sh --jobs 2 --shard "${MUTANTS_SHARD:-1/1}"; }
+mutants() { timeout 14400 ci/mutants.sh --jobs 2 --seeds 4 --shard "${MUTANTS_SHARD:-1/1}"; }
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.

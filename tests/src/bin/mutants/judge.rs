@@ -140,12 +140,11 @@ impl Judge<'_> {
         let mut tests: Vec<Covered> = Vec::new();
         for covered in self.covered.iter().filter(|covered| covered.uses.contains(&mutant.file)) {
             match covered.check {
-                Check::Weak(_) if ordering => {
+                Check::Weak(_) => {
                     tests.extend(
                         (1..=self.seeds).map(|seed| Covered { check: Check::Weak(seed), ..covered.clone() }),
                     );
                 }
-                Check::Weak(_) => {}
                 Check::Races if mutant.kind == "barrier" => {
                     tests.extend(
                         [Check::Races, Check::Aligned].map(|check| Covered { check, ..covered.clone() }),

@@ -8,7 +8,7 @@
 //!     --suite NAME=BINARY[=PREFIX,...]             a test binary, and which of its tests
 //!     --shard K/N                                  only each N-th mutant, from the K-th
 //!     --jobs N                                     mutants at a time
-//!     --seeds N                                    seeds of weak loads, for orderings only (default 0)
+//!     --seeds N                                    seeds of weak loads, for what nothing else caught (default 0)
 //!     --longest MS                                 only tests that take at most this long without a mutant
 //! mutants sample FOLDER [OPTION]...                those of ci/mutants/sample.txt, each with the test that it names
 //! mutants table FOLDER                             what a run found, by kind, and the survivors
