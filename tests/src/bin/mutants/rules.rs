@@ -28,6 +28,8 @@ pub(crate) struct Mutant {
     pub(crate) kind: &'static str,
     pub(crate) line: usize,
     lines: usize,
+    /// Counts the mutants of this kind that stand for the same text, from 1.
+    nth: usize,
     pub(crate) old: String,
     pub(crate) new: String,
 }
@@ -36,7 +38,8 @@ impl Mutant {
     /// What the lists in `ci/mutants` call it: its name without the line, which changes, and what stands there.
     pub(crate) fn key(&self) -> String {
         let kind = self.name.rsplit(':').next().unwrap_or_default();
-        format!("{}:{kind} | {}", self.file, self.old.trim())
+        let nth = if self.nth == 1 { String::new() } else { format!("#{}", self.nth) };
+        format!("{}:{kind}{nth} | {}", self.file, self.old.trim())
     }
 
     /// The whole changed source. What was there stays as a comment, so that no name of the template goes unused.
@@ -63,13 +66,16 @@ pub(crate) fn mutants(file: &str, source: &str) -> Vec<Mutant> {
     let statements = statements(source);
     let flags = flags(&statements);
     let mut seen = HashSet::new();
-    let mut found = Vec::new();
+    let mut found: Vec<Mutant> = Vec::new();
     for statement in &statements {
         let again = statement.parts[0] == "ld" && !seen.insert(statement.text.clone());
         for (kind, suffix, new) in changes(statement, &flags, again) {
             let name = format!("{file}:{}:{kind}{suffix}", statement.line);
             let (line, lines, old) = (statement.line, statement.lines, statement.text.clone());
-            found.push(Mutant { name, file: file.to_owned(), kind, line, lines, old, new });
+            let tail = format!(":{kind}{suffix}");
+            let same = |other: &&Mutant| other.old.trim() == old.trim() && other.name.ends_with(&tail);
+            let nth = 1 + found.iter().filter(same).count();
+            found.push(Mutant { name, file: file.to_owned(), kind, line, lines, nth, old, new });
         }
     }
     found
