@@ -71,7 +71,7 @@ fn scalar(
         let operands = operands.map(|bits| extra.before(format, bits & mask));
         extra.after(format, function(format, operands, mode), function(format, operands, Mode::Zero))
     });
-    if format == F64 { form.any_nan() } else { form }
+    if format == F64 { form.any_nan(format) } else { form }
 }
 
 /// One form on pairs of halves.
@@ -196,7 +196,7 @@ fn extremes(forms: &mut Vec<Form>, format: Format, ty: &str, words: &[&'static s
                     if xorsign && !format.is_nan(value) { value & !format.sign() | sign } else { value }
                 },
             );
-            forms.push(if format == F64 { form.any_nan() } else { form });
+            forms.push(if format == F64 { form.any_nan(format) } else { form });
         }
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use cuda_driver_sys::CUresult;
 
 use super::super::dut::{Dut, ok};
+use super::exact::Format;
 
 /// The operands `a`, `b` and `c` of one thread.
 pub(super) type Operands = [u64; 3];
@@ -16,8 +17,8 @@ pub(super) struct Form {
     body: String,
     /// The expected `%x64` and `%y64`.
     oracle: Box<dyn Fn(Operands) -> [u64; 2]>,
-    /// Whether the first result is an `f64` of which every NaN is right: hardware keeps some payloads.
-    any_nan: bool,
+    /// The format of the first result if every NaN of it is right: hardware keeps some payloads.
+    any_nan: Option<Format>,
 }
 
 impl Form {
@@ -41,12 +42,12 @@ impl Form {
 
     /// A form with two results.
     pub(super) fn raw(body: String, oracle: impl Fn(Operands) -> [u64; 2] + 'static) -> Self {
-        Self { body, oracle: Box::new(oracle), any_nan: false }
+        Self { body, oracle: Box::new(oracle), any_nan: None }
     }
 
-    /// Accepts every NaN of type `f64` or `f16`.
-    pub(super) fn any_nan(self) -> Self {
-        Self { any_nan: true, ..self }
+    /// Accepts every NaN of this format.
+    pub(super) fn any_nan(self, format: Format) -> Self {
+        Self { any_nan: Some(format), ..self }
     }
 }
 
@@ -109,12 +110,11 @@ pub(super) fn check(dut: &Dut, forms: &[Form], operands: &[Operands]) {
 /// Adds a form's first differences to `report`.
 fn compare(form: &Form, operands: &[Operands], bytes: &[u8], report: &mut String) {
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
-    // A NaN of f16 is below every NaN of f64.
-    let nan = |bits: u64| f64::from_bits(bits).is_nan() || bits <= 0xffff && bits & 0x7fff > 0x7c00;
+    let nan = |bits: u64| form.any_nan.is_some_and(|format| format.is_nan(bits));
     let mut differences = 0;
     for (n, operands) in operands.iter().enumerate() {
         let (got, wanted) = ([word(2 * n), word(2 * n + 1)], (form.oracle)(*operands));
-        if got == wanted || form.any_nan && nan(got[0]) && nan(wanted[0]) && got[1] == wanted[1] {
+        if got == wanted || nan(got[0]) && nan(wanted[0]) && got[1] == wanted[1] {
             continue;
         }
         differences += 1;
