@@ -60,7 +60,13 @@ fn every_variable_is_there() {
         assert!(VARIABLES.iter().any(|variable| variable.name == *name), "{name} does not exist");
     }
     // Those that a launcher sets, or that only say where the driver lies, have no counterpart elsewhere.
-    let own = ["AQUEDUCT_CUDA_LIBRARY", "AQUEDUCT_IB_PORT", "AQUEDUCT_RANK", "AQUEDUCT_LAUNCHER"];
+    let own = [
+        "AQUEDUCT_CUDA_LIBRARY",
+        "AQUEDUCT_IB_PORT",
+        "AQUEDUCT_RANK",
+        "AQUEDUCT_LAUNCHER",
+        "AQUEDUCT_PROGRESS",
+    ];
     for variable in VARIABLES {
         let launcher = variable.name.ends_with("WORLD_SIZE") || variable.name.ends_with("LOCAL_RANK");
         assert!(

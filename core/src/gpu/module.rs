@@ -13,7 +13,7 @@ use super::context::Context;
 use super::device::ComputeCapability;
 use super::driver::call;
 use super::jit::{JitLog, explain};
-use super::params::{self, Declared, Sizes};
+use super::params::{Declared, Sizes};
 use super::reaper::Users;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -69,7 +69,7 @@ impl Module {
 
     /// The owner of a module just loaded into `context` from these texts.
     pub(super) fn of<'a>(context: &Context, raw: CUmodule, texts: impl Iterator<Item = &'a str>) -> Self {
-        let declared = Declared::for_driver(context.driver(), texts);
+        let declared = Declared::by(texts);
         Self { inner: Arc::new(ModuleInner { raw, context: context.clone(), declared }) }
     }
 
@@ -225,11 +225,7 @@ impl Function {
             static_shared_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
             local_bytes: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         };
-        let params = match params::ask(context.driver(), raw) {
-            Ok(Some(sizes)) => Some(sizes),
-            Ok(None) => module.inner.declared.get(name).cloned(),
-            Err(error) => return Err(context.note(error)),
-        };
+        let params = module.inner.declared.get(name).cloned();
         let device = context.device();
         let unsigned = |attribute| Ok::<_, Error>(u32::try_from(device.attribute(attribute)?).unwrap_or(0));
         let limits = DeviceLimits {

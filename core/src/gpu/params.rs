@@ -1,46 +1,19 @@
-//! The sizes of a kernel's parameters: asked of the driver, or read from the PTX that was loaded.
+//! The sizes of a kernel's parameters, read from the PTX that was loaded. A driver says them, too, since CUDA 12.4, but not how
+//! many there are: it has to be asked until it refuses, and compute-sanitizer reports each refusal.
 
 use std::collections::HashMap;
-
-use cuda_driver_sys::{CUfunction, CUresult};
-
-use super::driver::Driver;
-use crate::error::Result;
 
 /// The bytes of each parameter of a kernel, in order.
 pub(super) type Sizes = Box<[usize]>;
 
-/// The parameters of kernels as their PTX declares them: for drivers older than CUDA 12.4, which do not say.
+/// The parameters of kernels as their PTX declares them.
 #[derive(Debug, Default)]
 pub(super) struct Declared(HashMap<String, Sizes>);
 
-/// The sizes of `kernel`'s parameters, or `None` if this driver cannot say.
-///
-/// # Errors
-/// A driver error.
-pub(super) fn ask(driver: &Driver, kernel: CUfunction) -> Result<Option<Sizes>> {
-    let Some(get) = driver.table().cuFuncGetParamInfo else { return Ok(None) };
-    let mut sizes = Vec::new();
-    loop {
-        let (mut offset, mut size) = (0, 0);
-        // SAFETY: the outputs are live and the caller's kernel is loaded in the current context.
-        let call = || unsafe { get(kernel, sizes.len(), &raw mut offset, &raw mut size) };
-        match driver.invoke("cuFuncGetParamInfo", call)? {
-            CUresult::CUDA_SUCCESS => sizes.push(size),
-            // The index behind the last parameter.
-            CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(Some(sizes.into())),
-            other => return Err(driver.error("cuFuncGetParamInfo", other)),
-        }
-    }
-}
-
 impl Declared {
-    /// The kernels of these texts, if `driver` needs them.
-    pub(super) fn for_driver<'a>(driver: &Driver, texts: impl Iterator<Item = &'a str>) -> Self {
-        match driver.table().cuFuncGetParamInfo {
-            Some(_) => Self::default(),
-            None => Self(texts.flat_map(kernels).collect()),
-        }
+    /// The kernels of these texts.
+    pub(super) fn by<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
+        Self(texts.flat_map(kernels).collect())
     }
 
     /// The sizes of the parameters of `kernel`, if its declaration could be read.

@@ -9,14 +9,15 @@ const WARNING: &str = "AQUEDUCT_FAULTS is set: this process fails on purpose";
 fn the_documented_faults() {
     let document = include_str!("../../../docs/faults.md");
     let ends = [
-        (1, "cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free device memory"),
-        // Every rank says that another one has failed.
-        (75, "was lost: "),
+        (&[1][..], "cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free device memory"),
+        // Every rank says that another one has failed, but rank 1 may hear first that it was given up.
+        (&[75, 1], "was lost: "),
     ];
     let mut examples = document.lines().filter(|line| line.starts_with("AQUEDUCT_FAULTS="));
-    for (code, end) in ends {
+    for (codes, end) in ends {
         let example = examples.next().expect("an example for each end");
-        let outcome = run(&mut script(example)).exited(code).says(&[end, WARNING]);
+        let outcome = run(&mut script(example)).says(&[end, WARNING]);
+        assert!(outcome.code.is_some_and(|code| codes.contains(&code)), "{outcome:#?}");
         outcome.says_each_cause_once();
     }
     assert_eq!(examples.next(), None, "how does it end?");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_ptx::{Target, catalog, instantiate};
+use cuda_driver_sys::{CUfunction, CUresult};
 
 use super::{Calls, SOON, driver};
 use crate::ErrorKind;
@@ -27,11 +28,17 @@ const PTX: &str = "
 .visible .entry nothing() { ret; }
 ";
 
-/// A driver that does not know `cuFuncGetParamInfo`, as before CUDA 12.4.
-fn old_driver() -> Driver {
-    let mut table = cuda_soft::driver_table();
-    table.cuFuncGetParamInfo = None;
-    Driver::software(table).unwrap()
+/// The sizes of a kernel's parameters, as the driver says them.
+fn ask(context: &Context, kernel: CUfunction) -> Box<[usize]> {
+    let _entered = context.enter().unwrap();
+    let get = context.driver().table().cuFuncGetParamInfo.expect("the software device has it");
+    let next = |index| {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the outputs are live, and the caller's kernel is loaded in this context, which is current.
+        let result = unsafe { get(kernel, index, &raw mut offset, &raw mut size) };
+        (result == CUresult::CUDA_SUCCESS).then_some(size)
+    };
+    (0..).map_while(next).collect()
 }
 
 fn on(driver: &Driver) -> Context {
@@ -45,47 +52,44 @@ fn both_ways(context: &Context) -> [Module; 2] {
 
 #[test]
 fn the_wrong_number_or_size_of_arguments_is_refused_before_anything_is_enqueued() {
-    for driver in [driver(), old_driver()] {
-        let calls = Arc::new(Calls::default());
-        let context = on(&driver.with_hooks(calls.clone()));
-        let (stream, buffer) = (Stream::new(&context).unwrap(), GpuBuffer::new(&context, 4).unwrap());
-        let (p, v, more) = (buffer.ptr(), 7_u32, [0_u32; 3]);
-        let (p, v, more) = (arg(&p), arg(&v), arg(&more));
-        for module in both_ways(&context) {
-            let [store, nothing] = ["store", "nothing"].map(|name| module.function(name).unwrap());
-            buffer.fill(0, SOON).unwrap();
-            let heard = || ["cuLaunchKernel", "cuFuncGetParamInfo"].map(|name| calls.of(name));
-            let [launched, asked] = heard();
-            let launch = |function: &Function, args: &[KernelArg<'_>]| {
-                // SAFETY: what is not refused has the kernel's arguments; the buffer lives to the end of the test.
-                unsafe { function.launch(&stream, &LaunchConfig::linear(1, 1), args) }
-            };
-            let refused = |function: &Function, args: &[KernelArg<'_>], message: &str| {
-                let error = launch(function, args).unwrap_err();
-                assert_eq!((error.kind(), error.op()), (ErrorKind::InvalidUsage, "launch"));
-                assert!(error.message().contains(message), "{error}");
-            };
-            refused(&store, &[], "kernel store: arguments: 0, parameters: 3");
-            refused(&store, &[p, v], "kernel store: arguments: 2, parameters: 3");
-            refused(&store, &[p, v, more, v], "kernel store: arguments: 4, parameters: 3");
-            refused(&store, &[p, p, more], "kernel store: argument 2 of 3 has 8 bytes, its parameter has 4");
-            refused(&store, &[p, v, v], "kernel store: argument 3 of 3 has 4 bytes, its parameter has 12");
-            refused(&nothing, &[v], "kernel nothing: arguments: 1, parameters: 0");
-            assert_eq!(heard(), [launched, asked], "the driver heard of one");
-            launch(&nothing, &[]).unwrap();
-            launch(&store, &[p, v, more]).unwrap();
-            assert_eq!(heard(), [launched + 2, asked], "sizes are asked for when a function is loaded");
-            stream.synchronize(SOON).unwrap();
-            let mut seen = [0_u32];
-            buffer.download(0, &mut seen, SOON).unwrap();
-            assert_eq!(seen, [7]);
-        }
+    let calls = Arc::new(Calls::default());
+    let context = on(&driver().with_hooks(calls.clone()));
+    let (stream, buffer) = (Stream::new(&context).unwrap(), GpuBuffer::new(&context, 4).unwrap());
+    let (p, v, more) = (buffer.ptr(), 7_u32, [0_u32; 3]);
+    let (p, v, more) = (arg(&p), arg(&v), arg(&more));
+    for module in both_ways(&context) {
+        let [store, nothing] = ["store", "nothing"].map(|name| module.function(name).unwrap());
+        buffer.fill(0, SOON).unwrap();
+        let launched = calls.of("cuLaunchKernel");
+        let launch = |function: &Function, args: &[KernelArg<'_>]| {
+            // SAFETY: what is not refused has the kernel's arguments; the buffer lives to the end of the test.
+            unsafe { function.launch(&stream, &LaunchConfig::linear(1, 1), args) }
+        };
+        let refused = |function: &Function, args: &[KernelArg<'_>], message: &str| {
+            let error = launch(function, args).unwrap_err();
+            assert_eq!((error.kind(), error.op()), (ErrorKind::InvalidUsage, "launch"));
+            assert!(error.message().contains(message), "{error}");
+        };
+        refused(&store, &[], "kernel store: arguments: 0, parameters: 3");
+        refused(&store, &[p, v], "kernel store: arguments: 2, parameters: 3");
+        refused(&store, &[p, v, more, v], "kernel store: arguments: 4, parameters: 3");
+        refused(&store, &[p, p, more], "kernel store: argument 2 of 3 has 8 bytes, its parameter has 4");
+        refused(&store, &[p, v, v], "kernel store: argument 3 of 3 has 4 bytes, its parameter has 12");
+        refused(&nothing, &[v], "kernel nothing: arguments: 1, parameters: 0");
+        assert_eq!(calls.of("cuLaunchKernel"), launched, "the driver heard of one");
+        launch(&nothing, &[]).unwrap();
+        launch(&store, &[p, v, more]).unwrap();
+        assert_eq!(calls.of("cuLaunchKernel"), launched + 2);
+        stream.synchronize(SOON).unwrap();
+        let mut seen = [0_u32];
+        buffer.download(0, &mut seen, SOON).unwrap();
+        assert_eq!(seen, [7]);
     }
 }
 
 #[test]
 fn the_text_says_what_the_driver_says() {
-    let contexts = [on(&driver()), on(&old_driver())];
+    let context = on(&driver());
     let target = Target::for_device(9, 0, 12_040).unwrap();
     let rows = catalog::rows().map(|row| instantiate(row.name, target, &[]).unwrap());
     let texts = rows.map(|instance| (instance.text, instance.entries)).chain([
@@ -97,12 +101,11 @@ fn the_text_says_what_the_driver_says() {
     ]);
     let mut compared = 0;
     for (text, entries) in texts {
-        let modules = contexts.each_ref().map(|context| Module::load_ptx(context, &text).unwrap());
+        let module = Module::load_ptx(&context, &text).unwrap();
         for entry in entries {
-            let [asked, read] =
-                modules.each_ref().map(|module| module.function(&entry).unwrap().inner.params.clone());
-            assert!(asked.is_some(), "{entry}");
-            assert_eq!(asked, read, "{entry}");
+            let function = module.function(&entry).unwrap();
+            let read = function.inner.params.as_deref();
+            assert_eq!(read, Some(&*ask(&context, function.raw())), "{entry}");
             compared += 1;
         }
     }
