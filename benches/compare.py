@@ -16,6 +16,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import sys
 
 SCHEMA = "aqueduct-perf"
@@ -143,6 +144,11 @@ def compare(old, new, fail_above):
     common = [about for about in after if about in before]
     if not common:
         raise Refused(f"{old.path} and {new.path} have no row in common: were sizes, types and options the same?")
+    for path, rows in ((old.path, before), (new.path, after)):
+        for row in rows.values():
+            time = row.get("time_p50_us", math.nan)
+            if not isinstance(time, (int, float)) or time <= 0:
+                raise Refused(f"{path} has a row whose time_p50_us is {time!r}: it is no time")
     print(f"# {old.header['operation']}: old {old.path} of {old.header['time_utc']}, new {new.path} of {new.header['time_utc']}")
     for note in notes(old, new):
         print(f"# note: {note}")
@@ -193,9 +199,18 @@ def main():
     parser.add_argument("--fail-above", type=limit, metavar="RATIO", help="exit status 1 if a row is slower by more than this")
     arguments = parser.parse_args()
     try:
-        return compare(File(arguments.old), File(arguments.new), arguments.fail_above)
+        status = compare(File(arguments.old), File(arguments.new), arguments.fail_above)
+        sys.stdout.flush()
+        return status
     except Refused as refusal:
         print(f"compare: {refusal}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Whoever read the table has what it wanted. Python would try to write the rest once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"compare: {error}", file=sys.stderr)
         return 2
 
 

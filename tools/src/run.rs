@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_prefix: bool,
     /// End the job after this many seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     /// The command each rank runs; `aqueduct` means this program
     #[arg(trailing_var_arg = true, required = true)]
@@ -66,7 +66,8 @@ impl Launch {
         let rendezvous = aqueduct::bootstrap::Rendezvous::start(Some(self.ranks))?;
         let id = rendezvous.unique_id().to_text();
         signals::catch();
-        let mut job = Job::new(self.timeout.map(|limit| Instant::now() + limit));
+        // A limit beyond what the clock can count is none.
+        let mut job = Job::new(self.timeout.and_then(|limit| Instant::now().checked_add(limit)));
         let forwarders = Forwarders::new();
         let started = (0..self.ranks).try_for_each(|rank| {
             let mut child = self.spawn(rank, id.expose())?;

@@ -18,6 +18,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(directory.join("aqueduct_device.h"), header()?)?;
         return Ok(fs::write(directory.join("aqueduct_device.ptx"), declarations()?)?);
     }
+    if directory.starts_with('-') {
+        return Err(format!(
+            "{directory} is no option; usage: aqueduct-ptx-emit DIR [sm ...], or --include DIR"
+        )
+        .into());
+    }
     let mut targets = args.map(|sm| sm.parse()).collect::<Result<Vec<u32>, _>>()?;
     if targets.is_empty() {
         targets.extend(DEFAULT_TARGETS);

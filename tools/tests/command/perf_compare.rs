@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::support::{Outcome, PerfFile, command, perf, run, temporary};
+use crate::support::{Outcome, PerfFile, command, perf, run, start_with, temporary};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/compare.py");
 
@@ -164,11 +164,26 @@ fn files_that_cannot_be_compared_are_refused() {
         (file(&[(16, 1.0, None)], |_| {}), "have no row in common"),
         ("size,count\n8,2\n".to_owned(), "is no file of `aqueduct perf -J` or `--csv`"),
         (String::new(), "has no header of schema"),
+        (
+            file(&rows, |line| {
+                if line["record"] == "row" {
+                    line["time_p50_us"] = json!("fast");
+                }
+            }),
+            "has a row whose time_p50_us is 'fast': it is no time",
+        ),
+        (file(&[(8, 0.0, None)], |_| {}), "has a row whose time_p50_us is 0.0: it is no time"),
     ] {
         let other = files.write(&text);
         compare(&good, &other, &["--fail-above", "1.05"]).exited(2).says(&["compare: ", words]);
     }
     compare(&good, Path::new("/nonexistent/file"), &[]).exited(2).says(&["cannot read /nonexistent/file"]);
+    // A table that cannot be written is no verdict.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut python = command("python3");
+    let running =
+        start_with(python.arg(SCRIPT).args([&good, &good]).stdin(std::process::Stdio::null()), full);
+    running.finish().exited(2).says(&["compare: ", "No space left on device"]);
     // Other options are told, not refused.
     let other = files.write(&with("parameters", json!({ "iterations": 3 })));
     compare(&good, &other, &[])

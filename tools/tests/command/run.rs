@@ -198,6 +198,10 @@ fn a_time_limit() {
     let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "1", "--", "sleep", &nap]));
     outcome.exited(124).says(&["--timeout expired"]);
     assert_eq!(sleepers(&nap), 0);
+    let limited = |limit: &str| run(&mut aqueduct(&["run", "-n", "1", "--timeout", limit, "--", "true"]));
+    limited("0").exited(2).says(&["'0' for '--timeout"]);
+    // Longer than any clock counts.
+    limited(&u64::MAX.to_string()).exited(0);
 }
 
 #[test]
