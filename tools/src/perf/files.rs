@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -75,7 +76,17 @@ impl Outlets {
             return Ok(Self::default());
         }
         let outlets = asked.into_iter().map(|(_, format, path)| Outlet::open(format, path));
-        Ok(Self { outlets: outlets.collect::<Result<_>>()?, rows: 0 })
+        let outlets = outlets.collect::<Result<Vec<_>>>()?;
+        for (index, outlet) in outlets.iter().enumerate() {
+            let Some(identity) = outlet.identity()? else { continue };
+            for before in &outlets[..index] {
+                if before.identity()? == Some(identity) {
+                    let [one, other] = [before, outlet].map(|outlet| outlet.path.display());
+                    bail!("{one} and {other} are one file; give each its own");
+                }
+            }
+        }
+        Ok(Self { outlets, rows: 0 })
     }
 
     /// Whether standard output belongs to one of them, so that there is no table.
@@ -122,6 +133,13 @@ impl Outlets {
 }
 
 impl Outlet {
+    /// Device and inode of a regular file: other names of it lead to the same.
+    fn identity(&self) -> Result<Option<(u64, u64)>> {
+        let Target::Opened { file, .. } = &self.target else { return Ok(None) };
+        let about = file.metadata().with_context(|| format!("cannot look at {}", self.path.display()))?;
+        Ok(about.is_file().then(|| (about.dev(), about.ino())))
+    }
+
     fn open(format: Format, path: &Path) -> Result<Self> {
         if path == Path::new(STDOUT) {
             return Ok(Self { format, target: Target::Stdout, path: path.to_owned() });
@@ -255,6 +273,14 @@ mod tests {
         assert!(error.starts_with("cannot write /nonexistent/folder/file: No such file"), "{error}");
         let both = Files { csv: Some("-".into()), ..one(Path::new("-")) };
         assert!(Outlets::open(&both, 0).err().unwrap().to_string().contains("both name -"));
+        // Another name of the same file.
+        let (file, link) = (folder().join("one.jsonl"), folder().join("link.csv"));
+        std::fs::write(&file, "results of yesterday").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let both = Files { csv: Some(link.clone()), ..one(&file) };
+        assert!(Outlets::open(&both, 0).err().unwrap().to_string().contains("are one file"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "results of yesterday");
+        [file, link].map(|path| std::fs::remove_file(path).unwrap());
     }
 
     #[test]
