@@ -280,7 +280,7 @@ mod tests {
         let both = Files { csv: Some(link.clone()), ..one(&file) };
         assert!(Outlets::open(&both, 0).err().unwrap().to_string().contains("are one file"));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "results of yesterday");
-        [file, link].map(|path| std::fs::remove_file(path).unwrap());
+        [file, link].iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Timed samples of calls: how many, in which order, and what is kept of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
@@ -29,7 +29,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Until {
     Samples(u32),
-    /// The timed calls have lasted as long.
+    /// The row has taken as long: calls, what they are compared with, and the barriers between them.
     Lasted(Duration),
 }
 
@@ -78,7 +78,7 @@ impl Plan {
         match self.until {
             Until::Samples(wanted) => format!("sample {number} of {wanted}"),
             Until::Lasted(wanted) => {
-                format!("sample {number}, {:.0} of {:.0} s", time.as_secs_f64(), wanted.as_secs_f64())
+                format!("sample {number}, {:.1} of {:.1} s", time.as_secs_f64(), wanted.as_secs_f64())
             }
         }
     }
@@ -99,19 +99,17 @@ pub(super) fn sample<const N: usize>(
         }
     }
     let mut kept = [(); N].map(|()| (Vec::new(), Usage::default()));
-    let (mut number, mut lasted) = (0, Duration::ZERO);
+    let (began, mut number, mut lasted) = (Instant::now(), 0, Duration::ZERO);
     while number == 0 || !plan.fulfilled(number, lasted) {
         number += 1;
         session.progress.step(|| plan.step(number, lasted));
-        for (index, (calls, (samples, usage))) in series.iter_mut().zip(&mut kept).enumerate() {
+        for (calls, (samples, usage)) in series.iter_mut().zip(&mut kept) {
             rank.barrier()?;
             let mine = usage.meter(|| calls(plan.calls))?;
             // All ranks see the same times, so they stop after the same sample.
-            let [slowest, wall] = largest(rank, [mine, usage.wall.as_secs_f64()])?;
+            let [slowest, longest] = largest(rank, [mine, began.elapsed().as_secs_f64()])?;
             samples.push(slowest);
-            if index == 0 {
-                lasted = Duration::from_secs_f64(wall);
-            }
+            lasted = Duration::from_secs_f64(longest);
         }
     }
     let mut timed = Vec::with_capacity(N);
@@ -269,9 +267,13 @@ mod tests {
         assert_eq!((a.samples_us, b.samples_us, a.calls), (vec![3.0, 5.0], vec![4.0, 6.0], 3));
         let (_, order) = run(0, Until::Samples(1));
         assert_eq!(order, [('a', 3), ('b', 3)], "no warm-up");
-        let wanted = Duration::from_millis(1);
+        let (wanted, began) = (Duration::from_millis(1), Instant::now());
         let ([a, _], order) = run(0, Until::Lasted(wanted));
-        assert!(a.usage.wall >= wanted && order.len() == 2 * a.samples_us.len(), "{a:?}");
+        let took = began.elapsed();
+        assert!(
+            took >= wanted && a.usage.wall < took && order.len() == 2 * a.samples_us.len(),
+            "{took:?} {a:?}"
+        );
     }
 
     #[test]
@@ -281,7 +283,7 @@ mod tests {
         assert!(!samples.fulfilled(2, second * 100) && samples.fulfilled(3, Duration::ZERO));
         let lasting = Plan { until: Until::Lasted(second), ..samples };
         assert!(!lasting.fulfilled(1000, second / 2) && lasting.fulfilled(1, second));
-        assert_eq!(lasting.step(7, second / 4), "sample 7, 0 of 1 s");
+        assert_eq!(lasting.step(7, second / 4), "sample 7, 0.2 of 1.0 s");
     }
 
     #[test]
