@@ -6,7 +6,7 @@ wanted=" $* "
 began=$SECONDS
 passed=0 failed=0 not_run=0
 summary=()
-# What did not run: names of lanes, and of tests and steps in lanes that passed or failed.
+# Names of lanes that did not run, and of tests and steps that did not run in lanes that passed or failed.
 lanes_not_run=() tests_not_run=()
 
 # lane NAME COMMAND...: exit status 0 is passed, 77 not run (the last line of output says why), any other failed. The

@@ -352,7 +352,7 @@ fn what_a_completed_flush_covered_can_be_written_again() {
     assert_eq!(port.sum(), 5 * words);
 }
 
-/// What a kernel of rank 1 wrote before it set `word` is there for a kernel of rank 0 that polls by `call`.
+/// A kernel of rank 1 writes data and then sets `word`; a kernel of rank 0 polls by `call` and then must see the data.
 fn polled(machine: &Machine, handle: &[u8], word: u64, call: &str) {
     let [memory, copy, address] = [4, 4, handle.len()].map(|bytes| machine.alloc(0, bytes));
     machine.write(0, address, handle);

@@ -36,8 +36,9 @@ pub struct Config {
 pub struct Check {
     /// Data races of kernels, copies and stream operations (`AQUEDUCT_SOFT_CHECK=races`).
     pub races: bool,
-    /// That no warp is diverged at a barrier that PTX calls aligned, as `bar.sync` is (`AQUEDUCT_SOFT_CHECK=aligned`): that
-    /// lanes meet again is only promised at `bar.warp.sync` and its like, though compilers rely on more.
+    /// A warp that is diverged at a barrier that PTX calls aligned, as `bar.sync` is, ends its kernel
+    /// (`AQUEDUCT_SOFT_CHECK=aligned`). PTX promises that lanes meet again only at `bar.warp.sync` and its like, though compilers
+    /// rely on more.
     pub aligned: bool,
     /// Strong loads and stores behave as weakly as the memory model allows (`AQUEDUCT_SOFT_CHECK=weak`, which looks for
     /// races, too).

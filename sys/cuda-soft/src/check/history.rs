@@ -34,9 +34,9 @@ pub(super) struct Write {
     /// It belongs to an atomic operation, which read the write before it: no other write may come between.
     pub(super) update: bool,
     pub(super) published: Published,
-    /// What the writer has released at this place: its later writes of the place publish that, too.
+    /// The clocks that the writer has released at this place. Its later writes of the place publish them, too.
     pub(super) head: Option<Release>,
-    /// Who read it. A thread is listed once, with its first read.
+    /// The threads that read it, each once, with its first read.
     pub(super) readers: Vec<Stamp>,
     /// The line that it is a part of.
     pub(super) line: Option<Arc<Line>>,

@@ -286,7 +286,7 @@ impl Lane {
     }
 }
 
-/// What the host publishes: all that it knows.
+/// The release pattern of the host, which publishes all that the host knows.
 fn by_host(host: &Arc<Clock>) -> Release {
     Release { clock: Arc::clone(host), from: HOST, fence: Scope::Sys, write: Scope::Sys }
 }

@@ -120,7 +120,7 @@ impl Warp {
         }
     }
 
-    /// What a strong write publishes: what earlier fences cover, and the release that it is itself.
+    /// The release patterns that a strong write belongs to: one for each earlier fence, and its own if it is a release.
     pub(super) fn publishes(
         &mut self,
         lane: usize,

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::config;
 
-/// What is put off.
+/// A step of an operation that is put off.
 type Action = Box<dyn FnOnce() + Send>;
 
 /// Chooses what is late, and does it when its time has come.

@@ -29,7 +29,7 @@ struct State {
     past: Option<Past>,
 }
 
-/// What can be put off.
+/// A step of an operation that can be put off.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The work begins.
