@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bootstrap = bootstrap.ok_or("start two ranks: aqueduct run -n 2 -- host-semaphores")?;
     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
     let driver = Driver::select(Some(cuda_soft::driver_table))?;
-    let context = Context::new(&Device::new(&driver, rank % Device::count(&driver)?)?)?;
+    let device = Device::of_rank(&driver, bootstrap::local_rank_from_env()?.unwrap_or(rank))?;
+    let context = Context::new(&device)?;
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
 
     let [source, inbox] = [(); 2].map(|()| GpuBuffer::new(&context, 2 * HALF).map(Arc::new));

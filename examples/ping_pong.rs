@@ -6,8 +6,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct::channel::{MemoryChannel, device_library};
+use aqueduct::channel::MemoryChannel;
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
+use aqueduct::device::device_library;
 use aqueduct::gpu::{Context, Device, Driver, GpuBuffer, LaunchConfig, Module, Stream, arg};
 use aqueduct::{Deadline, bootstrap};
 
@@ -19,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bootstrap = bootstrap.ok_or("start two ranks: aqueduct run -n 2 -- ping-pong")?;
     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
     let driver = Driver::select(Some(cuda_soft::driver_table))?;
-    let context = Context::new(&Device::new(&driver, rank % Device::count(&driver)?)?)?;
+    let device = Device::of_rank(&driver, bootstrap::local_rank_from_env()?.unwrap_or(rank))?;
+    let context = Context::new(&device)?;
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
 
     // Each rank has a place for the ball, which the other writes.

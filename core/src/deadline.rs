@@ -1,6 +1,6 @@
 //! A point in time after which a wait gives up.
 //!
-//! Every call that can wait takes a [`Deadline`]; there is no unbounded wait in this library.
+//! Every call that waits for another rank, or for work on a device, takes a [`Deadline`], or its documentation names the limit.
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //! A driver answers that it is out of memory, or with an unknown error, when it cannot open a file; a wait ends at its
 //! deadline because no connection could be accepted. The remedy is then a limit that neither error names.
 
-/// What to do where this process has none left.
+/// Remedy where this process has none left.
 pub(crate) const RAISE: &str = "raise the limit with ulimit -n, or LimitNOFILE= of the service";
 
 /// The same where the host has none left.

@@ -1,4 +1,4 @@
-//! What kernels of your own take: handles, triggers and status codes of the device library.
+//! Parameters of your own kernels: handles, triggers and status codes of the device library.
 //!
 //! | type | from | the kernel's parameter in CUDA C++ |
 //! |---|---|---|
@@ -77,4 +77,4 @@ pub use aqueduct_ptx::abi::{
     SemaphoreHandle, TriggerError, TriggerKind,
 };
 
-pub use crate::channel::device_library;
+pub use crate::channel::kernels::device_library;

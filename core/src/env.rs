@@ -9,7 +9,10 @@ mod unknown;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -34,7 +37,7 @@ pub enum DriverChoice {
 /// `AQUEDUCT_HANDLE`: the kind of handle by which device memory is shared with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandlePolicy {
-    /// `auto`: whatever the device allows: fabric and file descriptor, file descriptor, or legacy.
+    /// `auto`: fabric handle and file descriptor together where both are permitted, else a file descriptor, else a legacy handle.
     #[default]
     Auto,
     /// `fabric`: fabric handle, also to other hosts of the NVLink domain; an error if not permitted.
@@ -63,19 +66,19 @@ pub struct IbEnv {
     /// `AQUEDUCT_IB_DEVICES`.
     pub devices: Option<String>,
     /// `AQUEDUCT_IB_PORT`.
-    pub port: Option<u32>,
+    pub port: Option<u8>,
     /// `AQUEDUCT_IB_GID_INDEX`.
     pub gid_index: Option<u32>,
     /// `AQUEDUCT_IB_PKEY`.
-    pub pkey: Option<u32>,
+    pub pkey: Option<u16>,
     /// `AQUEDUCT_IB_SL`.
-    pub service_level: Option<u32>,
+    pub service_level: Option<u8>,
     /// `AQUEDUCT_IB_TC`.
-    pub traffic_class: Option<u32>,
+    pub traffic_class: Option<u8>,
     /// `AQUEDUCT_IB_TIMEOUT`.
-    pub timeout: Option<u32>,
+    pub timeout: Option<u8>,
     /// `AQUEDUCT_IB_RETRY_CNT`.
-    pub retry_count: Option<u32>,
+    pub retry_count: Option<u8>,
 }
 
 /// Which network interfaces the user wants.
@@ -163,13 +166,6 @@ impl Env {
     /// Parses `variables` (name and value); an empty value counts as not set.
     pub fn parse(variables: &BTreeMap<String, String>) -> Result<Self> {
         let text = |name: &str| variables.get(&format!("{PREFIX}{name}")).filter(|v| !v.is_empty()).cloned();
-        let number = |name: &'static str, least: u32| match text(name) {
-            None => Ok(None),
-            Some(v) => match v.trim().parse::<u32>() {
-                Ok(n) if n >= least => Ok(Some(n)),
-                _ => Err(invalid(name, &v, &format!("a whole number of at least {least}"))),
-            },
-        };
         let env = Self {
             driver: choice(
                 "DRIVER",
@@ -206,13 +202,13 @@ impl Env {
             },
             ib: IbEnv {
                 devices: text("IB_DEVICES"),
-                port: number("IB_PORT", 1)?,
-                gid_index: number("IB_GID_INDEX", 0)?,
-                pkey: number("IB_PKEY", 0)?,
-                service_level: number("IB_SL", 0)?,
-                traffic_class: number("IB_TC", 0)?,
-                timeout: number("IB_TIMEOUT", 1)?,
-                retry_count: number("IB_RETRY_CNT", 0)?,
+                port: number("IB_PORT", text("IB_PORT"), 1..=u8::MAX)?,
+                gid_index: number("IB_GID_INDEX", text("IB_GID_INDEX"), 0..=u32::MAX)?,
+                pkey: number("IB_PKEY", text("IB_PKEY"), 0..=u16::MAX)?,
+                service_level: number("IB_SL", text("IB_SL"), 0..=15)?,
+                traffic_class: number("IB_TC", text("IB_TC"), 0..=u8::MAX)?,
+                timeout: number("IB_TIMEOUT", text("IB_TIMEOUT"), 1..=31)?,
+                retry_count: number("IB_RETRY_CNT", text("IB_RETRY_CNT"), 0..=7)?,
             },
             socket_ifname: text("SOCKET_IFNAME"),
             socket_family: choice(
@@ -220,9 +216,9 @@ impl Env {
                 text("SOCKET_FAMILY"),
                 &[("any", SocketFamily::Any), ("4", SocketFamily::V4), ("6", SocketFamily::V6)],
             )?,
-            rank: number("RANK", 0)?,
-            world_size: number("WORLD_SIZE", 1)?,
-            local_rank: number("LOCAL_RANK", 0)?,
+            rank: number("RANK", text("RANK"), 0..=u32::MAX)?,
+            world_size: number("WORLD_SIZE", text("WORLD_SIZE"), 1..=u32::MAX)?,
+            local_rank: number("LOCAL_RANK", text("LOCAL_RANK"), 0..=u32::MAX)?,
             unique_id: text("UNIQUE_ID"),
             unique_id_file: text("UNIQUE_ID_FILE").map(PathBuf::from),
             rendezvous_file: text("RENDEZVOUS_FILE").map(PathBuf::from),
@@ -255,8 +251,8 @@ impl Env {
     }
 }
 
-impl std::fmt::Debug for Env {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Env")
             .field("driver", &self.driver)
             .field("rank", &self.rank)
@@ -285,6 +281,21 @@ fn ours() -> BTreeMap<String, String> {
 
 fn invalid(name: &str, value: &str, wanted: &str) -> Error {
     Error::usage("environment", format!("{PREFIX}{name}={value} is not valid; it takes {wanted}"))
+}
+
+/// A whole number within `range`.
+fn number<T>(name: &str, value: Option<String>, range: RangeInclusive<T>) -> Result<Option<T>>
+where
+    T: Copy + PartialOrd + FromStr + fmt::Display,
+{
+    let Some(value) = value else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(number) if range.contains(&number) => Ok(Some(number)),
+        _ => {
+            let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+            Err(invalid(name, &value, &wanted))
+        }
+    }
 }
 
 fn choice<T: Copy + Default>(name: &str, value: Option<String>, choices: &[(&str, T)]) -> Result<T> {
@@ -370,11 +381,18 @@ mod tests {
             ("TIMEOUT", "soon", "positive number of seconds"),
             ("TIMEOUT", "nan", "positive number of seconds"),
             ("PEER_TIMEOUT", "never", "0 for never"),
-            ("WORLD_SIZE", "0", "at least 1"),
+            ("WORLD_SIZE", "0", "from 1 to"),
             ("RANK", "4294967296", "whole number"),
             ("LOG", "loud", "off, error"),
             ("LOG", "info,net,^gpu", "all selected or all excluded"),
             ("SCRATCH_BYTES", "1G", "number of bytes"),
+            ("IB_PORT", "0", "from 1 to 255"),
+            ("IB_PORT", "256", "from 1 to 255"),
+            ("IB_PKEY", "65536", "from 0 to 65535"),
+            ("IB_SL", "16", "from 0 to 15"),
+            ("IB_TC", "256", "from 0 to 255"),
+            ("IB_TIMEOUT", "32", "from 1 to 31"),
+            ("IB_RETRY_CNT", "8", "from 0 to 7"),
         ] {
             let error = Env::parse(&of(&[(name, value)])).unwrap_err().to_string();
             assert!(error.contains(&format!("{PREFIX}{name}={value}")) && error.contains(hint), "{error}");

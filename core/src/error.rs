@@ -6,7 +6,7 @@
 //!
 //! The operation is the name that a user would search for: a function of this library as the program calls it (`write`,
 //! `Communicator::new`), or the failing function of the driver, libibverbs or the system (`cuMemCreate`, `ibv_reg_mr`,
-//! `bind`). It never has a space.
+//! `bind`), without spaces.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,11 +24,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The caller passed something invalid: a size, an offset, a rank, an order of calls.
     InvalidUsage = 1,
-    /// The CUDA driver returned an error. The source holds its code and name.
+    /// The CUDA driver returned an error. [`Error::code`] is the `CUresult`.
     Cuda = 2,
     /// libibverbs or a NIC returned an error.
     Verbs = 3,
-    /// The operating system returned an error. The source is the `std::io::Error`.
+    /// The operating system returned an error. [`Error::cause`] is the `std::io::Error`, [`Error::code`] its `errno`.
     System = 4,
     /// A peer reported an error or broke the protocol.
     Remote = 5,
@@ -94,6 +94,8 @@ pub struct Error {
 impl Error {
     /// An error of `kind` from operation `op`; `message` is one sentence that says what to do.
     pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        #[cfg(test)]
+        assert!(!op.contains(' '), "`{op}` is no name of an operation");
         Self { kind, op, message: message.into(), peer: None, code: 0, cause: None }
     }
 

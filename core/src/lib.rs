@@ -1,6 +1,6 @@
 //! aqueduct: driver-level GPU communication.
 //!
-//! Begin with `docs/first-crate.md` of the repository: in ten minutes it leads to a crate of your own that runs on GPUs or on the
+//! Begin with `docs/first-crate.md` of the repository: in less than ten minutes it leads to a crate of your own that runs on GPUs or on the
 //! software device. Those who know MSCCL++ or NCCL continue with `docs/porting.md`. Every program begins like this:
 //!
 //! ```no_run
@@ -16,7 +16,8 @@
 //!     let driver = Driver::select(Some(cuda_soft::driver_table))?;
 //!     // Started by `aqueduct run -n 2 -- PROGRAM` or another launcher.
 //!     let bootstrap = bootstrap::from_env()?.ok_or("no launcher")?;
-//!     let device = Device::new(&driver, bootstrap.rank() % Device::count(&driver)?)?;
+//!     let local_rank = bootstrap::local_rank_from_env()?.unwrap_or(bootstrap.rank());
+//!     let device = Device::of_rank(&driver, local_rank)?;
 //!     let context = Context::new(&device)?;
 //!     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
 //!     println!("rank {} of {} on {}", comm.rank(), comm.size(), driver.provenance());
@@ -29,8 +30,8 @@
 //! [`channel`], and whole groups by [`collective`]s. [`gpu`] is the CUDA driver as safe values; [`proxy`] lets kernels ask
 //! the host for work; [`device`] has what kernels of your own take.
 //!
-//! Every fallible call returns an [`Error`] that says what to do. Every call that waits takes a [`Deadline`], or a
-//! [`Duration`](std::time::Duration) from now. A wait that kernels gave up, because a peer was lost or the communicator
+//! Every fallible call returns an [`Error`] that says what to do. Every call that waits for another rank, or for work on a device,
+//! takes a [`Deadline`] or a [`Duration`](std::time::Duration) from now, or its documentation names the limit. A wait that kernels gave up, because a peer was lost or the communicator
 //! aborted, is an error of [`gpu::Stream::synchronize`]; for streams of other libraries, ask
 //! [`comm::Communicator::check`] after waiting.
 //!
@@ -38,7 +39,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | error, deadline, descriptors, abort, failure, env, fault, [`logging`], service_thread, wire, volatile, sync |
+//! | 0 | error, outcome, failure, deadline, descriptors, abort, env, fault, fork, [`logging`], service_thread, wire, volatile, sync |
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group |
@@ -102,7 +103,7 @@ pub mod internals {
         pub use crate::group::wire_up::{ControlLinks, Introduction};
     }
 
-    /// What a device can do here, found by trying it.
+    /// Probes a device's capabilities by using them.
     pub mod probe {
         pub use crate::gpu::probe::{Finding, peer_access, sharing};
     }

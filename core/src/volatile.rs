@@ -146,10 +146,7 @@ impl<'a> VolatileSlice<'a> {
     #[cold]
     fn outside(&self, offset: usize, size: usize) -> Error {
         let len = self.len;
-        Error::usage(
-            "volatile access",
-            format!("offset {offset} + size {size} is past the end of {len} bytes"),
-        )
+        Error::usage("volatile", format!("offset {offset} + size {size} is past the end of {len} bytes"))
     }
 
     fn aligned(&self, offset: usize, size: usize) -> Result<NonNull<u8>> {
@@ -157,7 +154,7 @@ impl<'a> VolatileSlice<'a> {
         if ptr.addr().get().is_multiple_of(size) {
             Ok(ptr)
         } else {
-            Err(Error::usage("volatile access", format!("offset {offset} is not aligned to {size} bytes")))
+            Err(Error::usage("volatile", format!("offset {offset} is not aligned to {size} bytes")))
         }
     }
 }

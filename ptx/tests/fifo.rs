@@ -142,7 +142,7 @@ fn closing_under_load_refuses_what_comes_later_and_loses_nothing() {
                 panic!("closed at {:#x}, drained to {:#x}", queue.ring.head(), queue.ring.position);
             }
         }
-        // Nobody waits: all leave, and none of them has written anything that was not seen.
+        // No thread waits: all leave, and none of them has written anything that was not seen.
         queue.ring.machine.finish();
         assert_eq!(queue.status(), LEFT_CLOSED);
         assert_eq!(queue.ring.poll(), None);

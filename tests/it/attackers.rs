@@ -228,7 +228,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
     let since = Instant::now();
     let bootstrap = TcpBootstrap::new(me, RANKS, &id, soon()).unwrap();
     let context = context(&machine.driver(), me);
-    let config = CommunicatorConfig::default().with_interface(bootstrap.local_ip());
+    let config = CommunicatorConfig::default().with_local_address(bootstrap.local_ip());
     let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
     let started = since.elapsed();
 

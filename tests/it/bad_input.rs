@@ -75,9 +75,9 @@ fn ranges_that_do_not_fit_a_channel() {
         refused(data.put(s, 2, 2, usize::MAX), InvalidUsage, &["do not fit"]);
         refused(data.get(s, 4000, 0, 97), InvalidUsage, &["get", "97 bytes at offset 4000"]);
         refused(data.get(s, usize::MAX, 0, 1), InvalidUsage, &["do not fit"]);
-        refused(data.get(s, 0, 4000, 97), InvalidUsage, &["get", "97 bytes at offset 4000 of src"]);
-        refused(data.get(s, 0, 4096, 1), InvalidUsage, &["1 bytes at offset 4096 of src"]);
-        refused(data.get_aligned(s, 0, 4096, 16), InvalidUsage, &["16 bytes at offset 4096 of src"]);
+        refused(data.get(s, 0, 4000, 97), InvalidUsage, &["get", "97 bytes at offset 4000 of my memory"]);
+        refused(data.get(s, 0, 4096, 1), InvalidUsage, &["1 bytes at offset 4096 of my memory"]);
+        refused(data.get_aligned(s, 0, 4096, 16), InvalidUsage, &["16 bytes at offset 4096 of my memory"]);
         refused(data.put_aligned(s, 0, 4096, 16), InvalidUsage, &["16 bytes at offset 4096 of src"]);
         refused(data.write_u64(s, 512, 0), InvalidUsage, &["8 bytes at offset 4096"]);
         refused(data.write_u32(s, usize::MAX, 0), InvalidUsage, &["do not fit"]);
@@ -96,7 +96,7 @@ fn ranges_that_do_not_fit_a_channel() {
         refused(put(ll8, 0, 0, 1028, 1), InvalidUsage, &["2056 bytes at offset 0 of dst do not fit"]);
         refused(put(ll128, 1024, 0, 964, 1), InvalidUsage, &["2048 bytes at offset 1024"]);
         refused(put(ll16, 0, 0, usize::MAX - 7, 1), InvalidUsage, &["exceed the address space"]);
-        refused(put(ll16, 0, 0, 8, 0), InvalidUsage, &["0 is never a flag"]);
+        refused(put(ll16, 0, 0, 8, 0), InvalidUsage, &["flag 0 is not allowed"]);
         refused(put(ll16, 0, 4096, 8, 1), InvalidUsage, &["8 bytes at offset 4096 of src"]);
         refused(packets.unpack_packets(s, ll16, 2032, 0, 16, 1), InvalidUsage, &["packet buffer do not fit"]);
         for format in PacketFormat::ALL {

@@ -259,7 +259,7 @@ fn settle(rank: &Rank) {
     rank.barrier();
 }
 
-/// What is kept here for the peer, if that is more than `most`, or for the peer's memory, until work here has ended.
+/// Says what this rank still keeps for the peer, if that is more than `most`, or for the peer's memory, once work here has ended.
 fn still_held(rank: &Rank, most: usize) -> Option<String> {
     rank.comm.context().reap();
     // Calls drop what service threads may not.
@@ -278,7 +278,7 @@ fn settle_slots(rank: &Rank, ways: &[Way]) {
 
 fn of_processes(transport: Transport, test: &str) {
     let before = descriptors();
-    let config = config().with_semaphores(SLOTS);
+    let config = config().with_max_semaphores(SLOTS);
     processes_with(Machine::Software, 2, test, config, |rank| churn(rank, &transport.into(), false));
     if ranks::rank().is_some() {
         until_nothing_is_left("a dropped communicator", || {
@@ -304,7 +304,8 @@ fn ethernet() {
 
 #[test]
 fn stand_in() {
-    let config = config().with_semaphores(SLOTS).with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+    let config =
+        config().with_max_semaphores(SLOTS).with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     let environment = [("AQUEDUCT_IB_DEVICES", "null0")];
     threads_with(Machine::Software, 2, "churn::stand_in", &config, &environment, |rank| {
         churn(rank, &Transport::Ib(0).into(), true);

@@ -82,8 +82,8 @@ fn too_few_file_descriptors() {
                 .into_iter()
                 .map(|bootstrap| {
                     let context = &context;
-                    let config =
-                        CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into());
+                    let config = CommunicatorConfig::default()
+                        .with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
                     scope.spawn(move || Communicator::new(&bootstrap, context, config, patience).map(drop))
                 })
                 .collect();

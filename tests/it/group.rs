@@ -101,8 +101,8 @@ pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank
 pub(crate) fn config() -> CommunicatorConfig {
     CommunicatorConfig::from_env()
         .expect("the environment is valid")
-        .with_interface(Ipv4Addr::LOCALHOST.into())
-        .with_semaphores(64)
+        .with_local_address(Ipv4Addr::LOCALHOST.into())
+        .with_max_semaphores(64)
 }
 
 /// Like [`threads`], with environment variables and a configuration.

@@ -2,7 +2,7 @@
 fn sum(driver: &Driver, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
     let (timeout, count) = (Duration::from_secs(60), inputs[0].len());
     let contexts: Vec<Context> = (0..inputs.len() as u32)
-        .map(|rank| Context::new(&Device::new(driver, rank % Device::count(driver)?)?))
+        .map(|rank| Context::new(&Device::of_rank(driver, rank)?))
         .collect::<Result<_>>()?;
     // ncclCommInitAll
     let comms = Communicator::local(&contexts, CommunicatorConfig::from_env()?, timeout)?;

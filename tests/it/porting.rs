@@ -59,7 +59,7 @@ fn every_variable_is_there() {
     for name in shown.iter().filter(|name| name.starts_with("AQUEDUCT_")) {
         assert!(VARIABLES.iter().any(|variable| variable.name == *name), "{name} does not exist");
     }
-    // Those that a launcher sets, or that only say where the driver lies, have no counterpart elsewhere.
+    // Variables that a launcher sets, or that only say where the driver lies, have no counterpart elsewhere.
     let own = [
         "AQUEDUCT_CUDA_LIBRARY",
         "AQUEDUCT_IB_PORT",

@@ -10,7 +10,7 @@ use aqueduct::{Deadline, Result};
 /// Each of two ranks puts 4 KiB into the other's memory and waits for what comes.
 fn exchange(rank: u32, id: &UniqueId, driver: &Driver) -> Result<Vec<u8>> {
     let deadline = Deadline::after(Duration::from_secs(30));
-    let (peer, context) = (1 - rank, Context::new(&Device::new(driver, rank % Device::count(driver)?)?)?);
+    let (peer, context) = (1 - rank, Context::new(&Device::of_rank(driver, rank)?)?);
     let bootstrap = TcpBootstrap::new(rank, 2, id, deadline)?;
     let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     let mine = Arc::new(GpuBuffer::new(&context, 4096)?);
@@ -32,7 +32,7 @@ fn exchange(rank: u32, id: &UniqueId, driver: &Driver) -> Result<Vec<u8>> {
     stream.synchronize(deadline)?;
     let mut received = vec![0; 4096];
     inbox.download(0, &mut received, deadline)?;
-    // Nobody leaves before both have what they wait for.
+    // Wait for both: a rank that leaves early is an error for the other.
     bootstrap.barrier(deadline)?;
     comm.close(deadline)?;
     Ok(received)

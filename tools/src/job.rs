@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aqueduct::bootstrap::{self, Bootstrap, Launch};
+use aqueduct::bootstrap::{self, Bootstrap};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct::internals::env::Env;
@@ -127,6 +127,5 @@ pub(crate) fn ordinal(driver: &Driver, rank: u32) -> Result<u32> {
             driver.provenance()
         );
     }
-    let local_rank = Env::get()?.local_rank.or(Launch::from_env()?.and_then(|launch| launch.local_rank));
-    Ok(local_rank.unwrap_or(rank) % devices)
+    Ok(bootstrap::local_rank_from_env()?.unwrap_or(rank) % devices)
 }

@@ -37,7 +37,7 @@ pub(super) fn parse(text: &str) -> Result<(Option<&str>, SocketAddr)> {
     Ok((interface, address))
 }
 
-/// What `error` means, with which rank 0 could not listen at `address`.
+/// Explains why rank 0 could not listen at `address`.
 pub(super) fn not_mine(address: SocketAddr, error: Error) -> Error {
     let why = match error.code() {
         libc::EADDRINUSE => {
@@ -51,7 +51,7 @@ pub(super) fn not_mine(address: SocketAddr, error: Error) -> Error {
     Error::new(error.kind(), OP, text).with_code(error.code()).with_source(error)
 }
 
-/// What `error` means, with which `rank` could not reach rank 0 at `address`.
+/// Explains why `rank` could not reach rank 0 at `address`.
 pub(super) fn not_reached(address: SocketAddr, rank: u32, error: Error) -> Error {
     let why = match error.kind() {
         ErrorKind::Authentication => "give all ranks the same secret, and each job a port of its own",

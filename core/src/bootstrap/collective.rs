@@ -34,7 +34,7 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// deadline. The implementation may be used from several threads; collective calls ([`all_gather`], [`broadcast`],
 /// [`barrier`]) are made by all ranks in the same order, one at a time, and each [`group_barrier`] by its ranks.
 ///
-/// Those calls are provided over `send` and `recv`; a bootstrap over a library that has its own may use them instead.
+/// The collective calls are provided over `send` and `recv`; a bootstrap over a library that has its own may use them instead.
 /// `&B`, `Box<B>` and `Arc<B>` are bootstraps if `B` is one.
 ///
 /// [`all_gather`]: Bootstrap::all_gather

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Place {
     path: PathBuf,
     job: String,
-    /// What to do if nothing can be written there.
+    /// Advice appended to errors of writing there.
     remedy: &'static str,
 }
 
@@ -131,7 +131,7 @@ impl Place {
         }
     }
 
-    /// What `error` means, with which the rendezvous that the file names was not reached.
+    /// Explains why nobody answered at the id in the file.
     pub(super) fn not_met(&self, error: Error) -> Error {
         let text = format!(
             "nobody serves the id in {}; see whether rank 0 still runs, and remove the file if an earlier job left it",

@@ -33,18 +33,22 @@ impl TcpBootstrap {
     ///
     /// This process serves the rendezvous with a thread of its own until all ranks have met; the sockets listen from
     /// now on, so no port is ever bound twice. The id reaches the other ranks by whatever means the launcher offers.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if no network interface fits the environment; `System` if no socket can listen.
     pub fn create_unique_id() -> Result<UniqueId> {
         Ok(Rendezvous::start(None)?.detach())
     }
 
     /// Joins the job as `rank` of `size`. Returns when every rank has done so.
     ///
-    /// All ranks get the same clear error if two say they are the same rank, if they disagree about `size`, or if
-    /// one is missing when the first of their deadlines passes (it is named). A rank with another secret gets
-    /// [`ErrorKind::Authentication`](crate::ErrorKind::Authentication).
-    ///
     /// Settings come from the environment ([`BootstrapConfig::from_env`]).
-    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: Deadline) -> Result<Self> {
+    ///
+    /// # Errors
+    /// All ranks get the same error: `InvalidUsage` if two say that they are the same rank or if they disagree about `size`;
+    /// `Timeout`, naming the missing rank, if one has not come when the first of their deadlines passes. A rank with another
+    /// secret gets `Authentication`.
+    pub fn new(rank: u32, size: u32, id: &UniqueId, deadline: impl Into<Deadline>) -> Result<Self> {
         Self::with_config(rank, size, id, &BootstrapConfig::from_env()?, deadline)
     }
 
@@ -57,8 +61,9 @@ impl TcpBootstrap {
         size: u32,
         id: &UniqueId,
         config: &BootstrapConfig,
-        deadline: Deadline,
+        deadline: impl Into<Deadline>,
     ) -> Result<Self> {
+        let deadline = deadline.into();
         let me = Newcomer::new(rank, size, id, config)?;
         let root = me.reach(&me.network, deadline).map_err(|error| {
             let text = format!(
@@ -197,7 +202,7 @@ impl<'a> Newcomer<'a> {
         let hello = Hello { rank, size, patience: deadline.remaining(), address };
         root.send(HELLO, &hello.encode(), deadline)?;
         let answer = root.recv(deadline).map_err(|error| {
-            let text = format!("rank {rank} reached the rendezvous, which did not answer");
+            let text = format!("rank {rank} reached the rendezvous, which did not answer before the deadline; see whether all ranks were started");
             Error::new(error.kind(), OP, text).with_source(error)
         })?;
         drop(root);

@@ -28,7 +28,7 @@ pub use crate::env::{Selection, SocketFamily};
 pub use crate::net::{Secret, SecretText};
 pub use collective::{Bootstrap, MAX_MESSAGE, RESERVED_TAGS};
 pub use config::BootstrapConfig;
-pub use launch::{Launch, Launcher, from_env, timeout_from_env};
+pub use launch::{Launch, Launcher, from_env, local_rank_from_env, timeout_from_env};
 pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;
 pub use tcp::TcpBootstrap;

@@ -116,9 +116,9 @@ impl Rendezvous {
     }
 
     fn listen(interfaces: &[Interface], size: Option<u32>, config: &BootstrapConfig) -> Result<Self> {
-        size.map_or(Ok(()), |size| check_size("unique id", size))?;
+        size.map_or(Ok(()), |size| check_size("UniqueId", size))?;
         if interfaces.is_empty() {
-            return Err(Error::usage("unique id", "no network interface to listen on"));
+            return Err(Error::usage("UniqueId", "no network interface to listen on"));
         }
         let at =
             interfaces.iter().take(UniqueId::MAX_ADDRESSES).map(|interface| SocketAddr::new(interface.ip, 0));

@@ -174,7 +174,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
 }
 
 fn bad(why: &str) -> Error {
-    Error::usage("unique id", format!("this is not a unique id of aqueduct: {why}; pass all of it unchanged"))
+    Error::usage("UniqueId", format!("this is not a unique id of aqueduct: {why}; pass all of it unchanged"))
 }
 
 #[cfg(test)]

@@ -32,7 +32,10 @@ pub(super) fn check_packets(
     packets: &[Location],
 ) -> Result<()> {
     if flag == 0 {
-        return Err(Error::usage(op, "0 is never a flag: fresh packet buffers hold zeros"));
+        return Err(Error::usage(
+            op,
+            "flag 0 is not allowed, because fresh packet buffers hold zeros; count flags from 1",
+        ));
     }
     let Some(room) = format.packet_bytes(bytes) else {
         return Err(Error::usage(op, format!("packets for {bytes} bytes exceed the address space")));

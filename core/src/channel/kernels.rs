@@ -25,7 +25,7 @@ params!(ProxyTrigger, ScratchRegion);
 /// `Internal` for an unknown row or parameter; `Unsupported` for a device or driver that is too old; a driver
 /// error.
 pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) -> Result<Vec<Function>> {
-    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "instantiate kernel", e.to_string());
+    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "load_kernels", e.to_string());
     let key = format!("aqueduct {kernel} {params:?}");
     let module = Module::load_cached(context, &key, || {
         let text = instantiate(kernel, target(context)?, params).map_err(wrong)?.text;
@@ -38,7 +38,7 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
 pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function; N]> {
     functions.try_into().map_err(|have: Vec<_>| {
         let message = format!("a kernel file has {} entries instead of {N}", have.len());
-        Error::new(ErrorKind::Internal, "load kernels", message)
+        Error::new(ErrorKind::Internal, "load_kernels", message)
     })
 }
 
@@ -48,7 +48,7 @@ pub(super) fn take<const N: usize>(functions: Vec<Function>) -> Result<[Function
 /// # Errors
 /// `Unsupported` for a device or driver that is too old.
 pub fn device_library(context: &Context) -> Result<String> {
-    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "device library", e.to_string());
+    let wrong = |e: TemplateError| Error::new(ErrorKind::Internal, "device_library", e.to_string());
     Ok(functions(target(context)?).map_err(wrong)?.text)
 }
 
@@ -77,7 +77,7 @@ fn target(context: &Context) -> Result<Target> {
         let what = format!(
             "compute capability {capability} under CUDA {major}.{minor}: kernels need 7.0 and a driver of CUDA 9.0 or newer"
         );
-        Error::new(ErrorKind::Unsupported, "instantiate kernel", what)
+        Error::new(ErrorKind::Unsupported, "load_kernels", what)
     })
 }
 

@@ -259,8 +259,10 @@ impl MemoryChannel {
         src: usize,
         bytes: usize,
     ) -> Result<LaunchConfig> {
-        check(op, "dst", dst, bytes, self.inner.dst.len())?;
-        check(op, "src", src, bytes, self.inner.src.len())?;
+        // A reader of `get` would take the peer's memory for the source.
+        let [theirs, mine] = if op == "get" { ["the peer's memory", "my memory"] } else { ["dst", "src"] };
+        check(op, theirs, dst, bytes, self.inner.dst.len())?;
+        check(op, mine, src, bytes, self.inner.src.len())?;
         if let Copy::Words = copy {
             self.check_words(op, dst, src, bytes)?;
         }
@@ -287,26 +289,41 @@ impl MemoryChannel {
     }
 
     /// Publishes what this stream did before, then signals the peer once (`st.release.sys`).
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a stream of another context; a driver error.
     pub fn signal(&self, stream: &Stream) -> Result<()> {
         self.inner.signals.signal(stream)
     }
 
     /// Signals the peer once without publishing anything.
+    ///
+    /// # Errors
+    /// As for [`signal`](Self::signal).
     pub fn relaxed_signal(&self, stream: &Stream) -> Result<()> {
         self.inner.signals.relaxed_signal(stream)
     }
 
     /// Waits for one signal; later work of the stream sees what it published (`ld.acquire.sys`).
+    ///
+    /// # Errors
+    /// As for [`signal`](Self::signal). [`Stream::synchronize`] returns an error if the kernel gave the wait up.
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         self.inner.signals.wait(stream)
     }
 
     /// Waits for one signal without seeing what was published before it.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
     pub fn relaxed_wait(&self, stream: &Stream) -> Result<()> {
         self.inner.signals.relaxed_wait(stream)
     }
 
     /// Takes one signal if there is one; stores 1 or 0 (u32) into the first four bytes of `taken`.
+    ///
+    /// # Errors
+    /// As for [`signal`](Self::signal); `InvalidUsage` for fewer than four bytes, or a misaligned address.
     pub fn poll(&self, stream: &Stream, taken: &DeviceSlice) -> Result<()> {
         self.inner.signals.poll(stream, taken)
     }

@@ -11,7 +11,7 @@ mod checks;
 mod geometry;
 mod grid_barrier;
 mod inbound;
-mod kernels;
+pub(crate) mod kernels;
 mod launch;
 mod memory;
 mod packet;
@@ -21,7 +21,7 @@ mod signal;
 
 pub use grid_barrier::GridBarrier;
 pub use inbound::InboundSignals;
-pub use kernels::{device_library, load_kernels};
+pub use kernels::load_kernels;
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;
 pub use port::PortChannel;

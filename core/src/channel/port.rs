@@ -313,7 +313,10 @@ fn own(op: &'static str, memory: &RegisteredMemory, port: &Port) -> Result<()> {
         return Err(Error::usage(op, format!("the memory to put from must be this rank's own; {whose}")));
     }
     if memory.context() != port.semaphore.context() {
-        return Err(Error::usage(op, "the memory belongs to another context than the semaphore"));
+        return Err(Error::usage(
+            op,
+            "the memory belongs to another context than the semaphore; make both from one Context",
+        ));
     }
     Ok(())
 }

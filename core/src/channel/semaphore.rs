@@ -1,4 +1,4 @@
-//! What streams do with a semaphore: the part that channels of all kinds to mapped memory share.
+//! Stream operations on semaphores, shared by all channels to mapped memory.
 
 use std::sync::Arc;
 

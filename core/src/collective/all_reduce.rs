@@ -91,7 +91,7 @@ impl AllReduce {
                 comm.rank(),
                 far.rank
             );
-            return Err(Error::new(ErrorKind::Unsupported, "prepare all-reduce", message).with_peer(far.rank));
+            return Err(Error::new(ErrorKind::Unsupported, "AllReduce::prepare", message).with_peer(far.rank));
         }
         let geometry = agreed_geometry(comm);
         let functions = load_variants(comm, &config)?;
@@ -246,7 +246,7 @@ fn specs(
             "{scratch} bytes of scratch are too few for {ranks} ranks; set AQUEDUCT_SCRATCH_BYTES to {} or more",
             2 * half + (1 << 20)
         );
-        Error::usage("prepare all-reduce", message)
+        Error::usage("AllReduce::prepare", message)
     })?;
     let two_shot = RegionSpec {
         format: abi::PACKET_FORMAT_HB,
@@ -272,7 +272,7 @@ fn load_variants(
             let params = [("TYPE", ty.name()), ("OP", op.name()), ("RANKS", ranks)];
             let one = |kernel| {
                 load_kernels(comm.context(), kernel, &params)?.pop().ok_or_else(|| {
-                    Error::new(ErrorKind::Internal, "prepare all-reduce", format!("{kernel} has no entry"))
+                    Error::new(ErrorKind::Internal, "AllReduce::prepare", format!("{kernel} has no entry"))
                 })
             };
             Ok(((ty, op), Variant { one_shot: one("all_reduce_ll16")?, two_shot: one("all_reduce_hb")? }))

@@ -46,7 +46,7 @@ impl PendingRegion {
         if comm.size() as usize > abi::MAX_REGION_RANKS {
             let message =
                 format!("{} ranks; a scratch region joins at most {}", comm.size(), abi::MAX_REGION_RANKS);
-            return Err(Error::new(ErrorKind::Unsupported, "prepare scratch", message));
+            return Err(Error::new(ErrorKind::Unsupported, "AllReduce::prepare", message));
         }
         let bytes = usize::try_from(spec.bytes).unwrap_or(usize::MAX);
         let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
@@ -84,7 +84,7 @@ impl PendingRegion {
                             memory.len(),
                             self.spec.bytes
                         );
-                        return Err(Error::usage("prepare scratch", message));
+                        return Err(Error::usage("AllReduce::prepare", message));
                     }
                     let ptr = memory.ptr();
                     memories.push(memory);

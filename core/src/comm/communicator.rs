@@ -105,7 +105,7 @@ impl Communicator {
         let semaphores = Arc::new(Site {
             exchange: exchange.clone(),
             resources: resources.clone(),
-            tokens: Tokens::new(context.clone(), config.semaphores),
+            tokens: Tokens::new(context.clone(), config.max_semaphores),
             abort: abort_memory.clone(),
             topology: topology.clone(),
         });

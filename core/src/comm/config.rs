@@ -5,40 +5,30 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::env::{Env, IbEnv, Selection};
+use crate::env::{Env, Selection};
 use crate::error::Result;
 use crate::fault;
 use crate::group::config::GroupConfig;
 use crate::net::Layer;
-use crate::rdma::Verbs;
+use crate::rdma::{self, Verbs};
 use crate::transport::resources::Settings;
 
 /// Settings of a [`Communicator`](super::Communicator). Every rank should use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommunicatorConfig {
-    /// Bytes of device memory per rank that collectives may use as scratch; 64 MiB.
-    pub scratch_bytes: usize,
-    /// Number of Device2Device semaphores this rank can have at one time; 4096. They share one small allocation.
-    pub semaphores: u32,
-    /// The address whose interface control links to other hosts use; chosen by the system if `None`.
-    pub interface: Option<IpAddr>,
-    /// Identifies this host; host name and boot id if `None`. Ranks with equal host ids pass memory handles to each
-    /// other through unix sockets, so give containers that do not share `/tmp` different ids.
-    pub host_id: Option<String>,
-    /// How long a rank may be silent before it counts as lost; 3 s, at least 1.25 s. A thread of each rank sends a
-    /// sign of life twice a second, so only a stopped or starved process, a dead host or a broken network is silent.
-    /// `None`, which all ranks must use together, detects a loss only by a closed connection: for debuggers, which
-    /// stop processes.
-    pub peer_timeout: Option<Duration>,
+    pub(crate) scratch_bytes: usize,
+    pub(crate) max_semaphores: u32,
+    pub(crate) local_address: Option<IpAddr>,
+    pub(crate) host_id: Option<String>,
+    pub(crate) peer_timeout: Option<Duration>,
     /// A layer between control links and their sockets, for fault injection.
     pub(crate) layer: Option<NetLayer>,
     /// The verbs to use; libibverbs of this host if `None`.
     pub(crate) verbs: Option<Verbs>,
-    /// Which network interfaces to choose from where none is named; all unless set.
-    pub sockets: Selection,
-    /// Which NICs to use, and how; all with their defaults unless set.
-    pub ib: IbEnv,
+    pub(crate) interfaces: Selection,
+    pub(crate) ib_devices: Option<String>,
+    pub(crate) ib: rdma::Settings,
     /// Faults on purpose in the network; none unless set.
     pub(crate) faults: Option<fault::Plan>,
 }
@@ -59,14 +49,15 @@ impl Default for CommunicatorConfig {
     fn default() -> Self {
         Self {
             scratch_bytes: 64 << 20,
-            semaphores: 4096,
-            interface: None,
+            max_semaphores: 4096,
+            local_address: None,
             host_id: None,
             layer: None,
             verbs: None,
             peer_timeout: Some(Duration::from_secs(3)),
-            sockets: Selection::default(),
-            ib: IbEnv::default(),
+            interfaces: Selection::default(),
+            ib_devices: None,
+            ib: rdma::Settings::default(),
             faults: None,
         }
     }
@@ -83,31 +74,55 @@ impl CommunicatorConfig {
         Ok(Self {
             scratch_bytes: env.scratch_bytes,
             peer_timeout: env.peer_timeout,
-            sockets: env.selection(),
-            ib: env.ib.clone(),
+            interfaces: env.selection(),
+            ib_devices: env.ib.devices.clone(),
+            ib: rdma::Settings::from_env(&env.ib),
             faults: env.faults.clone(),
             ..Self::default()
         })
     }
 
-    /// The same with another bound on scratch memory.
+    /// The same with another limit of device memory per rank that collectives may use as scratch, in bytes; 64 MiB.
     #[must_use]
     pub fn with_scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch_bytes = bytes;
         self
     }
 
-    /// The same with another number of semaphores.
+    /// The same with another number of Device2Device semaphores that this rank can have at one time; 4096. They share one
+    /// small allocation.
     #[must_use]
-    pub fn with_semaphores(mut self, count: u32) -> Self {
-        self.semaphores = count;
+    pub fn with_max_semaphores(mut self, count: u32) -> Self {
+        self.max_semaphores = count;
         self
     }
 
-    /// The same with control links on the interface of `address`.
+    /// The same with control links and Ethernet connections on the interface that has `address`; the best of
+    /// [`with_interfaces`](Self::with_interfaces) unless set.
     #[must_use]
-    pub fn with_interface(mut self, address: IpAddr) -> Self {
-        self.interface = Some(address);
+    pub fn with_local_address(mut self, address: IpAddr) -> Self {
+        self.local_address = Some(address);
+        self
+    }
+
+    /// The same with other network interfaces to choose from where no address is named; all.
+    #[must_use]
+    pub fn with_interfaces(mut self, interfaces: Selection) -> Self {
+        self.interfaces = interfaces;
+        self
+    }
+
+    /// The same with `names` as `Ib0`, `Ib1` and so on, separated by commas; all NICs of the host.
+    #[must_use]
+    pub fn with_ib_devices(mut self, names: impl Into<String>) -> Self {
+        self.ib_devices = Some(names.into());
+        self
+    }
+
+    /// The same with other settings for the NICs of all endpoints that have none of their own.
+    #[must_use]
+    pub fn with_ib(mut self, settings: rdma::Settings) -> Self {
+        self.ib = settings;
         self
     }
 
@@ -127,14 +142,18 @@ impl CommunicatorConfig {
         self
     }
 
-    /// The same with another host identity.
+    /// The same with another identity of this host; its name and boot id. Ranks with equal identities pass memory handles to
+    /// each other through unix sockets, so give containers that do not share `/tmp` different ones.
     #[must_use]
     pub fn with_host_id(mut self, id: impl Into<String>) -> Self {
         self.host_id = Some(id.into());
         self
     }
 
-    /// The same with another peer timeout.
+    /// The same with another time that a rank may be silent before it counts as lost; 3 s, at least 1.25 s. A thread of each
+    /// rank sends a sign of life twice a second, so only a stopped or starved process, a dead host or a broken network is
+    /// silent. `None`, which all ranks must use together, detects a loss only by a closed connection: for debuggers, which
+    /// stop processes.
     #[must_use]
     pub fn with_peer_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.peer_timeout = timeout;
@@ -144,9 +163,10 @@ impl CommunicatorConfig {
     /// The settings of connections.
     pub(crate) fn of_transports(&self) -> Settings {
         Settings {
-            interface: self.interface,
-            sockets: self.sockets.clone(),
+            local_address: self.local_address,
+            interfaces: self.interfaces.clone(),
             verbs: self.verbs.clone(),
+            ib_devices: self.ib_devices.clone(),
             ib: self.ib.clone(),
         }
     }
@@ -154,11 +174,11 @@ impl CommunicatorConfig {
     /// The settings of the group, which do not depend on devices.
     pub(crate) fn of_group(&self) -> GroupConfig {
         GroupConfig {
-            interface: self.interface,
+            local_address: self.local_address,
             host_id: self.host_id.clone(),
             peer_timeout: self.peer_timeout,
             layer: self.layer.as_ref().map(|NetLayer(layer)| layer.clone()),
-            sockets: self.sockets.clone(),
+            interfaces: self.interfaces.clone(),
             faults: self.faults.clone(),
         }
     }

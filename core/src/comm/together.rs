@@ -79,7 +79,7 @@ pub fn together<T: Send>(
         call(comm)
     };
     let give_up = |comm: &&Communicator, error: &Error| {
-        // One that was closed, or aborted before, stays as it is.
+        // A closed or aborted communicator is left alone.
         if comm.check().is_ok() {
             comm.abort(format!("rank {} failed in {OP}: {error}", comm.rank()));
         }

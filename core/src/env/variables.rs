@@ -26,11 +26,11 @@ pub const VARIABLES: &[Variable] = &[
         "auto",
         "which CUDA driver: cuda, soft (the software device), or auto: cuda if it works",
     ),
-    variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1", "path of the CUDA driver library"),
+    variable("AQUEDUCT_CUDA_LIBRARY", "libcuda.so.1, then libcuda.so", "path of the CUDA driver library"),
     variable(
         "AQUEDUCT_HANDLE",
         "auto",
-        "how GPU memory is shared with other processes: fabric, fd, ipc (legacy), or auto: the first of these that works",
+        "how GPU memory is shared with other processes: fabric, fd, ipc (legacy), or auto: fabric with fd where both work, else fd, else ipc",
     ),
     variable(
         "AQUEDUCT_SCRATCH_BYTES",

@@ -69,7 +69,7 @@ impl Stream {
     /// # Errors
     /// Invalid usage unless `dst` is 8 aligned bytes; unsupported before CUDA 11.7 or where the device cannot.
     pub fn write_value64(&self, dst: &DeviceSlice, value: u64) -> Result<()> {
-        let address = word(dst, 8)?;
+        let address = word("write_value64", dst, 8)?;
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT.0;
         // SAFETY: an aligned word of memory that is kept accessible until the work is done.
         self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
@@ -82,7 +82,7 @@ impl Stream {
     /// # Errors
     /// Invalid usage unless `dst` is 4 aligned bytes; unsupported before CUDA 11.7.
     pub fn write_value32(&self, dst: &DeviceSlice, value: u32) -> Result<()> {
-        let address = word(dst, 4)?;
+        let address = word("write_value32", dst, 4)?;
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT.0;
         // SAFETY: as for 8 bytes.
         self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
@@ -98,7 +98,7 @@ impl Stream {
     /// # Errors
     /// Invalid usage unless `src` is 8 aligned bytes; unsupported before CUDA 11.7 or where the device cannot.
     pub fn wait_value64(&self, src: &DeviceSlice, value: u64) -> Result<()> {
-        let address = word(src, 8)?;
+        let address = word("wait_value64", src, 8)?;
         let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ.0;
         // SAFETY: an aligned word of memory that is kept accessible until the work is done.
         self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
@@ -111,7 +111,7 @@ impl Stream {
     /// # Errors
     /// Invalid usage unless `src` is 4 aligned bytes; unsupported before CUDA 11.7.
     pub fn wait_value32(&self, src: &DeviceSlice, value: u32) -> Result<()> {
-        let address = word(src, 4)?;
+        let address = word("wait_value32", src, 4)?;
         let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ.0;
         // SAFETY: as for 8 bytes.
         self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
@@ -121,11 +121,11 @@ impl Stream {
 }
 
 /// The address of a slice that is one aligned word of `size` bytes.
-fn word(slice: &DeviceSlice, size: usize) -> Result<CUdeviceptr> {
+fn word(op: &'static str, slice: &DeviceSlice, size: usize) -> Result<CUdeviceptr> {
     if slice.len() == size && slice.ptr().is_multiple_of(size as u64) {
         Ok(slice.ptr())
     } else {
         let message = format!("{slice:?} is not one aligned word of {size} bytes");
-        Err(Error::usage("stream value", message))
+        Err(Error::usage(op, message))
     }
 }

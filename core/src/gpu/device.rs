@@ -77,6 +77,17 @@ impl Device {
         Ok(Self { driver: driver.clone(), ordinal, raw })
     }
 
+    /// The device of the process with number `local_rank` on this host: the devices are given out in turn.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if there is no device.
+    pub fn of_rank(driver: &Driver, local_rank: u32) -> Result<Self> {
+        match Self::count(driver)? {
+            0 => Err(Self::no_such(driver, 0, 0)),
+            count => Self::new(driver, local_rank % count),
+        }
+    }
+
     /// Every device of `driver`, in ordinal order.
     ///
     /// # Errors

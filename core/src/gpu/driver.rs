@@ -132,7 +132,7 @@ impl Driver {
     /// does not initialise (no GPU, mismatched kernel module).
     pub fn load(path: Option<&str>) -> Result<Self> {
         let loaded = cuda_driver_sys::load(path)
-            .map_err(|error| Error::new(ErrorKind::Unsupported, "load driver", error.to_string()))?;
+            .map_err(|error| Error::new(ErrorKind::Unsupported, "Driver::load", error.to_string()))?;
         let reason = "the driver library was asked for".into();
         Self::initialise(loaded.table, Provenance::Library(loaded.library), reason)
     }

@@ -68,9 +68,9 @@ impl LaunchConfig {
         Self { cooperative: true, ..self }
     }
 
-    /// With dynamic shared memory.
+    /// With dynamic shared memory per block, in bytes.
     #[must_use]
-    pub const fn with_shared(self, bytes: u32) -> Self {
+    pub const fn with_shared_bytes(self, bytes: u32) -> Self {
         Self { shared_bytes: bytes, ..self }
     }
 
@@ -132,7 +132,10 @@ impl Function {
         self.validate(config)?;
         let context = self.context();
         if stream.context() != context {
-            let message = format!("kernel {} and the stream belong to different contexts", self.name());
+            let message = format!(
+                "kernel {} and the stream belong to different contexts; make both from one Context",
+                self.name()
+            );
             return Err(Error::usage("launch", message));
         }
         self.check_args(args)?;

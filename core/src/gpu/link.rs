@@ -69,7 +69,8 @@ impl<'a> Linker<'a> {
 
     fn add(&mut self, name: &str, ptx: &str) -> Result<CUresult> {
         let terminated = |text| {
-            CString::new(text).map_err(|_| Error::usage("link PTX", "a name or text contains a NUL byte"))
+            CString::new(text)
+                .map_err(|_| Error::usage("Module::link_ptx", "a name or text contains a NUL byte"))
         };
         let (name, text) = (terminated(name)?, terminated(ptx)?);
         let bytes = text.as_bytes_with_nul();

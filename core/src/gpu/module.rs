@@ -46,8 +46,8 @@ impl Module {
     /// # Errors
     /// PTX that does not assemble gives an error with the compiler's log and the line it complains about.
     pub fn load_ptx(context: &Context, ptx: &str) -> Result<Self> {
-        let image =
-            CString::new(ptx).map_err(|_| Error::usage("load PTX", "the PTX text contains a NUL byte"))?;
+        let image = CString::new(ptx)
+            .map_err(|_| Error::usage("Module::load_ptx", "the PTX text contains a NUL byte"))?;
         context.reap();
         let driver = context.driver();
         let _entered = context.enter()?;
@@ -101,7 +101,7 @@ impl Module {
         let context = &self.inner.context;
         let driver = context.driver();
         let c_name = CString::new(name)
-            .map_err(|_| Error::usage("find kernel", "a name cannot contain a NUL byte"))?;
+            .map_err(|_| Error::usage("Module::function", "a name cannot contain a NUL byte"))?;
         let _entered = context.enter()?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a live output; module and name are alive.
@@ -110,7 +110,10 @@ impl Module {
         }? {
             CUresult::CUDA_SUCCESS => {}
             CUresult::CUDA_ERROR_NOT_FOUND => {
-                return Err(Error::usage("find kernel", format!("the module has no kernel named {name}")));
+                return Err(Error::usage(
+                    "Module::function",
+                    format!("the module has no kernel named {name}"),
+                ));
             }
             other => return Err(context.note(driver.error("cuModuleGetFunction", other))),
         }
@@ -125,7 +128,7 @@ impl Module {
         let context = &self.inner.context;
         let driver = context.driver();
         let c_name = CString::new(name)
-            .map_err(|_| Error::usage("find global", "a name cannot contain a NUL byte"))?;
+            .map_err(|_| Error::usage("Module::global", "a name cannot contain a NUL byte"))?;
         let _entered = context.enter()?;
         let (mut ptr, mut size) = (0, 0);
         // SAFETY: both are live outputs; module and name are alive.
@@ -134,7 +137,7 @@ impl Module {
         }? {
             CUresult::CUDA_SUCCESS => Ok((ptr, size)),
             CUresult::CUDA_ERROR_NOT_FOUND => {
-                Err(Error::usage("find global", format!("the module has no global variable named {name}")))
+                Err(Error::usage("Module::global", format!("the module has no global variable named {name}")))
             }
             other => Err(context.note(driver.error("cuModuleGetGlobal_v2", other))),
         }

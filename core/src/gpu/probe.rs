@@ -1,4 +1,4 @@
-//! What a device can do here, found by trying it: a driver may refuse what its attributes promise, because of the host, the
+//! Probes a device's capabilities by using them: a driver may refuse what its attributes promise, because of the host, the
 //! container or the rights of this process.
 
 use std::sync::Arc;

@@ -119,7 +119,7 @@ impl Users {
 /// for good.
 type Keeper = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// What else [`Context::reap`] asks.
+/// Keepers that [`Context::reap`] asks besides its own list.
 #[derive(Default)]
 struct Keepers(Mutex<Vec<Keeper>>);
 

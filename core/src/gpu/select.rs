@@ -43,7 +43,7 @@ fn select(choice: DriverChoice, library: Option<&str>, soft: Option<SoftwareTabl
             Some(table) => Ok(Driver::software(table())?.because("AQUEDUCT_DRIVER=soft".into())),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
-                "select driver",
+                "Driver::select",
                 "AQUEDUCT_DRIVER=soft, but this program was built without the software device; unset it or use the \
                  aqueduct command",
             )),
@@ -54,7 +54,7 @@ fn select(choice: DriverChoice, library: Option<&str>, soft: Option<SoftwareTabl
 
 fn automatic(library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
     let real = Driver::load(library).and_then(|driver| match Device::count(&driver)? {
-        0 => Err(Error::new(ErrorKind::Unsupported, "select driver", "the driver has no device")),
+        0 => Err(Error::new(ErrorKind::Unsupported, "Driver::select", "the driver has no device")),
         n => Ok(driver.because(format!("the NVIDIA driver has {n} device{}", if n == 1 { "" } else { "s" }))),
     });
     match (real, soft) {

@@ -133,16 +133,15 @@ impl fmt::Debug for DeviceSlice {
 pub(super) fn check(size: usize, offset: usize, len: usize) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(Error::usage(
-            "range check",
-            format!("{len} bytes at offset {offset} do not fit into {size} bytes"),
-        )),
+        _ => {
+            Err(Error::usage("slice", format!("{len} bytes at offset {offset} do not fit into {size} bytes")))
+        }
     }
 }
 
 /// Start and length of `range` within `size` bytes.
 pub(super) fn resolve(size: usize, range: impl RangeBounds<usize>) -> Result<(usize, usize)> {
-    let overflow = || Error::usage("range check", "the range ends beyond the address space");
+    let overflow = || Error::usage("slice", "the range ends beyond the address space");
     let start = match range.start_bound() {
         Bound::Included(&at) => at,
         Bound::Excluded(&at) => at.checked_add(1).ok_or_else(overflow)?,
@@ -153,9 +152,9 @@ pub(super) fn resolve(size: usize, range: impl RangeBounds<usize>) -> Result<(us
         Bound::Excluded(&at) => at,
         Bound::Unbounded => size,
     };
-    let len = end.checked_sub(start).ok_or_else(|| {
-        Error::usage("range check", format!("the range {start}..{end} ends before it begins"))
-    })?;
+    let len = end
+        .checked_sub(start)
+        .ok_or_else(|| Error::usage("slice", format!("the range {start}..{end} ends before it begins")))?;
     check(size, start, len)?;
     Ok((start, len))
 }

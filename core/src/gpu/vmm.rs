@@ -186,7 +186,7 @@ impl Drop for PhysicalAllocation {
 pub struct Mapping {
     ptr: CUdeviceptr,
     size: usize,
-    /// Those mapped so far; all of them once `new` has returned.
+    /// Allocations mapped so far; all of them once `new` has returned.
     parts: Vec<Arc<PhysicalAllocation>>,
     /// Devices that may access it. The lock is held while the driver is told: of two threads that tell it of one device
     /// at a time, CUDA 13.0 fails one with `CUDA_ERROR_ALREADY_MAPPED`, and the device has no access afterwards.

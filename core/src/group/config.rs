@@ -15,12 +15,12 @@ use crate::net::heartbeat::SHORTEST;
 /// Settings of a group, with or without devices; each as the setting of the same name of a communicator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GroupConfig {
-    pub(crate) interface: Option<IpAddr>,
+    pub(crate) local_address: Option<IpAddr>,
     pub(crate) host_id: Option<String>,
     pub(crate) peer_timeout: Option<Duration>,
     pub(crate) layer: Option<Arc<dyn Layer>>,
-    /// Which network interfaces to choose from if `interface` names none.
-    pub(crate) sockets: Selection,
+    /// Which network interfaces to choose from if `local_address` names none.
+    pub(crate) interfaces: Selection,
     /// Faults on purpose.
     pub(crate) faults: Option<fault::Plan>,
 }

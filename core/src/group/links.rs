@@ -79,9 +79,9 @@ impl Listeners {
             return Ok(Self::default());
         }
         let claims = identity.claims(Claims::ANY);
-        let ip = match config.interface {
+        let ip = match config.local_address {
             Some(ip) => ip,
-            None => default_ip(&config.sockets)?,
+            None => default_ip(&config.interfaces)?,
         };
         Ok(Self {
             tcp: vec![identity.network.listen_tcp(ip, claims)?],

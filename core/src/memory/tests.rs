@@ -22,7 +22,7 @@ fn communicators() -> Vec<Communicator> {
             scope.spawn(move || {
                 let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
                 let config =
-                    CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into());
+                    CommunicatorConfig::default().with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
                 Communicator::new(&bootstrap, &context, config, soon()).unwrap()
             })
         });

@@ -225,7 +225,7 @@ impl SockAddr {
         let bytes = path.as_os_str().as_bytes();
         // The last byte stays zero. An empty or zero-led path would be an abstract name, which has no owner.
         if bytes.is_empty() || bytes.len() >= un.sun_path.len() || bytes.contains(&0) {
-            return Err(Error::usage("unix socket", format!("{} cannot be a socket's path", path.display())));
+            return Err(Error::usage("bind", format!("{} cannot be a socket's path", path.display())));
         }
         for (to, from) in un.sun_path.iter_mut().zip(bytes) {
             *to = *from as libc::c_char;

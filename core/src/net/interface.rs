@@ -76,7 +76,7 @@ fn pick(all: Vec<Interface>, selection: &Selection) -> Result<Vec<Interface>> {
         known.sort();
         return Err(Error::new(
             ErrorKind::InvalidUsage,
-            "interface choice",
+            "interfaces",
             format!(
                 "no network interface fits the names {} and the family {:?} (of AQUEDUCT_SOCKET_IFNAME and AQUEDUCT_SOCKET_FAMILY, \
                  unless the program says otherwise); there are: {}",

@@ -198,7 +198,7 @@ pub(super) fn check_peer(socket: BorrowedFd<'_>) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Authentication,
-        "unix socket",
+        "getsockopt",
         format!("process {} of user {} is at the other end, this is user {user}", who.pid, who.uid),
     ))
 }

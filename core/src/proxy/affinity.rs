@@ -15,7 +15,7 @@ impl Cores {
         Self(unsafe { std::mem::zeroed() })
     }
 
-    /// Those that the calling thread may run on.
+    /// Cores that the calling thread may run on.
     fn allowed() -> Result<Self> {
         let mut cores = Self::empty();
         // SAFETY: the set is a live output of the size given; 0 is the calling thread.

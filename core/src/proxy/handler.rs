@@ -1,4 +1,4 @@
-//! What a proxy calls: the code that handles its triggers.
+//! The trait of the code that handles a proxy's triggers.
 #![forbid(unsafe_code)]
 
 use aqueduct_ptx::abi::ProxyTrigger;

@@ -68,7 +68,7 @@ const BURST: u32 = 64;
 const DRAIN_AFTER_DROP: Duration = Duration::from_secs(10);
 
 impl Proxy {
-    /// Starts a proxy for the kernels of `context`.
+    /// Starts a proxy for the kernels of `context`. Returns when [`ProxyHandler::init`] has returned, however long that takes.
     ///
     /// # Errors
     /// `InvalidUsage` for a FIFO size that is no power of two or a core that this process may not use; what the driver says;

@@ -15,13 +15,13 @@ pub const INLINE_BYTES: usize = 64;
 /// The longest message that InfiniBand has, in bytes; longer transfers are several requests.
 const MAX_MESSAGE: u64 = 1 << 31;
 
-const WRITE_INLINE: &str = "write inline";
+const WRITE_INLINE: &str = "write_inline";
 
 /// A list of work requests. [`post`](super::QueuePair::post) hands it to the NIC with one doorbell and leaves it empty,
 /// with its memory kept for the next one.
 #[derive(Default)]
 pub struct Batch {
-    /// Those in use, and others that were.
+    /// Requests of this batch, and free slots of earlier ones.
     slots: Vec<Slot>,
     used: usize,
     /// The most inline data that any request had since the batch was empty.
@@ -192,7 +192,7 @@ impl Batch {
     /// # Errors
     /// `InvalidUsage` for more than [`INLINE_BYTES`].
     pub fn send_inline(&mut self, data: &[u8]) -> Result<Request<'_>> {
-        let slot = self.push_inline("send inline", op::IBV_WR_SEND, data.len() as u64, |bytes| {
+        let slot = self.push_inline("send_inline", op::IBV_WR_SEND, data.len() as u64, |bytes| {
             bytes.copy_from_slice(data);
             Ok(())
         })?;

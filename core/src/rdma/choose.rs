@@ -37,7 +37,7 @@ impl Context {
     }
 
     fn active(&self, wanted: Option<u8>) -> Result<PortAttributes> {
-        const OP: &str = "choose port";
+        const OP: &str = "ibv_query_port";
         let name = self.device().name();
         let numbers = match wanted {
             Some(number) => number..=number,

@@ -125,7 +125,7 @@ impl Verbs {
     /// # Errors
     /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) if they cannot be listed; `InvalidUsage` for a name that no device has, with those present.
     pub fn devices(&self, names: Option<&str>) -> Result<Vec<Device>> {
-        self.check("list RDMA devices")?;
+        self.check("ibv_get_device_list")?;
         let mut all = DeviceList::query(self)?.devices();
         all.sort_by_cached_key(|device| natural(device.name()));
         let Some(names) = names else { return Ok(all) };
@@ -150,7 +150,7 @@ fn none(name: &str, all: &[Device]) -> Error {
         [] => "this host has none; is the driver of the NIC loaded (`rdma link` lists them)?".to_owned(),
         _ => format!("there are {}", all.iter().map(Device::name).collect::<Vec<_>>().join(", ")),
     };
-    Error::usage("RDMA device", format!("there is no RDMA device `{name}`: {present}"))
+    Error::usage("ibv_get_device_list", format!("there is no RDMA device `{name}`: {present}"))
 }
 
 /// `mlx5_10` after `mlx5_9`: text and numbers in turn.

@@ -68,7 +68,8 @@ impl AsyncEvent {
                 | e::IBV_EVENT_DEVICE_FATAL
         );
         fatal.then(|| {
-            Error::new(ErrorKind::Verbs, "RDMA event", self.to_string()).with_code(self.kind.0.cast_signed())
+            Error::new(ErrorKind::Verbs, "ibv_get_async_event", self.to_string())
+                .with_code(self.kind.0.cast_signed())
         })
     }
 }

@@ -96,7 +96,7 @@ impl fmt::Display for GidEntry {
 /// [`ErrorKind::Unsupported`] if nothing in the table is usable; `InvalidUsage` if `wanted` is no valid entry. Both list
 /// what is there.
 pub fn choose_gid(link: LinkLayer, table: &[GidEntry], wanted: Option<u32>) -> Result<Option<GidEntry>> {
-    const OP: &str = "choose GID";
+    const OP: &str = "ibv_query_gid";
     let listed = || match table {
         [] => "it is empty".to_owned(),
         _ => format!("it has {}", table.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),

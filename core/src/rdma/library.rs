@@ -55,7 +55,7 @@ impl Verbs {
     /// [`ErrorKind::Unsupported`] with every path tried.
     pub fn load(path: Option<&str>) -> Result<Self> {
         let loaded = rdma_core_sys::load(path)
-            .map_err(|error| Error::new(ErrorKind::Unsupported, "load libibverbs", error.to_string()))?;
+            .map_err(|error| Error::new(ErrorKind::Unsupported, "dlopen", error.to_string()))?;
         Ok(Self::new(loaded.table, Provenance::Library(loaded.library)))
     }
 

@@ -132,7 +132,7 @@ pub(super) fn inside(address: u64, region: u64, offset: u64, length: u64) -> Res
 #[cold]
 fn outside(region: u64, offset: u64, length: u64) -> Error {
     let message = format!("{length} bytes at offset {offset} are not inside the region of {region} bytes");
-    Error::usage("memory region", message)
+    Error::usage("memory_region", message)
 }
 
 #[cfg(test)]

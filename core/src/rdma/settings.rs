@@ -1,6 +1,7 @@
 //! User settings of RDMA connections.
 #![forbid(unsafe_code)]
 
+use crate::env::IbEnv;
 use crate::error::{Error, Result};
 
 /// Settings of a NIC's port and of the queue pairs on it. The defaults suit most fabrics.
@@ -54,6 +55,21 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The defaults, changed where the environment says so.
+    pub fn from_env(env: &IbEnv) -> Self {
+        let default = Self::default();
+        Self {
+            port: env.port,
+            gid_index: env.gid_index,
+            pkey_index: env.pkey.unwrap_or(default.pkey_index),
+            service_level: env.service_level.unwrap_or(default.service_level),
+            traffic_class: env.traffic_class.unwrap_or(default.traffic_class),
+            timeout: env.timeout.unwrap_or(default.timeout),
+            retry_count: env.retry_count.unwrap_or(default.retry_count),
+            ..default
+        }
+    }
+
     /// Refuses values that no NIC takes, and endless retries.
     ///
     /// # Errors
@@ -63,7 +79,7 @@ impl Settings {
             if value <= limit {
                 return Ok(());
             }
-            Err(Error::usage("RDMA settings", format!("{name} is {value}, it must be at most {limit}{why}")))
+            Err(Error::usage("with_ib", format!("{name} is {value}, it must be at most {limit}{why}")))
         };
         at_most("service_level", self.service_level, 15, "")?;
         at_most("timeout", self.timeout, 31, "")?;
@@ -74,7 +90,7 @@ impl Settings {
             None | Some(256 | 512 | 1024 | 2048 | 4096) => Ok(()),
             Some(mtu) => {
                 let message = format!("mtu is {mtu}, it must be 256, 512, 1024, 2048 or 4096");
-                Err(Error::usage("RDMA settings", message))
+                Err(Error::usage("with_ib", message))
             }
         }
     }

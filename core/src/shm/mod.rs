@@ -28,13 +28,9 @@ impl Segment {
     /// does not limit it.
     pub fn create(len: usize) -> Result<Self> {
         if len == 0 {
-            return Err(Error::usage(
-                "shared memory",
-                "a segment of 0 bytes is not possible; ask for at least 1",
-            ));
+            return Err(Error::usage("memfd", "a segment of 0 bytes is not possible; ask for at least 1"));
         }
-        let failed =
-            |error| Error::system("shared memory", format!("cannot create a segment of {len} bytes"), error);
+        let failed = |error| Error::system("memfd", format!("cannot create a segment of {len} bytes"), error);
         // SAFETY: the name is a C string; the result is checked before it is used.
         let fd =
             unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
@@ -56,14 +52,13 @@ impl Segment {
         if seals & libc::F_SEAL_SHRINK == 0 {
             let message =
                 "the descriptor received is not shared memory sealed against shrinking; it is not mapped";
-            return Err(Error::new(ErrorKind::Remote, "shared memory", message));
+            return Err(Error::new(ErrorKind::Remote, "memfd", message));
         }
-        let size =
-            file.metadata().map_err(|e| Error::system("shared memory", "cannot examine a segment", e))?.len();
+        let size = file.metadata().map_err(|e| Error::system("memfd", "cannot examine a segment", e))?.len();
         if size != len as u64 || len == 0 {
             let message =
                 format!("a segment of {len} bytes was announced, the descriptor received has {size}");
-            return Err(Error::new(ErrorKind::Remote, "shared memory", message));
+            return Err(Error::new(ErrorKind::Remote, "memfd", message));
         }
         Self::map(file, len)
     }
@@ -88,8 +83,7 @@ impl Segment {
 
     fn map(file: File, len: usize) -> Result<Self> {
         let map = MmapOptions::new().len(len).map_raw(&file);
-        let failed =
-            |error| Error::system("shared memory", format!("cannot map a segment of {len} bytes"), error);
+        let failed = |error| Error::system("memfd", format!("cannot map a segment of {len} bytes"), error);
         Ok(Self { map: map.map_err(failed)?, file })
     }
 }

@@ -48,7 +48,7 @@ pub struct EndpointConfig {
     /// The transport; both ends must name the same, except for the number of a NIC.
     pub transport: Transport,
     /// Ethernet: the address of this rank whose interface the connection uses; chosen as for control links if `None`.
-    pub(crate) interface: Option<IpAddr>,
+    pub(crate) local_address: Option<IpAddr>,
     /// Verbs: port, GID, service level, traffic class, retries; those of the environment if `None`.
     pub(crate) ib: Option<Settings>,
     /// Verbs: how many queue pairs large writes are spread over; the same at both ends; 1.
@@ -67,7 +67,7 @@ impl EndpointConfig {
     pub fn new(transport: Transport) -> Self {
         Self {
             transport,
-            interface: None,
+            local_address: None,
             ib: None,
             queue_pairs: 1,
             ib_signal: IbSignal::Write,
@@ -76,10 +76,10 @@ impl EndpointConfig {
         }
     }
 
-    /// The same on the interface of `address`.
+    /// The same on the interface that has `address`.
     #[must_use]
-    pub fn with_interface(mut self, address: IpAddr) -> Self {
-        self.interface = Some(address);
+    pub fn with_local_address(mut self, address: IpAddr) -> Self {
+        self.local_address = Some(address);
         self
     }
 

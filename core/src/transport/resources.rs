@@ -6,25 +6,27 @@ use std::sync::Arc;
 
 use super::service::{DataService, Outstanding};
 use super::verbs::nics::{Nic, Nics};
-use crate::env::{IbEnv, Selection};
+use crate::env::Selection;
 use crate::error::Result;
 use crate::gpu::Context;
 use crate::group::Group;
 use crate::memory::Regions;
-use crate::rdma::Verbs;
+use crate::rdma::{self, Verbs};
 use crate::sync::{Mutex, lock};
 
 /// Settings of this host for all connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The address to listen at, unless an endpoint names one.
-    pub(crate) interface: Option<IpAddr>,
+    pub(crate) local_address: Option<IpAddr>,
     /// Which interfaces to choose from otherwise.
-    pub(crate) sockets: Selection,
+    pub(crate) interfaces: Selection,
     /// The verbs to use; libibverbs of this host if `None`.
     pub(crate) verbs: Option<Verbs>,
-    /// Which NICs to use, and how.
-    pub(crate) ib: IbEnv,
+    /// Names of the NICs to use, separated by commas; all if `None`.
+    pub(crate) ib_devices: Option<String>,
+    /// Settings of NICs, unless an endpoint has its own.
+    pub(crate) ib: rdma::Settings,
 }
 
 #[derive(Debug)]
@@ -69,7 +71,8 @@ impl Resources {
         if let Some(nics) = &*nics {
             return Ok(nics.clone());
         }
-        Ok(nics.insert(Arc::new(Nics::discover(self.settings.verbs.as_ref(), &self.settings.ib)?)).clone())
+        let found = Nics::discover(self.settings.verbs.as_ref(), self.settings.ib_devices.as_deref())?;
+        Ok(nics.insert(Arc::new(found)).clone())
     }
 
     /// NIC `number` of this host.

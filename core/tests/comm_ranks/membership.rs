@@ -102,7 +102,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 /// differ in their devices.
 fn go_on(rank: &Rank) -> Result<BTreeSet<u32>> {
     let made = rank.comm.shrink(&[], Deadline::after(Duration::from_secs(20)));
-    // Nobody leaves while others may still be making the group.
+    // No rank leaves while others may still be making the group.
     rank.barrier();
     let made = made?;
     let address = |peer: &PeerInfo| peer.device.as_ref().unwrap().pci_bus_id.clone();

@@ -31,8 +31,8 @@ pub(crate) fn driver() -> Driver {
 pub(crate) fn config() -> CommunicatorConfig {
     CommunicatorConfig::from_env()
         .expect("the environment is valid")
-        .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
-        .with_semaphores(64)
+        .with_local_address(std::net::Ipv4Addr::LOCALHOST.into())
+        .with_max_semaphores(64)
 }
 
 /// One rank in a test.

@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The rank of this process in the job, from `aqueduct run` or another launcher.
     let bootstrap = bootstrap::from_env()?.ok_or("start ranks of it: aqueduct run -n 2 -- first-crate")?;
     let (rank, ranks) = (bootstrap.rank(), bootstrap.size());
-    let context = Context::new(&Device::new(&driver, rank % Device::count(&driver)?)?)?;
+    let device = Device::of_rank(&driver, bootstrap::local_rank_from_env()?.unwrap_or(rank))?;
+    let context = Context::new(&device)?;
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
 
     let sum = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!("rank {rank} of {ranks} on {}: all {COUNT} sums are right", driver.provenance());
-    // Nobody leaves before all have their result.
+    // Wait for all ranks: one that leaves early is an error for the others.
     bootstrap.barrier(deadline)?;
     Ok(comm.close(deadline)?)
 }

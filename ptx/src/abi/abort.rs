@@ -67,8 +67,8 @@ impl Operation {
 }
 
 device_struct! {
-    /// What every wait of a kernel needs: the word that tells it to leave, the claim through which it records what it was
-    /// waiting for, and for whom.
+    /// Parameters that every wait of a kernel needs: the word that tells it to leave, the claim through which it records what
+    /// it was waiting for, and the peer.
     pub struct AbortHandle as "ABORT_HANDLE" size 24 {
         /// Address of the abort word (u32, pinned host memory): written by the host, see [`ABORT_WORD_RUN`].
         pub word: u64 => "WORD" at 0,

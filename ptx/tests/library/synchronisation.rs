@@ -174,7 +174,7 @@ fn a_grid_barrier_that_was_given_up_is_used_again(form: Form) {
         machine.finish();
         assert!((0..64).all(|thread| calls.result(thread, 0) == TOLD), "every thread leaves");
         abort_word.store(0, Ordering::Release);
-        // Nobody reset it. As often as it takes to come back to both phases.
+        // No host resets it. As often as it takes to come back to both phases.
         for _ in 0..turn {
             calls.run(&machine, "grid_barrier", 3, 32, args(3));
             assert!((0..96).all(|thread| calls.result(thread, 0) == NOT), "turn {turn}");

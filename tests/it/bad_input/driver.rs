@@ -97,7 +97,7 @@ fn launches_that_the_device_cannot_run() {
     refused(launch(LaunchConfig::linear(1, 1025)), usage, &["1025"]);
     refused(launch(LaunchConfig::linear(0, 32)), usage, &["must not contain 0"]);
     refused(launch(LaunchConfig::linear(1, 0)), usage, &["must not contain 0"]);
-    let shared = LaunchConfig::linear(1, 32).with_shared(u32::MAX);
+    let shared = LaunchConfig::linear(1, 32).with_shared_bytes(u32::MAX);
     refused(launch(shared), usage, &["bytes of shared memory per block; the device has"]);
     // SAFETY: the kernel touches nothing.
     let too_many = unsafe { kernel.launch(&stream, &LaunchConfig::linear(1, 32), &[arg(&0_u64)]) };

@@ -126,7 +126,7 @@ pub(super) fn is_used_again(machine: Machine, test: &str) {
         first.stop(soon()).unwrap();
         assert_eq!(grid.stream.synchronize(soon()).unwrap_err().kind(), ErrorKind::Stopped);
         assert_eq!(grid.counts(), [0, 3 * 64, 0]);
-        // Nobody reset the barrier.
+        // No host resets the barrier.
         let second = proxy(&context);
         assert_eq!(grid.meet(config, 0, &second), [0, 0, 4 * 64]);
         second.stop(soon()).unwrap();

@@ -46,8 +46,8 @@ fn run(drivers: &[Driver; 2]) -> Vec<Result<Vec<f32>>> {
                     let context = Context::new(&device)?;
                     let config = CommunicatorConfig::from_env()
                         .expect("the environment is valid")
-                        .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
-                        .with_semaphores(64);
+                        .with_local_address(std::net::Ipv4Addr::LOCALHOST.into())
+                        .with_max_semaphores(64);
                     job(&bootstrap, &context, config)
                 })
             })

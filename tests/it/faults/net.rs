@@ -34,11 +34,11 @@ fn run(driver: &Driver, faults: &Arc<NetFaults>) -> Vec<Result<Vec<f32>>> {
                 scope.spawn(move || {
                     let context = Context::new(&Device::new(driver, rank)?)?;
                     let settings = BootstrapConfig::from_env()?.with_layer(faults.clone());
-                    let bootstrap = TcpBootstrap::with_config(rank, 2, id, &settings, PATIENCE.into())?;
+                    let bootstrap = TcpBootstrap::with_config(rank, 2, id, &settings, PATIENCE)?;
                     let config = CommunicatorConfig::from_env()
                         .expect("the environment is valid")
-                        .with_interface(Ipv4Addr::LOCALHOST.into())
-                        .with_semaphores(64)
+                        .with_local_address(Ipv4Addr::LOCALHOST.into())
+                        .with_max_semaphores(64)
                         .with_layer(faults);
                     job(&bootstrap, &context, config)
                 })

@@ -66,8 +66,8 @@ fn work(context: &Context) -> Result<()> {
     let bootstrap = bootstrap::from_env()?.expect("the test sets the environment of its ranks");
     say("phase join");
     let config = CommunicatorConfig::from_env()?
-        .with_interface(std::net::Ipv4Addr::LOCALHOST.into())
-        .with_semaphores(64);
+        .with_local_address(std::net::Ipv4Addr::LOCALHOST.into())
+        .with_max_semaphores(64);
     let comm = Communicator::new(&bootstrap, context, config, late())?;
     drop(bootstrap);
     match use_it(&comm) {

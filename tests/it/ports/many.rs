@@ -17,7 +17,7 @@ const MEMORIES: usize = 600;
 const SEMAPHORES: usize = 1100;
 
 fn many(machine: Machine, test: &str, case: fn(&Rank)) {
-    let config = config().with_semaphores(SEMAPHORES as u32);
+    let config = config().with_max_semaphores(SEMAPHORES as u32);
     // Memory of the software device takes a file descriptor each, and so do handles of GPU memory.
     allow_files(3 * (MEMORIES + SEMAPHORES) as u64 / 2);
     processes_with(machine, 2, test, config, |rank| case(&rank));

@@ -306,7 +306,7 @@ fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
 fn ipv6_and_an_address_of_no_machine() {
     let test = "transports::faults::ipv6_and_an_address_of_no_machine";
     threads(Machine::Software, 2, test, |rank| {
-        let endpoint = |ip: IpAddr| EndpointConfig::new(Transport::Ethernet).with_interface(ip);
+        let endpoint = |ip: IpAddr| EndpointConfig::new(Transport::Ethernet).with_local_address(ip);
         // An address of TEST-NET-3 (RFC 5737), which no machine has.
         let nowhere = endpoint(IpAddr::from([203, 0, 113, 7]));
         let comm = &rank.comm;

@@ -337,12 +337,13 @@ fn soon_after(ms: u64) -> aqueduct::Deadline {
 type Case = fn(Rank, &EndpointConfig);
 
 fn of_processes(transport: Transport, test: &str, case: Case) {
-    let config = config().with_semaphores(SLOTS);
+    let config = config().with_max_semaphores(SLOTS);
     processes_with(Machine::Software, 2, test, config, |rank| case(rank, &transport.into()));
 }
 
 fn of_stand_in(test: &str, case: Case) {
-    let config = config().with_semaphores(SLOTS).with_verbs(Verbs::from_table(standin::table(), "stand-in"));
+    let config =
+        config().with_max_semaphores(SLOTS).with_verbs(Verbs::from_table(standin::table(), "stand-in"));
     let environment = [("AQUEDUCT_IB_DEVICES", "null0")];
     threads_with(Machine::Software, 2, test, &config, &environment, |rank| {
         case(rank, &Transport::Ib(0).into())

@@ -35,22 +35,19 @@ fn of_library(verbs: &Verbs, ib: &IbEnv, gpus: &[Device]) -> aqueduct::Result<Ve
 pub(crate) fn active(comm: &Communicator) -> aqueduct::Result<(Transport, String)> {
     let nearest = comm.nearest_nic()?;
     let Transport::Ib(number) = nearest else {
-        return Err(Error::usage("nearest NIC", format!("{nearest} is no NIC")));
+        return Err(Error::usage("nearest_nic", format!("{nearest} is no NIC")));
     };
     let ib = Env::get()?.ib.clone();
     let nics = Verbs::load(None)?.devices(ib.devices.as_deref())?;
     let Some(nic) = nics.get(usize::from(number)) else {
-        return Err(Error::usage("nearest NIC", format!("{nearest} has vanished")));
+        return Err(Error::usage("nearest_nic", format!("{nearest} has vanished")));
     };
     Ok((nearest, format!("{}, {}", nic.name(), port(nic, &ib)?)))
 }
 
 /// The port that a connection would use.
 fn port(nic: &rdma::Device, ib: &IbEnv) -> aqueduct::Result<String> {
-    let mut settings = Settings::default();
-    settings.port = ib.port.and_then(|port| u8::try_from(port).ok());
-    settings.gid_index = ib.gid_index;
-    let port = nic.open()?.active_port(&settings)?;
+    let port = nic.open()?.active_port(&Settings::from_env(ib))?;
     let link = match port.attributes.link {
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
@@ -74,8 +71,8 @@ mod tests {
         let lines = of_library(&verbs, &IbEnv::default(), &[]).unwrap();
         let expected = [
             "RDMA NICs: 5",
-            "  Ib0: bare0, unusable: choose GID: unsupported: the port's GID table has no RoCE address",
-            "  Ib1: dark0, unusable: choose port: unsupported: device dark0 has no active port: port 1 is down",
+            "  Ib0: bare0, unusable: ibv_query_gid: unsupported: the port's GID table has no RoCE address",
+            "  Ib1: dark0, unusable: ibv_query_port: unsupported: device dark0 has no active port: port 1 is down",
             "  Ib2: null0, port 1 Ethernet, MTU 1024, GID 3 ::ffff:10.0.0.1 (RoCE v2)",
             "  Ib3: null1, port 2 InfiniBand, MTU 4096",
             "  Ib4: warp0, unusable: ibv_open_device: unsupported: device warp0 does not speak InfiniBand's",

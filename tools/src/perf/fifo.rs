@@ -183,7 +183,7 @@ impl Proxied {
         let deadline = rank.deadline();
         while self.proxy.counters().triggers < self.handled {
             self.proxy.check()?;
-            deadline.check("perf fifo", "the proxy to handle every trigger")?;
+            deadline.check("perf-fifo", "the proxy to handle every trigger")?;
             std::thread::yield_now();
         }
         Ok(time)

@@ -75,7 +75,7 @@ fn group(bits: u32, size: u32) -> Vec<u32> {
     (0..size).filter(|rank| bits >> rank & 1 == 1).collect()
 }
 
-/// Nobody leaves before all have come: each that leaves finds the marks of all.
+/// No rank leaves before all have come: each that leaves finds the marks of all.
 #[test]
 fn nobody_leaves_a_group_barrier_before_all_of_its_ranks_have_come() {
     const SIZE: u32 = 5;

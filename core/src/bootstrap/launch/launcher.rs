@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::OP;
 use crate::error::Error;
 
 /// The program that started this process as a rank.
@@ -106,7 +107,7 @@ impl Launch {
             }
         };
         Error::usage(
-            "launch",
+            OP,
             format!(
                 "two launchers contradict each other: {} ({}), but {} ({}); unset the variables of the one that did \
                  not start this process, or set AQUEDUCT_RANK and AQUEDUCT_WORLD_SIZE",

@@ -38,6 +38,9 @@ use crate::net::SecretText;
 
 type Joined = Arc<dyn Bootstrap>;
 
+/// The operation that errors of this module name.
+const OP: &str = "bootstrap::from_env";
+
 /// Joins the job that the environment describes, as `aqueduct run`, mpirun, mpiexec, srun and torchrun do; waits at
 /// most `AQUEDUCT_TIMEOUT`. `None` if no launcher has started this process; an error that names what is missing if
 /// the variables are incomplete, contradict each other, or leave no way to meet.
@@ -58,23 +61,36 @@ pub fn timeout_from_env() -> Result<Duration> {
     Ok(Env::get()?.timeout)
 }
 
+/// The number of this process among those of the job on this host, from 0, as its launcher says; `None` if it does not say.
+/// Choose a GPU with it ([`Device::of_rank`](crate::gpu::Device::of_rank)): neighbouring ranks may be on different hosts.
+///
+/// # Errors
+/// `InvalidUsage` if the variables are incomplete or contradict each other.
+pub fn local_rank_from_env() -> Result<Option<u32>> {
+    let own = Env::get()?.local_rank;
+    Ok(own.or(Launch::from_env()?.and_then(|launch| launch.local_rank)))
+}
+
 fn join(env: &Env, launch: Option<Launch>) -> Result<Option<Joined>> {
     let has_id = env.unique_id.is_some() || env.unique_id_file.is_some();
     let Some(launch) = launch else {
         if !has_id {
             return Ok(None);
         }
-        let text = "AQUEDUCT_RANK is not set, nor a launcher's variables, but AQUEDUCT_UNIQUE_ID is; set all of \
-                    AQUEDUCT_RANK, _WORLD_SIZE and _UNIQUE_ID";
-        return Err(Error::usage("launch", text));
+        let id = if env.unique_id.is_some() { "AQUEDUCT_UNIQUE_ID" } else { "AQUEDUCT_UNIQUE_ID_FILE" };
+        let text = format!(
+            "{id} is set, but neither AQUEDUCT_RANK nor a launcher's variables; set AQUEDUCT_RANK and AQUEDUCT_WORLD_SIZE too"
+        );
+        return Err(Error::usage(OP, text));
     };
     let (config, deadline) = (BootstrapConfig::of(env), Deadline::after(env.timeout));
     let job = Job { launch: &launch, config: &config, deadline };
-    if has_id {
-        let id: UniqueId = match (&env.unique_id, &env.unique_id_file) {
-            (Some(text), _) => text.parse()?,
-            (None, path) => existing(path.as_deref().unwrap_or(Path::new("")))?.expose().parse()?,
-        };
+    let id: Option<UniqueId> = match (&env.unique_id, &env.unique_id_file) {
+        (Some(text), _) => Some(text.parse()?),
+        (None, Some(path)) => Some(existing(path)?.expose().parse()?),
+        (None, None) => None,
+    };
+    if let Some(id) = id {
         return job.known_id(launch.size, &id).map(Some);
     }
     if launch.size == Some(1) {
@@ -139,7 +155,7 @@ impl Job<'_> {
                 if let Some(known) = launch.size.filter(|known| *known != size) {
                     let text =
                         format!("the PMIx server says there are {size} ranks, the environment {known}");
-                    return Err(Error::usage("launch", text));
+                    return Err(Error::usage(OP, text));
                 }
                 self.known_id(Some(size), &id.expose().parse()?)?
             }
@@ -166,7 +182,7 @@ fn known(size: Option<u32>) -> Result<u32> {
     size.ok_or_else(|| {
         let text = "the ranks are to meet by AQUEDUCT_UNIQUE_ID or a file, but the number of ranks is not known; set \
                     AQUEDUCT_RANK and AQUEDUCT_WORLD_SIZE too";
-        Error::usage("launch", text)
+        Error::usage(OP, text)
     })
 }
 
@@ -179,14 +195,14 @@ fn manager(fd: i32) -> Result<UnixStream> {
             "PMI_FD={fd} is not open: something between the launcher and this process has closed it; start the \
              process directly by the launcher, or set AQUEDUCT_RENDEZVOUS_FILE"
         );
-        Error::system("launch", text, error)
+        Error::system(OP, text, error)
     })
 }
 
 fn existing(path: &Path) -> Result<SecretText> {
     read_private(path)?.ok_or_else(|| {
         let text = format!("cannot read {}; AQUEDUCT_UNIQUE_ID_FILE must name a file", path.display());
-        Error::new(ErrorKind::System, "launch", text)
+        Error::new(ErrorKind::System, OP, text)
     })
 }
 
@@ -197,5 +213,5 @@ fn no_way(launch: &Launch) -> Error {
          aqueduct run, torchrun, mpirun, mpiexec, or srun --mpi=pmix",
         launch.rank, launch.launcher
     );
-    Error::usage("launch", text)
+    Error::usage(OP, text)
 }

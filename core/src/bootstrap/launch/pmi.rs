@@ -10,6 +10,7 @@
 use std::io::{ErrorKind as IoErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
+use super::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;
@@ -51,7 +52,7 @@ struct Manager {
 impl Manager {
     /// Sends a command with its arguments, each behind a space, and returns the answer, which must bear the name `answer`.
     fn ask(&mut self, command: &'static str, arguments: &str, answer: &'static str) -> Result<Answer> {
-        let broken = |error| Error::system("launch", "the process manager's PMI connection broke", error);
+        let broken = |error| Error::system(OP, "the process manager's PMI connection broke", error);
         self.stream.set_write_timeout(Some(self.left(answer)?)).map_err(broken)?;
         self.stream.write_all(format!("cmd={command}{arguments}\n").as_bytes()).map_err(broken)?;
         let line = self.line(answer)?;
@@ -89,7 +90,7 @@ impl Manager {
                 Err(error) if retry(error.kind()) => {}
                 Err(error) => {
                     let text = "cannot read from the process manager at PMI_FD";
-                    return Err(Error::system("launch", text, error));
+                    return Err(Error::system(OP, text, error));
                 }
             }
         }
@@ -101,7 +102,7 @@ impl Manager {
             let text = format!(
                 "the process manager did not send {waiting_for} in time; every rank it started must join (PMI_FD)"
             );
-            return Err(Error::timeout("launch", text));
+            return Err(Error::timeout(OP, text));
         }
         Ok(left)
     }
@@ -112,7 +113,7 @@ fn retry(kind: IoErrorKind) -> bool {
 }
 
 fn failed(what: String) -> Error {
-    Error::new(ErrorKind::System, "launch", format!("the process manager at PMI_FD is of no use: {what}"))
+    Error::new(ErrorKind::System, OP, format!("the process manager at PMI_FD is of no use: {what}"))
 }
 
 /// One line, taken apart. A value may be the job's id.

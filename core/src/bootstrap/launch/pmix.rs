@@ -10,6 +10,7 @@ use std::sync::mpsc;
 
 use libloading::Library;
 
+use super::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;
@@ -107,17 +108,17 @@ impl Pmix {
     pub(super) fn share(self, mine: Option<SecretText>, deadline: Deadline) -> Result<(SecretText, u32)> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let work = move || {
-            // Nobody listens any more if the deadline has passed.
+            // The receiver is gone if the deadline has passed.
             let _ = sender.send(self.converse(mine));
         };
         std::thread::Builder::new()
             .name("aq-pmix".to_owned())
             .spawn(work)
-            .map_err(|error| Error::system("launch", "cannot start a thread", error))?;
+            .map_err(|error| Error::system(OP, "cannot start a thread", error))?;
         receiver.recv_timeout(deadline.remaining()).unwrap_or_else(|_| {
             let text =
                 "the PMIx server did not bring the ranks together in time; every rank it started must join";
-            Err(Error::timeout("launch", text))
+            Err(Error::timeout(OP, text))
         })
     }
 
@@ -139,7 +140,7 @@ impl Pmix {
         })?;
         if let Some(text) = mine {
             let text = CString::new(text.expose())
-                .map_err(|_| Error::new(ErrorKind::Internal, "launch", "an id with a zero byte"))?;
+                .map_err(|_| Error::new(ErrorKind::Internal, OP, "an id with a zero byte"))?;
             let mut value = Value { kind: STRING, data: Data { words: [0; 3] } };
             value.data.string = text.as_ptr().cast_mut();
             // SAFETY: key and text are terminated and outlive the call, which copies them.
@@ -184,7 +185,7 @@ impl Pmix {
         unsafe { libc::free(value.cast::<c_void>()) };
         taken.ok_or_else(|| {
             let text = format!("the PMIx server's value of {} is of another type", key.to_string_lossy());
-            Error::new(ErrorKind::System, "launch", text)
+            Error::new(ErrorKind::System, OP, text)
         })
     }
 
@@ -199,7 +200,7 @@ impl Pmix {
         };
         let text =
             format!("{call} failed: {text} ({status}); set AQUEDUCT_RENDEZVOUS_FILE to do without PMIx");
-        Err(Error::new(ErrorKind::System, "launch", text).with_code(status))
+        Err(Error::new(ErrorKind::System, OP, text).with_code(status))
     }
 }
 

@@ -10,6 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use super::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;
@@ -45,7 +46,7 @@ impl Store {
                         "no store of torchrun answers at MASTER_ADDR and MASTER_PORT ({place}); start the ranks by torchrun, \
                          or set AQUEDUCT_RENDEZVOUS_FILE"
                     );
-                    return Err(Error::system("launch", text, error));
+                    return Err(Error::system(OP, text, error));
                 }
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -129,19 +130,19 @@ impl Store {
         let left = self.deadline.remaining();
         if left.is_zero() {
             let text = format!("rank 0 did not put its id into torchrun's store at {} in time", self.place);
-            return Err(Error::timeout("launch", text));
+            return Err(Error::timeout(OP, text));
         }
         Ok(left)
     }
 
     fn broken(&self, error: std::io::Error) -> Error {
-        Error::system("launch", format!("the connection to torchrun's store at {} broke", self.place), error)
+        Error::system(OP, format!("the connection to torchrun's store at {} broke", self.place), error)
     }
 
     fn failed(&self, what: &str) -> Error {
         let text =
             format!("what answers at MASTER_ADDR and MASTER_PORT ({}) is of no use: {what}", self.place);
-        Error::new(ErrorKind::System, "launch", text)
+        Error::new(ErrorKind::System, OP, text)
     }
 }
 

@@ -148,7 +148,7 @@ fn no_job_a_whole_job_and_parts_of_one() {
     for (texts, named) in [
         (&["AQUEDUCT_RANK=0"][..], "AQUEDUCT_WORLD_SIZE is not set"),
         (&["AQUEDUCT_WORLD_SIZE=2"], "AQUEDUCT_RANK is not set"),
-        (&["AQUEDUCT_UNIQUE_ID=00"], "AQUEDUCT_RANK is not set"),
+        (&["AQUEDUCT_UNIQUE_ID=00"], "AQUEDUCT_UNIQUE_ID is set, but neither AQUEDUCT_RANK"),
         (&[two], "set AQUEDUCT_RENDEZVOUS_FILE"),
         (&[SLURM], "srun --mpi=pmix"),
         (&[two, "AQUEDUCT_UNIQUE_ID=00"], "2 characters instead of 256"),

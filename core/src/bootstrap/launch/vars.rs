@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::OP;
 use super::launcher::{Launch, Launcher, Service};
 use crate::error::{Error, Result};
 
@@ -32,7 +33,7 @@ impl Vars<'_> {
         let required = |name: &str, other: &str| {
             self.number(name)?.ok_or_else(|| {
                 let text = format!("{name} is not set, but {other} is; {launcher} sets both");
-                Error::usage("launch", text)
+                Error::usage(OP, text)
             })
         };
         let (rank, size) = (required(rank_name, size_name)?, required(size_name, rank_name)?);
@@ -76,11 +77,11 @@ impl Vars<'_> {
 
 pub(super) fn invalid(name: &str, value: &str, wanted: &str) -> Error {
     let shown: String = value.chars().take(80).collect();
-    Error::usage("launch", format!("{name}={shown} cannot be read: {wanted}"))
+    Error::usage(OP, format!("{name}={shown} cannot be read: {wanted}"))
 }
 
 pub(super) fn contradiction(values: &[(&str, u32)]) -> Error {
     let all: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let text = format!("the launcher's variables contradict each other: {}", all.join(", "));
-    Error::usage("launch", format!("{text}; start the process by its launcher, or unset them"))
+    Error::usage(OP, format!("{text}; start the process by its launcher, or unset them"))
 }

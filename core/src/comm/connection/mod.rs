@@ -219,8 +219,11 @@ impl Connection {
         while !self.inner.backend.is_done(mark)? {
             self.inner.group.check(OP)?;
             if deadline.expired() {
-                let message =
-                    format!("operations of the connection to rank {} are not done in time", self.peer());
+                let message = format!(
+                    "operations of the connection to rank {0} did not complete before the deadline; rank {0} may be stopped: give \
+                     a later deadline, or see Communicator::check",
+                    self.peer()
+                );
                 return Err(Error::timeout(OP, message).with_peer(self.peer()));
             }
             self.inner.backend.pause(&mut wait, deadline);
@@ -230,8 +233,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Holds operations back until the result is dropped, so that they go on their way together. Waiting for them before
-    /// that is waiting in vain: [`flush`](Self::flush) sends them. Batches of several threads end with the last.
+    /// Defers operations until the returned guard is dropped, then sends them together. Do not wait for their effects before
+    /// that, except with [`flush`](Self::flush), which sends them. Batches of several threads end with the last.
     pub fn batch(&self) -> Batch<'_> {
         self.inner.batches.fetch_add(1, Ordering::AcqRel);
         Batch { connection: self }
@@ -304,7 +307,7 @@ impl Connection {
         self.inner.group.check_peer(op, self.peer())
     }
 
-    /// How many signals have come of which somebody was told, for [`await_arrival`](Self::await_arrival).
+    /// Number of signals that arrived with a wake-up, for [`await_arrival`](Self::await_arrival); 0 where waiters poll memory.
     pub(crate) fn arrivals(&self) -> u64 {
         self.inner.backend.arrivals()
     }

@@ -82,11 +82,11 @@ impl Device2DeviceSemaphore {
         self.ends.device_counters(deadline.into())
     }
 
-    /// Whether there is a signal that no wait has taken yet.
+    /// Whether there is a signal that no wait has taken yet. It takes none.
     ///
     /// # Errors
     /// `Timeout`, or a driver error.
-    pub fn poll(&self, deadline: impl Into<Deadline>) -> Result<bool> {
+    pub fn has_signal(&self, deadline: impl Into<Deadline>) -> Result<bool> {
         let counters = self.counters(deadline)?;
         Ok(counters.inbound > counters.expected_inbound)
     }

@@ -15,7 +15,7 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// What one rank's driver does when a communicator allocates its abort words, before it says anything to other ranks.
+/// Counts a driver's allocations of abort words, which a communicator makes before it says anything to other ranks.
 #[derive(Debug, Default)]
 struct Allocations(AtomicU32);
 
@@ -55,7 +55,7 @@ fn a_shrink_that_is_called_again_without_the_same_ranks_hears_nothing_of_the_one
                 let mine = hooks[rank as usize].clone();
                 let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(mine.clone());
                 let context = Context::new(&Device::new(&driver, rank).unwrap()).unwrap();
-                let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
                 let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
                 mine.0.store([WAIT, FAIL, WORK][rank as usize], Ordering::Release);
                 bootstrap.barrier(soon()).unwrap();

@@ -66,7 +66,7 @@ impl Control {
                 }
                 let message =
                     format!("a frame of unknown kind {other}; use one version of aqueduct everywhere");
-                return Err(Error::new(ErrorKind::Remote, "control link", message).with_peer(peer));
+                return Err(Error::new(ErrorKind::Remote, "control_link", message).with_peer(peer));
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Subscriber for Recorder {
 }
 
 fn config(peer_timeout: Option<Duration>) -> GroupConfig {
-    GroupConfig { interface: Some(Ipv4Addr::LOCALHOST.into()), peer_timeout, ..GroupConfig::default() }
+    GroupConfig { local_address: Some(Ipv4Addr::LOCALHOST.into()), peer_timeout, ..GroupConfig::default() }
 }
 
 /// A group in one process; `hosts` of them.

@@ -118,7 +118,7 @@ impl Callers {
         }
     }
 
-    /// Those of whom this rank must still hear: members that are neither left out nor gone, and do not call.
+    /// Members that this rank must still hear of: neither left out nor gone, and not calling.
     pub(super) fn awaited(&self, roster: &Roster) -> Ranks {
         let Some(without) = &self.call else { return Ranks::new() };
         let mut awaited = roster.others();

@@ -183,7 +183,7 @@ impl RawStream for Ends {
         Ok(())
     }
 
-    /// Nobody waits on it.
+    /// No caller waits on it.
     fn fd(&self) -> BorrowedFd<'_> {
         static NULL: LazyLock<std::fs::File> =
             LazyLock::new(|| std::fs::File::open("/dev/null").expect("every system has one"));

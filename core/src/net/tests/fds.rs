@@ -194,7 +194,7 @@ fn process_without_descriptors() {
     }
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(taken.len() > 100);
-    // Nobody pays for it: the first is not closed, the second not refused.
+    // Neither connection suffers: the first is not closed, the second not refused.
     assert_eq!(listener.accept(millis(150)).unwrap_err().kind(), ErrorKind::Timeout);
     begun.set_nonblocking(true).unwrap();
     assert_eq!((&begun).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);

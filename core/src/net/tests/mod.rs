@@ -84,7 +84,7 @@ fn frames_travel_both_ways_and_claims_are_known() {
 fn every_wait_ends_at_its_deadline() {
     let (mut server, mut client) = pair(&network());
     assert_eq!(server.recv(millis(20)).unwrap_err().kind(), ErrorKind::Timeout);
-    // Nobody reads: the socket's buffers fill up.
+    // The peer does not read: the socket's buffers fill up.
     let chunk = vec![0; 1 << 20];
     let error = (0..64).find_map(|_| client.send(1, &chunk, millis(50)).err()).unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);

@@ -1,4 +1,4 @@
-//! Those who do not know the secret, do not speak the protocol, or take their time.
+//! Clients that do not know the secret, do not speak the protocol, or take their time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -282,7 +282,7 @@ mod tests {
                 scope.spawn(move || {
                     let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
                     let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
-                    let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
                     let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
                     let connection = comm.connect(peer, 0, Transport::Ethernet).unwrap();
                     comm.setup(soon()).unwrap();
@@ -330,7 +330,7 @@ mod tests {
                 scope.spawn(move || {
                     let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
                     let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
-                    let config = CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into());
+                    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
                     let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
                     let endpoint = EndpointConfig::new(Transport::Ethernet).with_max_outstanding(1);
                     let [source, inbox] = [(); 2].map(|()| Arc::new(HostBuffer::new(&context, 64).unwrap()));

@@ -115,7 +115,7 @@ impl QueuePair<Init> {
     }
 
     fn check_reachable(&self, port: &Port, peer: &QpAddress, by_gid: bool) -> Result<()> {
-        const OP: &str = "connect queue pair";
+        const OP: &str = "QueuePair::connect";
         let kind = |gid: Option<GidKind>| gid.map_or("a LID only".to_owned(), |kind| kind.to_string());
         let (own, theirs) = (port.gid.map(|entry| entry.kind), peer.gid.map(|(_, kind)| kind));
         if by_gid && (own.is_none() || own != theirs) {

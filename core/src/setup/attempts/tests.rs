@@ -1,4 +1,4 @@
-//! What one rank does at each message, and what it keeps.
+//! Answers and state of one rank, message by message.
 
 use super::super::key::Kind;
 use super::*;

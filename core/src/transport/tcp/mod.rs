@@ -57,7 +57,7 @@ impl Provider for Sockets {
             let ip = interface(resources, config)?;
             draft.listener = Some(network.listen_tcp(ip, claims).map_err(|error| {
                 let message = format!(
-                    "{key}: {}; choose an address of this host, with EndpointConfig::with_interface, or an interface, with \
+                    "{key}: {}; choose an address of this host, with EndpointConfig::with_local_address, or an interface, with \
                      AQUEDUCT_SOCKET_IFNAME",
                     error.message()
                 );
@@ -119,7 +119,7 @@ impl provider::Draft for Draft {
         let stream = network.connect_tcp(&addresses, claims, deadline).map_err(|error| {
             let message = format!(
                 "{}: cannot reach rank {peer} at {addresses:?} ({}); choose an interface that leads there, with \
-                 EndpointConfig::with_interface or AQUEDUCT_SOCKET_IFNAME at rank {peer}",
+                 EndpointConfig::with_local_address or AQUEDUCT_SOCKET_IFNAME at rank {peer}",
                 self.key,
                 error.message()
             );
@@ -132,9 +132,9 @@ impl provider::Draft for Draft {
 
 /// The address to listen at.
 fn interface(resources: &Resources, config: &EndpointConfig) -> Result<IpAddr> {
-    match config.interface.or(resources.settings.interface) {
+    match config.local_address.or(resources.settings.local_address) {
         Some(ip) => Ok(ip),
-        None => links::default_ip(&resources.settings.sockets),
+        None => links::default_ip(&resources.settings.interfaces),
     }
 }
 

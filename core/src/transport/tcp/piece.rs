@@ -92,7 +92,7 @@ impl Piece {
         Ok(true)
     }
 
-    /// What the socket has not taken yet, in order; a part may be empty. Valid while the piece and `staging` are.
+    /// Bytes that the socket has not taken yet, in order; a part may be empty. Valid while the piece and `staging` are.
     #[inline]
     pub(super) fn rest(&self, staging: &Staging) -> [libc::iovec; 2] {
         let head = (self.head.as_ptr(), self.head.len());

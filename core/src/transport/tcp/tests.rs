@@ -13,7 +13,7 @@ use super::staging::Staging;
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, HostBuffer, RegisteredMemory, Transport};
 use crate::deadline::Deadline;
-use crate::env::{IbEnv, Selection};
+use crate::env::Selection;
 use crate::gpu::{Context, Device, Driver};
 use crate::memory::register_host;
 use crate::net::{Pollable as _, RawStream};
@@ -71,7 +71,7 @@ fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
             scope.spawn(move || {
                 let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
                 let config =
-                    CommunicatorConfig::default().with_interface(std::net::Ipv4Addr::LOCALHOST.into());
+                    CommunicatorConfig::default().with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
                 let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
                 if bootstrap.rank() == 0 {
                     let memories = [0, 1].map(|tag| comm.recv_memory(1, tag).unwrap());
@@ -138,8 +138,13 @@ fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
 /// Resources of a communicator for connections that a test makes by hand.
 fn resources(comm: &Communicator) -> Arc<Resources> {
     let exchange = comm.exchange();
-    let settings =
-        Settings { interface: None, sockets: Selection::default(), verbs: None, ib: IbEnv::default() };
+    let settings = Settings {
+        local_address: None,
+        interfaces: Selection::default(),
+        verbs: None,
+        ib_devices: None,
+        ib: crate::rdma::Settings::default(),
+    };
     let (context, group, regions) =
         (exchange.context.clone(), exchange.group.clone(), exchange.regions.clone());
     Resources::new(context, group, regions, settings)

@@ -95,9 +95,8 @@ struct Draft {
 
 impl Draft {
     fn new(resources: &Resources, key: Key, config: &EndpointConfig, number: u8) -> Result<Self> {
-        let nics = resources.nics()?;
         let nic = resources.nic(number)?;
-        let settings = config.ib.as_ref().unwrap_or(nics.settings());
+        let settings = config.ib.as_ref().unwrap_or(&resources.settings.ib);
         settings.check()?;
         let port = nic.port(settings)?;
         let channel = nic.context.completion_channel()?;

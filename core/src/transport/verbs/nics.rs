@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::CUdevice_attribute;
 
-use crate::env::IbEnv;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{self, KeepAlive};
 use crate::memory::Place;
@@ -23,7 +22,6 @@ use crate::sync::{Mutex, lock};
 /// All NICs of this host that the user wants, in their order.
 pub(crate) struct Nics {
     devices: Vec<Device>,
-    settings: Settings,
     open: Mutex<HashMap<u8, Arc<Nic>>>,
 }
 
@@ -42,19 +40,13 @@ pub(crate) trait Watcher: Send + Sync {
 }
 
 impl Nics {
-    /// Lists the NICs of `verbs`, or of libibverbs.
-    pub(crate) fn discover(verbs: Option<&Verbs>, env: &IbEnv) -> Result<Self> {
+    /// Lists the NICs of `verbs`, or of libibverbs: those of `names`, or all.
+    pub(crate) fn discover(verbs: Option<&Verbs>, names: Option<&str>) -> Result<Self> {
         let verbs = match verbs {
             Some(verbs) => verbs.clone(),
             None => Verbs::load(None)?,
         };
-        let devices = verbs.devices(env.devices.as_deref())?;
-        Ok(Self { devices, settings: settings(env)?, open: Mutex::default() })
-    }
-
-    /// The settings of the environment.
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
+        Ok(Self { devices: verbs.devices(names)?, open: Mutex::default() })
     }
 
     /// NIC `number`, opened at the first call and watched by `reactor`.
@@ -221,32 +213,6 @@ fn check_ordering(device: &gpu::Device) -> Result<()> {
     }
 }
 
-fn settings(env: &IbEnv) -> Result<Settings> {
-    let small = |name: &str, value: Option<u32>, default: u8| match value {
-        None => Ok(default),
-        Some(value) => u8::try_from(value)
-            .map_err(|_| Error::usage("environment", format!("AQUEDUCT_IB_{name}={value} is above 255"))),
-    };
-    let default = Settings::default();
-    let mut settings = Settings {
-        gid_index: env.gid_index,
-        service_level: small("SL", env.service_level, default.service_level)?,
-        traffic_class: small("TC", env.traffic_class, default.traffic_class)?,
-        timeout: small("TIMEOUT", env.timeout, default.timeout)?,
-        retry_count: small("RETRY_CNT", env.retry_count, default.retry_count)?,
-        ..default
-    };
-    if env.port.is_some() {
-        settings.port = Some(small("PORT", env.port, 1)?);
-    }
-    if let Some(pkey) = env.pkey {
-        let wrong = |_| Error::usage("environment", format!("AQUEDUCT_IB_PKEY={pkey} is above 65535"));
-        settings.pkey_index = u16::try_from(pkey).map_err(wrong)?;
-    }
-    settings.check()?;
-    Ok(settings)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,8 +220,7 @@ mod tests {
 
     fn nics(devices: &str) -> Nics {
         let verbs = Verbs::from_table(standin::table(), "stand-in");
-        let env = IbEnv { devices: Some(devices.into()), ..IbEnv::default() };
-        Nics::discover(Some(&verbs), &env).unwrap()
+        Nics::discover(Some(&verbs), Some(devices)).unwrap()
     }
 
     /// A host with a GPU and `null0` below one switch, `bare0` below the next, and `null1` below another root.

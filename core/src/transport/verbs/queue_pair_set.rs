@@ -224,7 +224,7 @@ impl QueuePairSet {
         }
     }
 
-    /// Those who wait for the peer's signals, if these wake anybody.
+    /// Threads that wait for the peer's signals, if signals wake threads.
     pub(super) fn arrivals(&self) -> Option<&SignalWaiters> {
         self.arrivals.as_ref()
     }

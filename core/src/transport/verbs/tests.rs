@@ -31,8 +31,9 @@ enum Nic {
 
 impl Nic {
     fn config(self) -> CommunicatorConfig {
-        let config =
-            CommunicatorConfig::default().with_interface(Ipv4Addr::LOCALHOST.into()).with_semaphores(8);
+        let config = CommunicatorConfig::default()
+            .with_local_address(Ipv4Addr::LOCALHOST.into())
+            .with_max_semaphores(8);
         match self {
             Self::StandIn => config.with_verbs(Verbs::from_table(standin::table(), "stand-in")),
             Self::Real => config,

@@ -120,7 +120,7 @@ impl LocalRanks {
         clock.lap(bootstrap.traffic().1);
         // The interface that the environment sets for the bootstrap.
         let config =
-            CommunicatorConfig::from_env()?.with_interface(bootstrap.local_ip()).with_peer_timeout(None);
+            CommunicatorConfig::from_env()?.with_local_address(bootstrap.local_ip()).with_peer_timeout(None);
         let met = Introduction::new(&bootstrap, None, &config, deadline)?;
         clock.lap(bootstrap.traffic().1);
         let links = met.link(deadline)?;

@@ -164,7 +164,9 @@ fn shapes_that_do_not_fit_are_refused_before_the_launch() {
         refused(LaunchConfig { block: [64, 64, 1], ..LaunchConfig::linear(1, 1) }).contains("4096 threads")
     );
     assert!(refused(LaunchConfig { grid: [1, 100_000, 1], ..LaunchConfig::linear(1, 1) }).contains("grid"));
-    assert!(refused(LaunchConfig::linear(1, 32).with_shared(1 << 30)).contains("bytes of shared memory"));
+    assert!(
+        refused(LaunchConfig::linear(1, 32).with_shared_bytes(1 << 30)).contains("bytes of shared memory")
+    );
 
     let most = scale.max_resident_blocks(256, 0).unwrap();
     scale.validate(&LaunchConfig::linear(most, 256).cooperative()).unwrap();

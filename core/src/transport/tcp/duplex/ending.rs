@@ -29,7 +29,7 @@ impl Duplex {
         if self.is_attached() {
             self.registration.nudge();
         } else if let Some(cause) = self.abort.cause() {
-            // Nobody will connect any more.
+            // No peer will connect any more.
             self.fail(&cause.to_error("connect"), false);
         }
     }

@@ -1,4 +1,4 @@
-//! What the service thread does for a connection in one turn, and what it waits for until the next.
+//! One turn of the service thread for a connection, and the events that bring the next.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

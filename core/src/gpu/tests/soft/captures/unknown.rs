@@ -53,7 +53,7 @@ fn a_capture_that_cannot_be_identified_fails_and_is_ended() {
     let capture = || GraphExec::capture(&stream, CaptureMode::default(), |stream| stream.fill(&slice, 7));
     let error = capture().unwrap_err();
     assert!(error.to_string().contains("cuStreamGetCaptureInfo_v2"), "{error}");
-    // What is enqueued now runs, and the next capture is one.
+    // Work enqueued now runs, and the next capture succeeds.
     stream.fill(&slice, 3).unwrap();
     stream.synchronize(SOON).unwrap();
     let mut bytes = [0_u8; 64];
