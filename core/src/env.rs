@@ -309,9 +309,11 @@ fn choice<T: Copy + Default>(name: &str, value: Option<String>, choices: &[(&str
     }
 }
 
+/// A positive number of seconds, at most a hundred years.
 fn seconds(text: &str) -> Option<Duration> {
     let seconds = text.trim().parse::<f64>().ok().filter(|s| *s > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok()
+    const MOST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or(MOST).min(MOST))
 }
 
 fn log_spec(text: &str) -> Result<LogSpec> {

@@ -70,8 +70,9 @@ pub trait Bootstrap: Debug + Send + Sync {
     /// `root` everywhere. Provided: a binomial tree, ceil(log2(size)) rounds.
     ///
     /// # Errors
-    /// `InvalidUsage` for a root that does not exist, and for more than [`MAX_MESSAGE`] bytes, which all ranks learn;
-    /// `Timeout`, with the rank that was waited for, if that one does not come or names another root.
+    /// `InvalidUsage` for a root that does not exist, and on the root for more than [`MAX_MESSAGE`] bytes, which the other ranks
+    /// learn as `Remote`; `Timeout`, with the rank that was waited for, if that one does not come or names another root. After a
+    /// `Timeout` the ranks are out of step: a later broadcast may return the bytes of this one.
     fn broadcast(&self, root: u32, bytes: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
         broadcast(self, root, bytes, deadline)
     }

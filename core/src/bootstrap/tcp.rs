@@ -12,6 +12,7 @@ use super::unique_id::{UniqueId, read_address, write_address};
 use super::{Bootstrap, MAX_MESSAGE};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::fork::Creator;
 use crate::net::heartbeat::{Monitor, MonitoredLink, TICK};
 use crate::net::{
     Address, Claims, Frame, Handler, Link, Network, Reactor, ReactorConfig, Secret, Stream, purpose,
@@ -42,6 +43,7 @@ pub struct TcpBootstrap {
     /// The link that this rank sends on, per peer: one and the same for good, so that messages stay in order.
     outgoing: Mutex<HashMap<u32, Arc<Mutex<Option<Link>>>>>,
     peers: Arc<Peers>,
+    creator: Creator,
     // Last: its drop closes the links in an orderly way.
     reactor: Reactor,
 }
@@ -86,6 +88,7 @@ impl TcpBootstrap {
             addresses,
             outgoing,
             peers,
+            creator: Creator::current(),
             reactor,
         };
         Ok((this, address))
@@ -132,6 +135,21 @@ impl TcpBootstrap {
                 Ok(address)
             })
             .collect()
+    }
+
+    /// Returns an error unless `peer` exists and this process joined the job: a forked child would speak in its parent's name,
+    /// over the same sockets.
+    fn check_peer(&self, op: &'static str, peer: u32) -> Result<()> {
+        if self.creator.forked() {
+            return Err(Error::usage(
+                op,
+                "a bootstrap does not survive fork; join the job in the parent, or after exec",
+            ));
+        }
+        if peer >= self.size {
+            return Err(no_such_rank(op, peer, self.size));
+        }
+        Ok(())
     }
 
     /// The link to send to `peer` on: the one in use, or one that the peer has opened, or a new one.
@@ -183,9 +201,7 @@ impl Bootstrap for TcpBootstrap {
 
     fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
         check_length(bytes)?;
-        if peer >= self.size {
-            return Err(no_such_rank("send", peer, self.size));
-        }
+        self.check_peer("send", peer)?;
         if peer == self.rank {
             return self.peers.mailbox.deliver(peer, tag, bytes.to_vec());
         }
@@ -198,9 +214,7 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
-        if peer >= self.size {
-            return Err(no_such_rank("recv", peer, self.size));
-        }
+        self.check_peer("recv", peer)?;
         self.peers.mailbox.take(peer, tag, deadline)
     }
 

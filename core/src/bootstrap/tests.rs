@@ -347,3 +347,32 @@ fn a_process_killed_while_joining_is_named_to_the_others() {
     });
     assert!(start.elapsed() < Duration::from_secs(10));
 }
+
+/// The child has copies of the parent's sockets.
+#[test]
+fn a_forked_child_does_not_speak_for_its_parent() {
+    let passed = ranks(2, |b| {
+        if b.rank() == 1 {
+            // SAFETY: the child calls nothing but the bootstrap, which allocates (glibc allows it after fork), and _exit.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let refused =
+                    |result: Result<()>| result.is_err_and(|e| e.message().contains("does not survive fork"));
+                let said = [
+                    b.send(0, 1, b"from the child", soon()),
+                    b.recv(0, 1, soon()).map(drop),
+                    b.barrier(soon()),
+                ];
+                // SAFETY: _exit is async-signal-safe.
+                unsafe { libc::_exit(if said.into_iter().all(refused) { 7 } else { 1 }) };
+            }
+            let mut status = 0;
+            // SAFETY: `child` is ours and `status` is a live output.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            b.send(0, 1, b"from the parent", soon()).unwrap();
+            return libc::WEXITSTATUS(status) == 7;
+        }
+        b.recv(1, 1, soon()).unwrap() == b"from the parent"
+    });
+    assert_eq!(passed, [true, true]);
+}

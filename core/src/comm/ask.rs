@@ -7,6 +7,7 @@ use crate::comm::semaphore::{
 };
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::transports::Transports;
 use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
 use crate::setup::key::{Key, Kind, Namespace};
 use crate::setup::mailbox::Post;
@@ -166,7 +167,9 @@ impl Communicator {
                 );
                 return Err(Error::usage("connect", message));
             }
-            Transport::Ethernet | Transport::Ib(_) => {}
+            Transport::Ethernet | Transport::Ib(_) => {
+                Transports::from(endpoint.transport).check("connect")?
+            }
         }
         let pending = Pending::new(key);
         self.asked.add(Box::new(ConnectItem::new(

@@ -210,10 +210,15 @@ impl Communicator {
         self.shared.abort.record().map(AbortReport::from)
     }
 
-    /// Leaves in good order, once this rank's streams are idle: waits until peers have acknowledged every operation of its
-    /// connections, dropped ones included, and have closed what they opened of this rank's memory by legacy handles; then says
-    /// goodbye. Calls on this communicator and on connections made by it fail afterwards. Without it, dropping the last object
-    /// does the same, except that nobody waits.
+    /// Leaves in good order: waits until peers have acknowledged every operation of its connections, dropped ones included, and
+    /// have closed what they opened of this rank's memory by legacy handles; then says goodbye. Calls on this communicator and on
+    /// connections made by it fail afterwards. Without it, dropping the last object does the same, except that nobody waits.
+    ///
+    /// Synchronize this rank's streams first: it does not wait for kernels. Those that still wait for peers two seconds later
+    /// leave, and [`Stream::synchronize`](crate::gpu::Stream::synchronize) returns an error.
+    ///
+    /// Drop what was made from peers' memory first, too (memories, channels, all-reduces): with legacy handles
+    /// (`AQUEDUCT_HANDLE=ipc`) a peer's `close` waits until this rank has closed them.
     ///
     /// # Errors
     /// `Timeout`, naming a peer, if operations are not acknowledged or the peer still has memory of this rank open: nothing has

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use cuda_driver_sys::{CUevent, CUevent_flags, CUresult, CUstream};
+use cuda_driver_sys::{CUevent, CUevent_flags, CUstream};
 
 use super::context::Context;
 use super::driver::call;
@@ -10,12 +10,14 @@ use super::outcomes::Outcomes;
 use super::query::{is_reached, poll_until};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::sync::{AtomicBool, Ordering};
 
 /// A point in a stream's work. Recording it again moves it.
 #[derive(Debug)]
 pub struct Event {
     raw: CUevent,
     timed: bool,
+    captured: AtomicBool,
     outcomes: Outcomes,
     context: Context,
 }
@@ -49,7 +51,13 @@ impl Event {
             if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
         // SAFETY: `raw` is a live output; the event is destroyed once: in `Drop`, or by the caller of `into_raw`.
         context.noted(unsafe { call!(context.driver(), cuEventCreate(&raw mut raw, flags.0)) })?;
-        Ok(Self { raw, timed, outcomes: Outcomes::default(), context: context.clone() })
+        Ok(Self {
+            raw,
+            timed,
+            captured: AtomicBool::new(false),
+            outcomes: Outcomes::default(),
+            context: context.clone(),
+        })
     }
 
     /// The driver's handle.
@@ -73,16 +81,15 @@ impl Event {
         &self.outcomes
     }
 
-    /// Whether it was last recorded in a stream under capture: then it stands for no work that runs.
-    ///
-    /// # Errors
-    /// A driver error.
-    pub(crate) fn is_captured(&self) -> Result<bool> {
-        let _entered = self.context.enter()?;
-        match is_reached(self.context.driver(), self.raw) {
-            Err(error) if error.code() == CUresult::CUDA_ERROR_CAPTURED_EVENT.0.cast_signed() => Ok(true),
-            other => self.context.noted(other).map(|_| false),
-        }
+    /// Whether it was last recorded in a stream under capture: then it stands for no work that runs. The driver is not asked,
+    /// because a query of a captured event invalidates the capture.
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the stream that it was just recorded in is under capture.
+    pub(super) fn note_captured(&self, captured: bool) {
+        self.captured.store(captured, Ordering::Relaxed);
     }
 
     /// Whether the work before it is done.

@@ -43,6 +43,9 @@ pub fn arg<T: KernelParam>(value: &T) -> KernelArg<'_> {
     KernelArg { value: value.cast(), bytes: size_of::<T>(), borrow: PhantomData }
 }
 
+/// Shared memory per block that every kernel may use; more must be allowed first (CUDA C++ Programming Guide, "Shared Memory").
+const SHARED_UNASKED: u32 = 48 << 10;
+
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {
@@ -227,6 +230,15 @@ impl Function {
                 "{} + {fixed} bytes of shared memory per block; the device has {}",
                 config.shared_bytes, limits.shared_per_block
             ));
+        }
+        if config.shared_bytes.saturating_add(fixed) > SHARED_UNASKED {
+            let allowed = self.allowed_shared()?;
+            if config.shared_bytes > allowed {
+                return refuse(format!(
+                    "{0} bytes of dynamic shared memory per block; {allowed} are allowed: call allow_shared({0}) before the launch",
+                    config.shared_bytes
+                ));
+            }
         }
         if !config.cooperative {
             return Ok(());

@@ -295,6 +295,20 @@ impl Function {
         context.noted(unsafe { call!(context.driver(), cuFuncSetAttribute(self.raw(), attribute, value)) })
     }
 
+    /// The most dynamic shared memory that a launch may ask for: 48 KiB less the static part, or what
+    /// [`allow_shared`](Self::allow_shared) has set.
+    pub(super) fn allowed_shared(&self) -> Result<u32> {
+        let context = self.context();
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let mut value = 0;
+        let _entered = context.enter()?;
+        // SAFETY: `value` is a live output and the function belongs to a loaded module.
+        let asked =
+            unsafe { call!(context.driver(), cuFuncGetAttribute(&raw mut value, attribute, self.raw())) };
+        context.noted(asked)?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
     /// How many blocks of `threads` threads and `shared_bytes` of dynamic shared memory the whole device runs at once:
     /// the largest grid that may meet at a grid barrier.
     ///

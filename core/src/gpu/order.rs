@@ -13,6 +13,7 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
         stream.enqueue([], || unsafe { self.record_raw(stream.handle()) })?;
+        self.note_captured(stream.is_capturing()?);
         self.outcomes().replace(stream.outcomes());
         Ok(())
     }

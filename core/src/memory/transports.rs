@@ -125,9 +125,9 @@ impl Transports {
         Self(self.0 & !transport.bit())
     }
 
-    /// Whether `transport` is in the set.
+    /// Whether `transport` is in the set; false for a NIC that cannot be named.
     pub fn contains(self, transport: Transport) -> bool {
-        transport.bit() != 0 && self.0 & transport.bit() != 0
+        transport.bit() != BEYOND && self.0 & transport.bit() != 0
     }
 
     pub(crate) fn to_wire(self) -> u32 {
@@ -175,6 +175,8 @@ mod tests {
         let all = Transports::from_wire(u32::MAX);
         assert!(all.contains(Transport::Ib(3)) && all.iter().count() == 26);
         assert!(!all.contains(Transport::Ib(24)), "no such number");
+        let beyond = Transports::from(Transport::Ib(23)) | Transport::Ib(255).into();
+        assert!(!beyond.contains(Transport::Ib(24)) && beyond.check("test").is_err());
         assert!(!Transports::NONE.contains(Transport::CudaIpc));
         assert!(Transport::Ib(0).matches(Transport::Ib(1)) && !Transport::Ib(0).matches(Transport::Ethernet));
     }

@@ -304,8 +304,11 @@ impl Attempts {
         match self.names.get(&key) {
             Some(Name { begun, failure: Some(failure), .. }) if *begun == attempt => failure.clone(),
             _ => {
-                let message =
-                    format!("rank {} gave this attempt up and has gone on to a later one", self.rank);
+                let message = format!(
+                    "rank {} gave this attempt up at its deadline and has gone on to a later one; ask for it again and call \
+                     setup() once more to meet that one",
+                    self.rank
+                );
                 Error::timeout(key.kind.op(), message)
             }
         }

@@ -127,3 +127,24 @@ fn a_kernel_waiting_for_signals_of_a_host_that_left_ends() {
         }
     });
 }
+
+/// Nothing that the kernel waits for can come any more.
+#[test]
+fn a_kernel_that_waits_while_its_own_rank_closes_ends() {
+    threads(2, |rank| {
+        let channel = channel(&rank, 1 - rank.me());
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        if rank.me() == 0 {
+            channel.wait(&stream).unwrap();
+            rank.comm.close(soon()).unwrap();
+            let error = stream.synchronize(Duration::from_secs(20)).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::Aborted, Some(0)), "{error}");
+            assert!(error.message().contains("synchronize its streams before close"), "{error}");
+        }
+        rank.barrier();
+        if rank.me() == 1 {
+            rank.comm.check().expect("another rank's mistake is no failure of this one");
+        }
+        rank.barrier();
+    });
+}

@@ -241,3 +241,13 @@ fn an_endpoint_without_time_is_refused_at_once_for_every_transport() {
         rank.barrier();
     });
 }
+
+#[test]
+fn a_nic_that_cannot_be_named_is_refused_at_once() {
+    threads(2, |rank| {
+        let error = rank.comm.connect(1 - rank.me(), 0, Transport::Ib(200)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        assert!(error.message().contains("Ib0 to Ib23"), "{error}");
+        rank.barrier();
+    });
+}

@@ -253,7 +253,7 @@ impl Connection {
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         const OP: &str = "wait_event";
         self.check(OP)?;
-        if self.transport() != Transport::CudaIpc && event.is_captured()? {
+        if self.transport() != Transport::CudaIpc && event.is_captured() {
             let message = "the event was recorded in a stream under capture, and the host executes the operations of this \
                            connection; only those over CudaIpc can be part of a graph";
             return Err(Error::usage(OP, message));

@@ -228,6 +228,9 @@ impl AbortListener for Control {
     /// Tells everyone we have a link to, and wakes who waits here.
     fn aborted(&self, cause: &AbortCause) {
         self.wake(&mut lock(&self.state));
-        self.tell_all(cause);
+        // A rank that has left in good order takes nobody with it. Leaving tells of a failure that came before.
+        if !self.has_left() {
+            self.tell_all(cause);
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Taking links into use, and saying BYE on them.
 #![forbid(unsafe_code)]
 
+use std::time::Instant;
+
 use super::shared::Control;
 use crate::group::frames;
 use crate::group::peer_state::PeerState;
@@ -38,6 +40,7 @@ impl Control {
         if self.left.swap(true, Ordering::AcqRel) {
             return Vec::new();
         }
+        state.left_at = Some(Instant::now());
         let links = state.all_links();
         state.membership.last_words();
         // Calls of other threads that wait for peers end now.

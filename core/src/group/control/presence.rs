@@ -17,7 +17,15 @@ impl Control {
         {
             let mut state = lock(&self.state);
             if self.has_left() {
-                return;
+                let over = state.left_at.take_if(|at| at.elapsed() >= GRACE).is_some();
+                let size = state.size();
+                drop(state);
+                // Whatever kernels of this rank still wait for can no longer come.
+                if over {
+                    (0..size).for_each(|rank| self.waiters.dismiss(rank));
+                    self.dismissed.store(true, Ordering::Relaxed);
+                }
+                return self.notice_abandoned();
             }
             let now = Instant::now();
             let State { peer_states, links, watch, .. } = &mut *state;

@@ -130,7 +130,16 @@ impl Control {
         if self.forked() {
             return Vec::new();
         }
-        lock(&self.state).lost().collect()
+        let state = lock(&self.state);
+        let mut lost: Vec<u32> = state.lost().collect();
+        // The cause of an abort is known before the state says so: a caller that has just heard it finds the rank here.
+        if let Some(AbortCause { kind: ErrorKind::PeerLost, rank: Some(rank), .. }) = self.abort.cause()
+            && !matches!(state.peer_states.get(*rank as usize), Some(PeerState::Left { .. }) | None)
+            && let Err(place) = lost.binary_search(rank)
+        {
+            lost.insert(place, *rank);
+        }
+        lost
     }
 
     /// `Ok` while nothing has failed. A few loads while all is well. Also drops the values given to
@@ -168,6 +177,11 @@ impl Control {
     #[cold]
     fn look_for_abandoned(&self) {
         let Some(awaited) = self.waiters.abandoned() else { return };
+        if self.has_left() {
+            let reason = "it closed the communicator while a kernel of its own waited; synchronize its streams before close";
+            self.abort.abort(AbortCause::requested(self.rank, reason));
+            return;
+        }
         let departed = {
             let state = lock(&self.state);
             let left =

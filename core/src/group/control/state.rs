@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) given_up_by: Ranks,
     /// Why this rank can be a member of no later group, once that is so.
     pub(super) outside: Option<String>,
+    /// When this rank left in good order, until the kernels that still wait are told.
+    pub(super) left_at: Option<Instant>,
     /// Counts changes that a waiter may care about.
     pub(super) version: u64,
 }
@@ -46,6 +48,7 @@ impl State {
             given_up: None,
             given_up_by: Ranks::new(),
             outside: None,
+            left_at: None,
             version: 0,
         }
     }
