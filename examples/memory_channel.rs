@@ -2,9 +2,7 @@
 //!
 //! `memory_channel.ptx` is the kernel: one block, in which all threads copy and one signals.
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, sync::Arc, time::Duration};
 
 use aqueduct::channel::MemoryChannel;
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
@@ -49,10 +47,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut received = vec![0; COUNT];
     inbox.download(0, &mut received, deadline)?;
-    if received != numbers(peer) {
-        return Err("the peer's numbers are not what it sent".into());
-    }
+    assert!(received == numbers(peer), "the peer's numbers are not what it sent");
     println!("rank {rank} on {}: all {COUNT} numbers came", driver.provenance());
     bootstrap.barrier(deadline)?;
+    // The peer's close may wait until this rank has let go of its memory.
+    drop((channel, semaphore, theirs));
     Ok(comm.close(deadline)?)
 }

@@ -2,9 +2,7 @@
 //!
 //! The ball is a number that each side increments before it returns it. `ping_pong.ptx` is the kernel.
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, sync::Arc, time::Duration};
 
 use aqueduct::channel::MemoryChannel;
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
@@ -52,5 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("rank {rank} on {}: the ball is {}, as it should be", driver.provenance(), last[0]);
     bootstrap.barrier(deadline)?;
+    // The peer's close may wait until this rank has let go of its memory.
+    drop((channel, semaphore, theirs));
     Ok(comm.close(deadline)?)
 }

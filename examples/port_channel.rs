@@ -1,10 +1,7 @@
-//! Port channel: a thread of a kernel asks the host's proxy to copy to the peer's GPU and to signal it.
-//!
-//! `port_channel.ptx` is the kernel. The copy uses the copy engine, TCP or a NIC, and no threads of the GPU.
+//! Port channel: a thread of a kernel (`port_channel.ptx`) asks the host's proxy to copy to the peer's GPU and to signal it.
+//! The copy uses the copy engine, TCP or a NIC, and no threads of the GPU.
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, sync::Arc, time::Duration};
 
 use aqueduct::channel::PortChannel;
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
@@ -35,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mine = comm.register_memory(&source, WAY)?;
     comm.send_memory(&comm.register_memory(&inbox, WAY)?, peer, 0)?;
     let theirs = comm.recv_memory(peer, 0)?;
-    // The proxy is a host thread; it knows connections and memories by number.
+    // A host thread, which knows connections and memories by number.
     let proxy = ProxyService::start(&comm, ProxyServiceConfig::default())?;
     let semaphore = proxy.build_and_add_semaphore(&comm.connect(peer, 0, WAY)?, 0)?;
     comm.setup(deadline)?;
@@ -53,11 +50,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut received = vec![0; COUNT];
     inbox.download(0, &mut received, deadline)?;
-    if received != numbers(peer) {
-        return Err("the peer's numbers are not what it sent".into());
-    }
+    assert!(received == numbers(peer), "the peer's numbers are not what it sent");
     println!("rank {rank} on {}: all {COUNT} numbers came, over {WAY:?}", driver.provenance());
     bootstrap.barrier(deadline)?;
     proxy.stop(deadline)?;
+    // The peer's close may wait until this rank has let go of its memory.
+    drop((channel, proxy, semaphore, theirs));
     Ok(comm.close(deadline)?)
 }

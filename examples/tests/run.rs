@@ -39,8 +39,15 @@ fn finish(mut rank: Child, deadline: Instant) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Runs `program` as two ranks. Each must succeed and print one line: its rank, its driver, and what `says` returns.
+/// Runs `program` as two ranks, with the handles that the device prefers and with legacy ones, whose owners wait for their
+/// peers. Each rank must succeed and print one line: its rank, its driver, and what `says` returns.
 fn run(program: &str, hardware: bool, says: impl Fn(u32) -> String) {
+    for handle in ["auto", "ipc"] {
+        run_with(program, hardware, handle, &says);
+    }
+}
+
+fn run_with(program: &str, hardware: bool, handle: &str, says: impl Fn(u32) -> String) {
     let loopback = Selection { names: Some("=lo".into()), ..Selection::default() };
     let config = BootstrapConfig::default().with_interfaces(loopback);
     let rendezvous = Rendezvous::with_config(Some(2), &config).expect("the ranks can meet on loopback");
@@ -48,6 +55,7 @@ fn run(program: &str, hardware: bool, says: impl Fn(u32) -> String) {
         command(program, hardware)
             .env("AQUEDUCT_RANK", rank.to_string())
             .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
+            .env("AQUEDUCT_HANDLE", handle)
             .env("AQUEDUCT_WORLD_SIZE", "2")
             .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
             .spawn()

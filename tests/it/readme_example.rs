@@ -34,6 +34,7 @@ fn exchange(rank: u32, id: &UniqueId, driver: &Driver) -> Result<Vec<u8>> {
     inbox.download(0, &mut received, deadline)?;
     // Wait for both: a rank that leaves early is an error for the other.
     bootstrap.barrier(deadline)?;
+    drop((channel, semaphore, target));
     comm.close(deadline)?;
     Ok(received)
 }

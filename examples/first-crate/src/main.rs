@@ -47,5 +47,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("rank {rank} of {ranks} on {}: all {COUNT} sums are right", driver.provenance());
     // Wait for all ranks: one that leaves early is an error for the others.
     bootstrap.barrier(deadline)?;
+    drop(all_reduce);
     Ok(comm.close(deadline)?)
 }

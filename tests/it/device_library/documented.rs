@@ -34,7 +34,8 @@ fn say(context: &Context, what: u64) -> Result<u64> {
     unsafe { kernel.launch(&stream, &LaunchConfig::linear(1, 1), &[arg(&fifo), arg(&what)]) }?;
     stream.retain_all(proxy.keep_alive())?;
     proxy.report_to(&stream);
-    // An error if the proxy refused what the kernel pushed.
+    // An error if the proxy stopped or failed before the push. A push that the FIFO refuses, because its first word has the
+    // highest bit set, is known to the kernel alone: pass the status on if it can happen.
     stream.synchronize(Duration::from_secs(10))?;
     // Handles everything pushed before; a later push would be refused.
     proxy.stop(Duration::from_secs(10))?;
