@@ -149,7 +149,7 @@ impl fmt::Debug for Abort {
 
 /// The word that kernels poll: 0 means run, anything else means leave. It lies in pinned host memory.
 #[derive(Clone)]
-pub(crate) struct AbortWord {
+pub struct AbortWord {
     word: NonNull<u32>,
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -165,18 +165,18 @@ impl AbortWord {
     /// # Safety
     /// `word` is aligned to 4 bytes, lies in memory that stays mapped while `memory` lives, and is accessed by
     /// this process only atomically.
-    pub(crate) unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn from_ptr(word: NonNull<u32>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         Self { word, _memory: memory }
     }
 
     /// Tells every kernel that polls the word to leave.
-    pub(crate) fn raise(&self) {
+    pub fn raise(&self) {
         // Release, so that a kernel that sees the word also sees what the host wrote before it.
         self.atomic().store(1, raw::Ordering::Release); // SYNC abort.word
     }
 
     /// Whether kernels are told to leave.
-    pub(crate) fn is_raised(&self) -> bool {
+    pub fn is_raised(&self) -> bool {
         self.atomic().load(raw::Ordering::Acquire) != 0
     }
 
@@ -196,7 +196,7 @@ impl fmt::Debug for AbortWord {
 ///
 /// `R` is the device ABI's abort record: `repr(C)`, its first field the `u32` state, 0 while nothing is written.
 /// The one kernel thread that may write it fills the rest and publishes the final state with release.
-pub(crate) struct AbortRecordCell<R: Copy> {
+pub struct AbortRecordCell<R: Copy> {
     record: NonNull<R>,
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -212,13 +212,13 @@ impl<R: Copy> AbortRecordCell<R> {
     /// # Safety
     /// `record` is aligned for `R` and to 4 bytes, starts with a `u32` state word, is valid `R` for every bit
     /// pattern, lies in memory that stays mapped while `memory` lives, and is written by kernels only.
-    pub(crate) unsafe fn from_ptr(record: NonNull<R>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn from_ptr(record: NonNull<R>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         const { assert!(size_of::<R>() >= 4 && align_of::<R>() >= 4) };
         Self { record, _memory: memory }
     }
 
     /// The record once its state is `complete`; the same record every time after that.
-    pub(crate) fn read(&self, complete: u32) -> Option<R> {
+    pub fn read(&self, complete: u32) -> Option<R> {
         // SAFETY: valid and aligned for as long as `_memory` lives, by the contract of `from_ptr`.
         let state = unsafe { raw::AtomicU32::from_ptr(self.record.as_ptr().cast()) };
         if state.load(raw::Ordering::Acquire) != complete {

@@ -98,6 +98,11 @@ pub mod internals {
     pub mod volatile;
     pub mod wire;
 
+    /// The words by which the host tells kernels to leave, and the records that they leave.
+    pub mod abort {
+        pub use crate::abort::{AbortRecordCell, AbortWord};
+    }
+
     /// Control links alone, without a communicator.
     pub mod control {
         pub use crate::group::wire_up::{ControlLinks, Introduction};

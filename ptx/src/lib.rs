@@ -69,6 +69,20 @@ pub fn instantiate(kernel: &str, target: Target, params: &[(&str, &str)]) -> Res
     Ok(Instance { text: format!("{}\n{body}", target.header()), entries })
 }
 
+/// Writes a module from a template that is not in the catalog, which may include every fragment. For tests of the fragments
+/// themselves; not an interface.
+///
+/// # Errors
+/// A mistake in the template, with its line.
+#[doc(hidden)]
+pub fn expand(template: &str, target: Target, params: &[(&str, &str)]) -> Result<String, TemplateError> {
+    const NAME: &str = "template";
+    let find = |name: &str| if name == NAME { Some(template) } else { sources::find(name) };
+    let params: Vec<_> = params.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let body = template::render(NAME, &find, &globals(target), &params)?;
+    Ok(format!("{}\n{body}", target.header()))
+}
+
 /// The entry points that [`instantiate`] would name, without writing the text.
 ///
 /// # Errors
