@@ -46,8 +46,10 @@ gpus=$("$BIN/aqueduct" info | sed -n '/^NVIDIA driver/,/^software/s/^  devices: 
 [ "${gpus:-0}" -gt 0 ] || { echo "hardware: no NVIDIA GPU here"; "$BIN/aqueduct" info; exit 1; }
 
 step info 60 "$BIN/aqueduct" info
-step tests 480 "$BIN/it" hardware --ignored --test-threads=1 --skip loss::
+step tests 480 "$BIN/it" hardware --ignored --test-threads=1 --skip loss:: --skip litmus::
 step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --nocapture --test-threads=1
+# The orderings of docs/memory-model.md: trials, forbidden outcomes and the twins' rates of every tag.
+SHOW=80 step litmus 900 "$BIN/it" litmus::hardware --ignored --nocapture --test-threads=1
 # The kernels against their oracles. ptx-text compares texts and needs no device.
 for name in all_reduce channel fifo library ll128 port; do
     if [ -x "$BIN/ptx-$name" ]; then

@@ -32,7 +32,7 @@ suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
 for name in all_reduce channel fifo half ll128 port watched; do suite "tests/$name.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
 if [ $command = run ]; then
-    suite it/main.rs channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::
+    suite it/main.rs litmus::soft,channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::
     suite tests/command/main.rs perf
 fi
 ln -f target/debug/mutants "$folder/bin/mutants"

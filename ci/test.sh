@@ -36,7 +36,7 @@ namespaces() {
 # it allows; the ranks are threads, because the detector sees one process. Devices are small, so that grids are. Only LL128, among
 # the channels, relies on lines.
 races() {
-    checked channels::soft &&
+    checked channels::soft litmus::soft &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft device_library::soft ports::software::cuda_ipc
 }
 checked() {

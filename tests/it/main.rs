@@ -17,6 +17,7 @@ mod faults;
 mod given_up;
 mod group;
 mod launchers;
+mod litmus;
 mod loss;
 mod one_thread;
 mod porting;

@@ -16,9 +16,18 @@ pub fn not_run(what: &str, why: impl Display) {
 /// How lines of [`not_run`] begin.
 const NOT_RUN: &str = "NOT RUN: ";
 
-/// Passes on what the output of another process says about what it did not run.
-pub fn pass_on_not_run(output: &str) {
-    for line in output.lines().filter(|line| line.starts_with(NOT_RUN)) {
+/// Prints a result of a litmus test past the test harness, which would keep the output of a test that passes.
+pub fn report(result: &str) {
+    say(&format!("{LITMUS}{result}\n"));
+}
+
+/// How lines of [`report`] begin.
+const LITMUS: &str = "LITMUS: ";
+
+/// Passes on what the output of another process says about results, and about what it did not run.
+pub fn pass_on(output: &str) {
+    let said = |line: &&str| line.starts_with(NOT_RUN) || line.starts_with(LITMUS);
+    for line in output.lines().filter(said) {
         say(&format!("{line}\n"));
     }
 }

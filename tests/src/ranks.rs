@@ -50,7 +50,7 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
     // Ranks of one test say the same.
     let said: std::collections::BTreeSet<&str> =
         outcomes.iter().flat_map(|outcome| outcome.output.lines()).collect();
-    crate::pass_on_not_run(&Vec::from_iter(said).join("\n"));
+    crate::pass_on(&Vec::from_iter(said).join("\n"));
     // A test name that matches nothing would let a rank succeed without running a test.
     for (rank, outcome) in outcomes.iter().enumerate() {
         assert!(
