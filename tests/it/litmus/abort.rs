@@ -1,17 +1,18 @@
 //! `abort.word` and `abort.record`: the host tells blocks to leave, and reads why they left, with its real code.
 //!
-//! The race detector does not see the host's loads and stores, and host memory is never weak. With weak memory, a kernel takes the
-//! host's place, and the words lie in device memory.
+//! The race detector does not see the host's loads and stores, and host memory is never weak. With weak memory, a kernel of
+//! another device takes the host's place, and the words lie in device memory.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use aqueduct::gpu::{GpuBuffer, LaunchConfig, Module, PinnedBuffer, Stream, arg};
+use aqueduct::gpu::{LaunchConfig, Module, PinnedBuffer, arg};
 use aqueduct::internals::abort::{AbortRecordCell, AbortWord};
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, ABORT_WORD_RUN, AbortRecord};
 
+use super::region::Region;
 use super::rig::{Effort, Litmus, Play, Twin};
 use crate::group::{Rank, soon};
 
@@ -128,102 +129,102 @@ fn host(memory: &Arc<PinnedBuffer>, blocks: usize, tag: Tag, trials: u32) -> Opt
     Some(wrong)
 }
 
+/// Rank 0 has the blocks that wait and is their host, too, unless a kernel of rank 1 takes its place.
 fn run(rank: &Rank, play: &Play<'_>, tag: Tag) {
     let context = rank.comm.context();
     let (blocks, trials, turns) = match play.effort {
         Effort::Short => (4, 50, 1 << 24),
-        Effort::Seeds => (2, 8, 100_000),
+        Effort::Seeds => (2, 8, 5000),
         Effort::Long => (32, 5000, 1 << 24_u32),
     };
     let mode = if tag == Tag::Word { "word" } else { "record" };
     let text = Play::impatient(&play.text(context, TEXT, &[("MODE", mode)]));
     let module = Module::load_ptx(context, &text).unwrap();
-    let (stay, host_kernel) = (module.function("stay").unwrap(), module.function("host").unwrap());
-    let (stream, other) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+    let (stay, stand_in) = (module.function("stay").unwrap(), module.function("host").unwrap());
+    let region = Region::new(rank, PAGE * blocks);
     let pinned = Arc::new(PinnedBuffer::new(context, PAGE * blocks).unwrap());
-    let weak = rank.buffer(PAGE * blocks);
-    let [own, out] = [OWN * blocks, 64].map(|bytes| rank.buffer(bytes));
     let standing_in = play.effort == Effort::Seeds;
-    let words = if standing_in { weak.ptr() } else { pinned.device_ptr() };
-    let retain = |stream: &Stream| {
-        stream
-            .retain_all([pinned.clone() as _, weak.clone() as _, own.clone() as _, out.clone() as _])
-            .unwrap();
-    };
+    let words = if standing_in { region.handle(0).peers[0] } else { pinned.device_ptr() };
+    let (own, out) = (region.state.ptr(), region.out.ptr());
     for seed in 0..play.seeds() {
-        play.choose(seed);
-        pinned.memory().fill(0);
-        let mut image = vec![0_u64; OWN / 8 * blocks];
-        let mut pages = vec![0_u32; PAGE / 4 * blocks];
-        for block in 0..blocks {
-            image[(OWN * block + CLAIM) / 8 + 1] = words + (PAGE * block + RECORD) as u64;
-            // Told to leave from the beginning.
-            pages[(PAGE * block + WORD) / 4] = u32::from(tag == Tag::Record);
-            if tag == Tag::Record {
-                pinned.memory().word32(PAGE * block + WORD).unwrap().store(1, Ordering::Relaxed);
-            }
+        if rank.me() == 0 {
+            play.choose(seed);
+            reset(&region, &pinned, words, blocks, tag);
         }
-        own.upload(0, &image, soon()).unwrap();
-        weak.upload(0, &pages, soon()).unwrap();
-        out.fill(0, soon()).unwrap();
-        let (own_at, out_at) = (own.ptr(), out.ptr());
-        let grid = LaunchConfig::linear(blocks as u32, 32);
-        let args = [arg(&words), arg(&own_at), arg(&out_at), arg(&trials), arg(&turns)];
-        // SAFETY: the kernel's parameters, which lead to memory that is retained; only atomic accesses of Rust lead there. It leaves
-        // when its host does not go on.
-        unsafe { stay.launch(&stream, &grid, &args) }.unwrap();
-        retain(&stream);
+        rank.barrier();
         let mut wrong = 0;
-        if standing_in {
-            let bad = out_at + 8;
-            let args = [arg(&words), arg(&bad), arg(&trials), arg(&turns)];
+        if rank.me() == 0 {
+            let args = [arg(&words), arg(&own), arg(&out), arg(&trials), arg(&turns)];
+            // SAFETY: the kernel's parameters, which lead to memory that is retained; only atomic accesses of Rust lead there. It
+            // leaves when its host does not go on.
+            unsafe { region.launch(&stay, &LaunchConfig::linear(blocks as u32, 32), &args) };
+            region.stream.retain(pinned.clone()).unwrap();
+        } else if standing_in {
+            let args = [arg(&words), arg(&out), arg(&trials), arg(&turns)];
             // SAFETY: as above.
-            unsafe { host_kernel.launch(&other, &LaunchConfig::linear(blocks as u32, 1), &args) }.unwrap();
-            retain(&other);
-        } else {
+            unsafe { region.launch(&stand_in, &LaunchConfig::linear(blocks as u32, 1), &args) };
+        }
+        if rank.me() == 0 && !standing_in {
             match host(&pinned, blocks, tag, trials) {
                 Some(bad) => wrong = bad,
                 None => play.end("a block did not go on"),
             }
         }
-        for stream in [&stream, &other] {
-            if let Err(error) = stream.synchronize(play.deadline()) {
-                play.end(error);
-            }
-        }
-        if play.is_over(rank) {
+        if !region.done(play) {
             return;
         }
-        let [left, gave_up, bad, host_gave_up] = counts(&out);
-        if gave_up + host_gave_up > 0 {
+        let [counted, gave_up] = region.counts();
+        if gave_up > 0 {
             play.end("a kernel gave up");
         }
         let all = u64::from(trials) * blocks as u64;
-        let missed = if tag == Tag::Word { left.into() } else { all - u64::from(left) };
-        play.count(all, wrong + u64::from(bad) + missed);
+        match (rank.me(), tag) {
+            // Blocks that left although the signal had come; blocks that did not leave, or left a wrong record.
+            (0, Tag::Word) => play.count(all, counted.into()),
+            (0, Tag::Record) => play.count(all, wrong + all - u64::from(counted)),
+            // Records that the kernel found wrong.
+            _ => play.count(0, counted.into()),
+        }
         if play.is_over(rank) {
             return;
         }
     }
 }
 
-fn counts(out: &GpuBuffer) -> [u32; 4] {
-    let mut counts = [0; 4];
-    out.download(0, &mut counts, soon()).unwrap();
-    counts
+/// Makes the pages and the blocks' own memory as they are before the first trial.
+fn reset(region: &Region<'_>, pinned: &PinnedBuffer, words: u64, blocks: usize, tag: Tag) {
+    pinned.memory().fill(0);
+    let (mut own, mut pages) = (vec![0_u64; OWN / 8 * blocks], vec![0_u32; PAGE / 4 * blocks]);
+    for block in 0..blocks {
+        let page = PAGE * block;
+        own[(OWN * block + CLAIM) / 8 + 1] = words + (page + RECORD) as u64;
+        // Told to leave from the beginning.
+        let told = u32::from(tag == Tag::Record);
+        pages[(page + WORD) / 4] = told;
+        pinned.memory().word32(page + WORD).unwrap().store(told, Ordering::Relaxed);
+    }
+    region.state.upload(0, &own, soon()).unwrap();
+    region.buffer.upload(0, &pages, soon()).unwrap();
 }
 
 pub(super) const WORD_LITMUS: Litmus = Litmus {
     tag: "abort.word",
     way: "",
-    ranks: 1,
+    ranks: 2,
     run: |rank, play| run(rank, play, Tag::Word),
-    twins: &[Twin { name: "without the fence", changes: &[("    fence.acq_rel.sys;\n", "")], hangs: false }],
+    twins: &[
+        Twin { name: "without the fence", changes: &[("    fence.acq_rel.sys;\n", "")], hangs: false },
+        Twin {
+            name: "a fence of device scope",
+            changes: &[("    fence.acq_rel.sys;\n", "    fence.acq_rel.gpu;\n")],
+            hangs: false,
+        },
+    ],
 };
 pub(super) const RECORD_LITMUS: Litmus = Litmus {
     tag: "abort.record",
     way: "",
-    ranks: 1,
+    ranks: 2,
     run: |rank, play| run(rank, play, Tag::Record),
     twins: &[Twin {
         name: "relaxed store of the state",
