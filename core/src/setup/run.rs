@@ -20,7 +20,7 @@ use super::key::{Key, Namespace};
 use super::mailbox::Post;
 use super::message::{Message, Offer};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::receipt::{Hold, Receipt};
 
 /// Something that `setup()` makes together with a peer.
@@ -52,7 +52,7 @@ enum Step {
 }
 
 struct Running {
-    /// Place in the queue: of several failures the earliest queued is reported.
+    /// Place in the queue.
     place: usize,
     key: Key,
     attempt: u64,
@@ -69,7 +69,27 @@ enum Progress {
     Ended(Result<()>),
 }
 
-/// Runs `items` to their ends; the first error in queue order, if there is one. After `deadline` it waits only for peers
+/// Of several failures, the one to report: this rank's own before those that it heard of from others, which often follow from
+/// its own; then the earliest queued.
+#[derive(Default)]
+struct Worst(Option<((bool, usize), Error)>);
+
+impl Worst {
+    fn note(&mut self, place: usize, error: &Error) {
+        let rank = (is_of_another(error), place);
+        if self.0.as_ref().is_none_or(|(worst, _)| rank < *worst) {
+            self.0 = Some((rank, error.clone()));
+        }
+    }
+}
+
+/// Whether another rank has failed, or ended the job.
+fn is_of_another(error: &Error) -> bool {
+    let reported = |peer: u32| error.message().starts_with(&format!("rank {peer} failed: "));
+    matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted) || error.peer().is_some_and(reported)
+}
+
+/// Runs `items` to their ends; the [`Worst`] error, if there is one. After `deadline` it waits only for peers
 /// whose service thread has to say whether they committed.
 pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline) -> Result<()> {
     let mut running: Vec<Running> = items
@@ -81,7 +101,7 @@ pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline
             Running { place, key, attempt, step: Step::Blocked, withdrawn: None, item }
         })
         .collect();
-    let mut first: Option<(usize, Error)> = None;
+    let mut worst = Worst::default();
     loop {
         let seen = post.mail.version();
         let expired = deadline.expired();
@@ -100,10 +120,8 @@ pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline
                 }
                 Progress::Ended(result) => {
                     progress = true;
-                    if let Err(error) = &result
-                        && first.as_ref().is_none_or(|(place, _)| one.place < *place)
-                    {
-                        first = Some((one.place, error.clone()));
+                    if let Err(error) = &result {
+                        worst.note(one.place, error);
                     }
                     one.end(post, result);
                 }
@@ -111,7 +129,7 @@ pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline
         }
         running = left;
         if running.is_empty() {
-            return first.map_or(Ok(()), |(_, error)| Err(error));
+            return worst.0.map_or(Ok(()), |(_, error)| Err(error));
         }
         if !progress {
             post.mail.wait(seen, if expired { Deadline::after(Duration::MAX) } else { deadline });
@@ -260,5 +278,30 @@ impl Running {
             log::debug!("setup: cannot tell rank {}: {untold}", self.key.peer);
         }
         self.item.finish(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_this_rank_is_reported_before_what_it_heard() {
+        let own = |text: &str| Error::new(ErrorKind::Exhausted, "recv_memory", text.to_owned()).with_peer(2);
+        let heard = Error::new(ErrorKind::Exhausted, "send_memory", "rank 2 failed: no memory".to_owned())
+            .with_peer(2);
+        let aborted = Error::new(ErrorKind::Aborted, "send_memory", "aborted by rank 2".to_owned());
+        let mut worst = Worst::default();
+        for (place, error, reported) in [
+            (1, &heard, "rank 2 failed: no memory"),
+            (0, &aborted, "aborted by rank 2"),
+            (7, &own("no descriptors"), "no descriptors"),
+            (5, &own("no memory"), "no memory"),
+            (6, &own("no time"), "no memory"),
+            (2, &heard, "no memory"),
+        ] {
+            worst.note(place, error);
+            assert_eq!(worst.0.as_ref().unwrap().1.message(), reported);
+        }
     }
 }
