@@ -230,13 +230,14 @@ impl Driver {
     }
 
     fn initialise(table: DriverTable, provenance: Provenance, reason: String) -> Result<Self> {
+        let software = provenance == Provenance::Software;
         let creator = Creator::current();
         let slots = Slots::default();
         let handles = HandlePolicy::default();
         let mut inner = Inner { table, hooks: None, provenance, version: 0, reason, handles, creator, slots };
         let checked = |function, result: CUresult| match result {
             CUresult::CUDA_SUCCESS => Ok(()),
-            other => Err(status::error(&table, function, other)),
+            other => Err(status::error(&table, software, function, other)),
         };
         // SAFETY: cuInit takes flags, which must be 0.
         checked("cuInit", unsafe { (table.cuInit)(0) })?;
@@ -311,7 +312,7 @@ impl Driver {
 
     #[cold]
     pub(crate) fn error(&self, function: &'static str, result: CUresult) -> Error {
-        status::error(&self.inner.table, function, result)
+        status::error(&self.inner.table, self.is_software(), function, result)
     }
 
     #[cold]

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 /// The error of `function` having returned `result`. The code is kept ([`Error::code`]); a driver that says "not
 /// supported" gives [`ErrorKind::Unsupported`], a process without file descriptors [`ErrorKind::Exhausted`], everything
 /// else [`ErrorKind::Cuda`].
-pub(crate) fn error(table: &DriverTable, function: &'static str, result: CUresult) -> Error {
+pub(crate) fn error(table: &DriverTable, software: bool, function: &'static str, result: CUresult) -> Error {
     let code = result.0.cast_signed();
     if let Some(why) = missing_descriptors(result) {
         let message = format!("{why} ({function} returned {code})");
@@ -23,7 +23,7 @@ pub(crate) fn error(table: &DriverTable, function: &'static str, result: CUresul
     let name = lookup(table.cuGetErrorName, result).unwrap_or_else(|| "an unknown error".into());
     let text = lookup(table.cuGetErrorString, result).unwrap_or_else(|| "no description".into());
     let mut message = format!("{function} returned {name} ({}): {text}", result.0);
-    if let Some(hint) = hint(result) {
+    if let Some(hint) = hint(result, software) {
         message.push_str("; ");
         message.push_str(hint);
     }
@@ -61,9 +61,14 @@ pub(crate) fn is_sticky(code: i32) -> bool {
     STICKY.iter().any(|s| s.0.cast_signed() == code)
 }
 
-/// A hint what to do about `result`, where there is more to say than the driver's own text.
-fn hint(result: CUresult) -> Option<&'static str> {
+/// A hint what to do about `result`, where there is more to say than the driver's own text. `software` is the software
+/// device.
+fn hint(result: CUresult, software: bool) -> Option<&'static str> {
     Some(match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY if software => {
+            "the software device's memory is used up: use smaller buffers, or give it more with AQUEDUCT_SOFT_MEMORY \
+             (8G unless set), as far as the host has it"
+        }
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             "free device memory, use smaller buffers, or see with nvidia-smi who else uses this GPU"
         }
@@ -149,7 +154,10 @@ mod tests {
     #[test]
     fn an_error_names_function_code_and_remedy() {
         let table = DriverTable { cuGetErrorName: name, ..DriverTable::not_supported() };
-        let e = error(&table, "cuMemCreate", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let of_software = error(&table, true, "cuMemCreate", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert!(of_software.message().contains("AQUEDUCT_SOFT_MEMORY"), "{of_software}");
+        assert!(!of_software.message().contains("nvidia-smi"), "{of_software}");
+        let e = error(&table, false, "cuMemCreate", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!((e.kind(), e.op(), e.code()), (ErrorKind::Cuda, "cuMemCreate", 2));
         assert!(
             e.message().starts_with(
@@ -162,10 +170,10 @@ mod tests {
     #[test]
     fn an_unknown_code_and_a_driver_without_texts_still_make_a_sentence() {
         let table = DriverTable::not_supported();
-        let e = error(&table, "cuInit", CUresult(987_654));
+        let e = error(&table, false, "cuInit", CUresult(987_654));
         assert_eq!(e.message(), "cuInit returned an unknown error (987654): no description");
         assert_eq!(
-            error(&table, "cuInit", CUresult::CUDA_ERROR_NOT_SUPPORTED).kind(),
+            error(&table, false, "cuInit", CUresult::CUDA_ERROR_NOT_SUPPORTED).kind(),
             ErrorKind::Unsupported
         );
     }

@@ -9,7 +9,10 @@ const WARNING: &str = "AQUEDUCT_FAULTS is set: this process fails on purpose";
 fn the_documented_faults() {
     let document = include_str!("../../../docs/faults.md");
     let ends = [
-        (1, "cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free device memory"),
+        (
+            1,
+            "cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; the software device's memory is used up",
+        ),
         // Every rank says that another one has failed.
         (75, "was lost: "),
     ];
@@ -49,10 +52,10 @@ fn every_kind_of_rule() {
         ("seed=3;net:on=control:delay=20", 0, &[]),
         (
             "net:from=1:sometimes",
-            1,
+            2,
             &["`net:from=1:sometimes` in AQUEDUCT_FAULTS", "drop, truncate", "docs/faults.md"],
         ),
-        ("driver:cuMemCreate:0=2", 1, &["`driver:cuMemCreate:0=2` in AQUEDUCT_FAULTS", "docs/faults.md"]),
+        ("driver:cuMemCreate:0=2", 2, &["`driver:cuMemCreate:0=2` in AQUEDUCT_FAULTS", "docs/faults.md"]),
     ] {
         let mut command = script(job);
         let outcome =
