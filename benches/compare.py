@@ -6,10 +6,11 @@
 Rows match if they are about the same thing: operation, size, place, phase, number of threads, and so on. The ratio is the
 new median time divided by the old one: above 1 is slower. A row is `slower` or `faster` only if the medians differ by more
 than the spread, the square root of the sum of both variances; otherwise it is `same`. A row with a single sample has no
-spread, so it is `unknown`. docs/perf.md describes the fields.
+spread, and a row may lack a time: those are `unknown`. docs/perf.md describes the fields.
 
 Exit status: 0; 1 if with --fail-above RATIO a row of the library is slower by more than RATIO, or if NEW has wrong values;
-2 if the files cannot be compared.
+2 if the files cannot be compared, or if a run that was interrupted keeps --fail-above from a verdict. Standard error says
+what to do.
 """
 
 import argparse
@@ -21,6 +22,9 @@ import sys
 
 SCHEMA = "aqueduct-perf"
 VERSION = 1
+
+# The first columns of a file of --dump.
+SAMPLES = ["row", "series", "algorithm"]
 
 # What a row is about, and how it is written. The algorithm is not among them: another one may serve the same size.
 KEY = {
@@ -46,7 +50,7 @@ class File:
         except (OSError, UnicodeDecodeError) as error:
             raise Refused(f"cannot read {path}: {error}") from None
         try:
-            self.header, self.rows, self.footer = from_csv(text) if text.startswith("#") else from_json(text)
+            self.header, self.rows, self.footer = from_csv(text, path) if text.startswith("#") else from_json(text)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise Refused(f"{path} is no file of `aqueduct perf -J` or `--csv`: {error}") from None
         if self.header.get("schema") != SCHEMA:
@@ -82,10 +86,15 @@ def from_json(text):
     return header, rows, footers[0] if footers else None
 
 
-def from_csv(text):
+def from_csv(text, path):
     records = [json.loads(line[1:]) for line in text.splitlines() if line.startswith("#")]
     footers = [record for record in records if record.get("record") == "footer"]
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#") and line.endswith("\n")]
+    if lines and lines[0].split(",")[:3] == SAMPLES:
+        raise Refused(
+            f"{path} is a file of --dump, which holds samples instead of rows: give the file of -J or --csv of that run, or "
+            "measure again with -J"
+        )
     rows = [{name: typed(cell) for name, cell in row.items() if cell != ""} for row in csv.DictReader(lines)]
     return records[0], rows, footers[0] if footers else None
 
@@ -128,9 +137,33 @@ def notes(old, new):
     ranks = [len(file.header.get("ranks", [])) for file in (old, new)]
     if ranks[0] != ranks[1]:
         yield f"the number of ranks differs: {ranks[0]} and {ranks[1]}"
+
+
+def warnings(old, new, common):
+    """What keeps rows from being compared or judged, and what to do about it."""
     for file in (old, new):
         if file.footer is None:
-            yield f"{file.path} has no footer: the run was interrupted"
+            yield (
+                f"{file.path} has no footer: the run was interrupted, and only the rows that it had finished are compared; "
+                "measure again for all"
+            )
+    before, after = old.keyed(), new.keyed()
+    for file, rows in ((old, before), (new, after)):
+        without = [row for row in rows.values() if row.get("time_p50_us") is None]
+        if without:
+            yield (
+                f"{file.path} has {len(without)} rows without time_p50_us, which cannot be compared; measure them again"
+            )
+    single = sum(
+        None not in (before[about].get("time_p50_us"), after[about].get("time_p50_us"))
+        and spread(before[about], after[about]) is None
+        for about in common
+    )
+    if single:
+        yield (
+            f"{single} rows have a single sample in one of the files, so nobody knows their spread; measure with a larger -n, "
+            "or with --batch 1"
+        )
 
 
 def compare(old, new, fail_above):
@@ -142,12 +175,15 @@ def compare(old, new, fail_above):
         )
     before, after = old.keyed(), new.keyed()
     common = [about for about in after if about in before]
+    interrupted = [file.path for file in (old, new) if file.footer is None]
+    for warning in warnings(old, new, common):
+        print(f"compare: {warning}", file=sys.stderr)
     if not common:
         raise Refused(f"{old.path} and {new.path} have no row in common: were sizes, types and options the same?")
     for path, rows in ((old.path, before), (new.path, after)):
         for row in rows.values():
-            time = row.get("time_p50_us", math.nan)
-            if not isinstance(time, (int, float)) or time <= 0:
+            time = row.get("time_p50_us")
+            if time is not None and (not isinstance(time, (int, float)) or not 0 < time < math.inf):
                 raise Refused(f"{path} has a row whose time_p50_us is {time!r}: it is no time")
     print(f"# {old.header['operation']}: old {old.path} of {old.header['time_utc']}, new {new.path} of {new.header['time_utc']}")
     for note in notes(old, new):
@@ -166,9 +202,10 @@ def compare(old, new, fail_above):
         noise = spread(a, b)
         what = ", ".join(KEY[name].format(value) for name, value in about[0] if name in BRIEF)
         algorithms = a["algorithm"] if a["algorithm"] == b["algorithm"] else f"{a['algorithm']} -> {b['algorithm']}"
+        medians = ["-" if row.get("time_p50_us") is None else format(row["time_p50_us"], ".3f") for row in (a, b)]
         print(
-            f"{a.get('time_p50_us', math.nan):>12.3f} {b.get('time_p50_us', math.nan):>12.3f} "
-            f"{'-' if noise is None else format(noise, '.3f'):>10} {ratio:>7.3f} {verdict:<7} {what}, {algorithms}"
+            f"{medians[0]:>12} {medians[1]:>12} "
+            f"{'-' if noise is None else format(noise, '.3f'):>10} {'-' if math.isnan(ratio) else format(ratio, '.3f'):>7} {verdict:<7} {what}, {algorithms}"
             + ("  <-- above the limit" if failed else "")
         )
     for name, rows, other in (("old", before, after), ("new", after, before)):
@@ -180,9 +217,13 @@ def compare(old, new, fail_above):
         print(f"# {wrong} rows of the new file have wrong values")
     if too_slow:
         print(f"# {too_slow} rows are slower than {fail_above} times the old ones, by more than the spread")
+    if wrong or too_slow:
+        return 1
     if fail_above is not None and set(counts) == {"unknown"}:
-        raise Refused("no row can be judged: each has a single sample; measure with more iterations")
-    return 1 if wrong or too_slow else 0
+        raise Refused("no row can be judged: each has a single sample or no time; measure with more iterations")
+    if fail_above is not None and interrupted:
+        raise Refused(f"no verdict: {' and '.join(interrupted)} may lack the slowest rows; measure again")
+    return 0
 
 
 def limit(text):

@@ -90,12 +90,69 @@ fn files_of_perf_are_read_in_both_formats() {
     let lines = [vec![slow.header], slow.rows].concat();
     let slow = files.write(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     let outcome = compare(&csv, &slow, &["--fail-above", "1.05"]).exited(1);
-    outcome.prints(&[
-        "# 4 slower\n",
-        "has no footer: the run was interrupted",
-        "4 rows are slower than 1.05 times",
+    let outcome = outcome.prints(&["# 4 slower\n", "4 rows are slower than 1.05 times"]);
+    let interrupted = "has no footer: the run was interrupted, and only the rows that it had finished are compared; measure";
+    outcome.says(&[interrupted]);
+    compare(&slow, &csv, &[]).exited(0).says(&[interrupted]).prints(&["# 4 faster\n"]);
+    // Nobody knows how the rows are that it had not measured yet.
+    let outcome = compare(&slow, &csv, &["--fail-above", "1.05"]).exited(2).prints(&["# 4 faster\n"]);
+    outcome.says(&[interrupted, "no verdict: ", "may lack the slowest rows; measure again"]);
+}
+
+#[test]
+fn a_dump_is_told_apart() {
+    if !python() {
+        return;
+    }
+    let mut files = Files(Vec::new());
+    let (json, dump) = (files.write(""), files.write(""));
+    let arguments = ["all-reduce", "-b", "8", "-e", "8", "-n", "4", "-J", json.to_str().unwrap()];
+    perf("1", &[&arguments[..], &["--dump", dump.to_str().unwrap()]].concat()).exited(0);
+    for (old, new) in [(&dump, &dump), (&json, &dump), (&dump, &json)] {
+        let words =
+            ["is a file of --dump, which holds samples instead of rows: give the file of -J or --csv"];
+        compare(old, new, &[]).exited(2).says(&words);
+    }
+}
+
+#[test]
+fn rows_without_a_time_or_a_spread_are_counted() {
+    if !python() {
+        return;
+    }
+    let mut files = Files(Vec::new());
+    let rows = [(8, 10.0, Some(0.1)), (64, 10.0, Some(0.1)), (512, 10.0, None)];
+    let good = files.write(&file(&rows, |_| {}));
+    let outcome = compare(&good, &good, &[]).exited(0).prints(&["# 2 same, 1 unknown\n"]);
+    outcome.says(&[
+        "1 rows have a single sample in one of the files",
+        "measure with a larger -n, or with --batch 1",
     ]);
-    compare(&slow, &csv, &["--fail-above", "1.05"]).exited(0).prints(&["# 4 faster\n"]);
+    let without = files.write(&file(&rows, |line| {
+        if line["size_bytes"] == 64 {
+            line.as_object_mut().unwrap().remove("time_p50_us");
+        }
+    }));
+    for (old, new) in [(&good, &without), (&without, &good)] {
+        let outcome = compare(old, new, &[]).exited(0).prints(&["# 1 same, 2 unknown\n", " - "]);
+        assert!(!outcome.stdout.contains("nan  "), "{outcome:#?}");
+        let words = format!(
+            "{} has 1 rows without time_p50_us, which cannot be compared; measure",
+            without.display()
+        );
+        outcome.says(&[&words]);
+    }
+    let nothing = files.write(&file(&rows, |line| {
+        if line["record"] == "row" {
+            line.as_object_mut().unwrap().remove("time_p50_us");
+        }
+    }));
+    let limit = ["--fail-above", "1.05"];
+    compare(&good, &nothing, &limit)
+        .exited(2)
+        .says(&["has 3 rows without time_p50_us", "no row can be judged"]);
+    let infinite = files.write(&file(&[(8, 10.0, None)], |_| {}).replace("10.0", "Infinity"));
+    compare(&good, &infinite, &limit).exited(2).says(&["whose time_p50_us is inf: it is no time"]);
 }
 
 #[test]
