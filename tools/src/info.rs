@@ -28,11 +28,12 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         environment(&mut Stdout)?;
         return Ok(ExitCode::SUCCESS);
     }
-    report(&mut Stdout)?;
-    Ok(ExitCode::SUCCESS)
+    let usable = report(&mut Stdout)?;
+    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn report(out: &mut impl Write) -> std::io::Result<()> {
+/// Prints the report. Returns whether a job could use this machine as it is set up.
+fn report(out: &mut impl Write) -> std::io::Result<bool> {
     writeln!(out, "aqueduct {}", env!("CARGO_PKG_VERSION"))?;
     let hardware =
         Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref());
@@ -48,14 +49,18 @@ fn report(out: &mut impl Write) -> std::io::Result<()> {
         Ok(driver) => describe(out, "software device", &driver)?,
         Err(error) => writeln!(out, "software device: unusable: {error}")?,
     }
-    match Driver::select(Some(cuda_soft::driver_table)) {
-        Ok(driver) => writeln!(out, "jobs use: {} ({})", driver.provenance(), driver.reason())?,
-        Err(error) => writeln!(out, "jobs use: nothing: {error}")?,
+    let env = Env::get();
+    let chosen = env.clone().and_then(|_| Driver::select(Some(cuda_soft::driver_table)));
+    match (&env, &chosen) {
+        (Ok(_), Ok(driver)) => writeln!(out, "jobs use: {} ({})", driver.provenance(), driver.reason())?,
+        (Ok(_), Err(error)) => writeln!(out, "jobs use: nothing: {error}")?,
+        (Err(_), _) => writeln!(out, "jobs use: nothing, because of the environment")?,
     }
-    match Env::get() {
-        Ok(_) => writeln!(out, "environment: `aqueduct info --env` lists every variable"),
-        Err(error) => writeln!(out, "environment: {error}"),
+    match &env {
+        Ok(_) => writeln!(out, "environment: `aqueduct info --env` lists every variable")?,
+        Err(error) => writeln!(out, "environment: {}", error.message())?,
     }
+    Ok(chosen.is_ok())
 }
 
 fn environment(out: &mut impl Write) -> std::io::Result<()> {

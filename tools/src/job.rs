@@ -31,16 +31,23 @@ fn joined() -> std::sync::MutexGuard<'static, Option<Communicator>> {
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leaves the job at the end of the process. After a failure, aborts it first, with the reason for all ranks. Returns
-/// whether another rank caused that failure.
-pub(crate) fn leave(failure: Option<(&anyhow::Error, &str)>) -> bool {
-    let (Some(comm), Some((error, text))) = (joined().take(), failure) else { return false };
-    comm.abort(text);
-    error.chain().filter_map(|cause| cause.downcast_ref()).any(|error| blames_another(error, comm.rank()))
+/// Leaves the job at the end of the process. After a failure, aborts it first, with `reason` for all ranks.
+pub(crate) fn leave(reason: Option<&str>) {
+    if let (Some(comm), Some(reason)) = (joined().take(), reason) {
+        comm.abort(reason);
+    }
+}
+
+/// Whether `error` says that another rank of this process's job has failed.
+pub(crate) fn blames_another(error: &anyhow::Error) -> bool {
+    // A rank that fails before it has a communicator has its number from the launcher.
+    let launched = || Some(Launch::from_env().ok()??.rank);
+    let Some(me) = joined().as_ref().map(Communicator::rank).or_else(launched) else { return false };
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(|error| names_another(error, me))
 }
 
 /// Whether `error` says that another rank than `me` has failed.
-fn blames_another(error: &aqueduct::Error, me: u32) -> bool {
+fn names_another(error: &aqueduct::Error, me: u32) -> bool {
     let Some(peer) = error.peer().filter(|&peer| peer != me) else { return false };
     // A step of `setup()` that failed at the peer has the kind of the peer's own error.
     matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted)

@@ -6,6 +6,7 @@ mod job;
 mod main_job;
 mod perf;
 mod program;
+mod refusal;
 mod run;
 mod selftest;
 mod stderr;
@@ -15,8 +16,11 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use aqueduct::bootstrap::Launch;
+use aqueduct::internals::env::Env;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use refusal::Refusal;
 use stderr::say;
 use stdout::Stdout;
 
@@ -44,47 +48,87 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    run::Failures::open();
     let outcome = execute().and_then(|code| {
         stdout::finish()?;
         Ok(code)
     });
-    let closed_pipe = |error: &anyhow::Error| {
-        error.chain().filter_map(|cause| cause.downcast_ref()).any(stdout::is_closed_pipe)
-    };
     match outcome {
         Ok(code) => {
+            if code != ExitCode::SUCCESS {
+                run::Failures::note();
+            }
             job::leave(None);
             code
         }
-        Err(error) => {
-            let (quiet, text) = (closed_pipe(&error), sentence(&error));
-            if !quiet {
-                say(format_args!("aqueduct: {text}"));
-            }
-            let others = job::leave(Some((&error, &text)));
-            match (quiet, others) {
-                (true, _) => ExitCode::from(stdout::PIPE_CLOSED),
-                (false, true) => ExitCode::from(job::OTHER_RANK_FAILED),
-                (false, false) => ExitCode::FAILURE,
-            }
-        }
+        Err(error) => fail(&error),
     }
 }
 
+/// Says why this process fails, tells the other ranks of its job, and returns its exit code.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let by_another = job::blames_another(error);
+    if !by_another {
+        run::Failures::note();
+    }
+    let closed_pipe = error.chain().filter_map(|cause| cause.downcast_ref()).any(stdout::is_closed_pipe);
+    let text = sentence(error);
+    if !closed_pipe {
+        say(format_args!("aqueduct: {text}"));
+    }
+    job::leave(Some(&text));
+    ExitCode::from(if closed_pipe {
+        stdout::PIPE_CLOSED
+    } else if by_another {
+        job::OTHER_RANK_FAILED
+    } else if refusal::is_refusal(error) {
+        refusal::CODE
+    } else {
+        1
+    })
+}
+
 fn execute() -> Result<ExitCode> {
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    let Cli { command } = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    if let Some(Command::Info(args)) = &command {
+        // It shows what is wrong with the environment instead.
+        if Env::get().is_ok() {
+            aqueduct::logging::init().unwrap_or_else(|error| say(format_args!("aqueduct: {error}")));
+        }
+        return info::execute(args);
+    }
+    read_environment()?;
+    if !matches!(command, Some(Command::Run(_))) {
+        Launch::from_env().map_err(Refusal::new)?;
+    }
+    match command {
+        Some(Command::Info(args)) => info::execute(&args),
+        Some(Command::Run(args)) => run::execute(&args),
+        Some(Command::Perf(args)) => {
+            if let Some(matches) = matches.subcommand_matches("perf") {
+                perf::refuse_idle_options(matches)?;
+            }
+            args.execute()
+        }
+        Some(Command::Selftest(args)) => selftest::execute(&args),
+        None => main_job::execute(),
+    }
+}
+
+/// Reads all settings and starts the log. A launcher does so before its ranks: a value that is refused is refused once.
+fn read_environment() -> Result<()> {
+    Env::get().map_err(|error| Refusal::new(error.message()))?;
     if let Err(error) = aqueduct::logging::init() {
         say(format_args!("aqueduct: {error}"));
     }
-    match Cli::try_parse() {
-        Err(error) => usage(&error),
-        Ok(Cli { command }) => match command {
-            Some(Command::Info(args)) => info::execute(&args),
-            Some(Command::Run(args)) => run::execute(&args),
-            Some(Command::Perf(args)) => args.execute(),
-            Some(Command::Selftest(args)) => selftest::execute(&args),
-            None => main_job::execute(),
-        },
-    }
+    Ok(())
 }
 
 /// Prints the help or version that was asked for, or what is wrong with the arguments.

@@ -5,10 +5,11 @@
 //! leaves behind in its group end the same way. No rank outlives the launcher: the kernel sends SIGKILL to the children of
 //! a launcher that dies (`PR_SET_PDEATHSIG`).
 
+mod failures;
 mod forward;
 mod input;
 mod job;
-mod signals;
+pub(crate) mod signals;
 
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
@@ -19,6 +20,7 @@ use anyhow::{Context, Result};
 
 use crate::perf::AT_A_TERMINAL;
 use crate::program;
+pub(crate) use failures::Failures;
 use forward::Forwarders;
 use job::Job;
 
@@ -67,10 +69,12 @@ impl Launch {
         let id = rendezvous.unique_id().to_text();
         signals::catch();
         // A limit beyond what the clock can count is none.
-        let mut job = Job::new(self.timeout.and_then(|limit| Instant::now().checked_add(limit)));
+        let failures = Failures::new()?;
+        let place = failures.path();
+        let mut job = Job::new(self.timeout.and_then(|limit| Instant::now().checked_add(limit)), failures);
         let forwarders = Forwarders::new();
         let started = (0..self.ranks).try_for_each(|rank| {
-            let mut child = self.spawn(rank, id.expose())?;
+            let mut child = self.spawn(rank, id.expose(), &place)?;
             let label = if self.prefix { format!("[{rank}] ") } else { String::new() };
             if let Some(pipe) = child.stdout.take() {
                 forwarders.output(pipe, label.clone())?;
@@ -86,7 +90,7 @@ impl Launch {
         job.run(started, forwarders)
     }
 
-    fn spawn(&self, rank: u32, id: &str) -> Result<Child> {
+    fn spawn(&self, rank: u32, id: &str, failures: &str) -> Result<Child> {
         let (program, arguments) = self.command.split_first().context("no command to run")?;
         let mut command =
             if program == "aqueduct" { Command::new(program::path()?) } else { Command::new(program) };
@@ -99,6 +103,7 @@ impl Launch {
             .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
             .env("AQUEDUCT_UNIQUE_ID", id)
             .env("AQUEDUCT_LAUNCHER", "aqueduct run")
+            .env(failures::PATH, failures)
             // Wherever this launcher's own launcher writes to.
             .env_remove(AT_A_TERMINAL)
             .envs(std::io::stderr().is_terminal().then_some((AT_A_TERMINAL, "lines")))

@@ -168,6 +168,77 @@ fn a_failure_is_named_and_the_rest_still_checked() {
     outcome.prints(&["# FAILED all-reduce 1shot-ll f32", "set AQUEDUCT_SCRATCH_BYTES to"]);
 }
 
+/// The report is whole: it names the check and the rank, and ends with the summary, whichever rank was killed.
+#[test]
+fn a_killed_rank_and_the_running_check_are_named() {
+    for (launched, ranks, victim, reporter) in
+        [(false, "2", 1, 0), (true, "2", 0, 1), (false, "3", 0, 1), (true, "3", 2, 0)]
+    {
+        let own = env!("CARGO_BIN_EXE_aqueduct");
+        let mut command = match launched {
+            true => aqueduct(&["run", "-n", ranks, "--no-prefix", "--", own, "selftest", "--quick"]),
+            false => selftest(&["-n", ranks]),
+        };
+        command.env("AQUEDUCT_IB_DEVICES", "absent0");
+        let outcome = killing(&mut command, victim).exited(137);
+        let lost = format!("rank {victim} was lost during this check");
+        let running = rows(&outcome, "FAILED");
+        assert!(running.len() == 1 && running[0].ends_with(&lost), "{outcome:#?}");
+        let not_run = rows(&outcome, "not run");
+        assert!(not_run.iter().any(|row| row.ends_with(&format!("rank {victim} was lost"))), "{outcome:#?}");
+        // Rank 0 takes what it has printed along.
+        let line = outcome.stdout.lines().last().unwrap_or_default();
+        assert!(line.starts_with("# selftest : ") && line.contains(" passed, 1 failed, "), "{outcome:#?}");
+        if reporter == 0 {
+            counted(&outcome);
+        }
+        let name = names(&running)[0].to_owned();
+        let outcome = outcome.prints(&[&format!("# FAILED {name}\n#   {lost}\n")]);
+        outcome.says(&[&format!("rank {victim} failed first: it was killed by signal 9")]);
+    }
+}
+
+/// An operator's signal, too.
+#[test]
+fn an_interrupted_self_test_ends_with_its_summary() {
+    let job = support::start(&mut selftest(&[]));
+    support::wait_until("its ranks check", || !ranks_of(job.pid()).is_empty());
+    std::thread::sleep(Duration::from_millis(1500));
+    job.signal(libc::SIGTERM);
+    let outcome = job.finish().exited(143);
+    let [_, failed, _] = counted(&outcome);
+    assert_eq!(failed, 1, "{outcome:#?}");
+    outcome.prints(&["ended by signal 15 during this check"]);
+}
+
+/// Runs the command and kills a rank of it after a few checks.
+fn killing(command: &mut Command, victim: u32) -> Outcome {
+    let job = support::start(command);
+    let pid = || ranks_of(job.pid()).into_iter().find(|(rank, _)| *rank == victim).map(|(_, pid)| pid);
+    support::wait_until("the rank runs", || pid().is_some());
+    std::thread::sleep(Duration::from_millis(1500));
+    // SAFETY: touches no memory; the launcher reaps its ranks only at its end.
+    assert_eq!(unsafe { libc::kill(pid().expect("it still runs"), libc::SIGKILL) }, 0);
+    job.finish()
+}
+
+/// The ranks that the launcher `pid` has started, with their processes.
+fn ranks_of(pid: u32) -> Vec<(u32, i32)> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.flat_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    });
+    children
+        .filter_map(|child| {
+            let environment = std::fs::read(format!("/proc/{child}/environ")).ok()?;
+            let text = String::from_utf8_lossy(&environment).into_owned();
+            let rank = text.split('\0').find_map(|variable| variable.strip_prefix("AQUEDUCT_RANK="))?;
+            Some((rank.parse().ok()?, child))
+        })
+        .collect()
+}
+
 /// One rank fails where the other could go on: neither hangs, and both go on to the next check.
 #[test]
 fn one_rank_fails_and_both_go_on() {

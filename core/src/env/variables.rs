@@ -100,6 +100,11 @@ pub const VARIABLES: &[Variable] = &[
         "set by aqueduct run for its ranks: the launcher has warned of unknown variables, so they need not",
     ),
     variable(
+        "AQUEDUCT_FAILURES",
+        "(none)",
+        "set by aqueduct run for its ranks: the file in which they note that they failed, for the order",
+    ),
+    variable(
         "AQUEDUCT_PROGRESS",
         "(none)",
         "set by aqueduct run for its ranks where its standard error is a terminal: aqueduct perf then writes the progress of \

@@ -45,6 +45,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if let Some([first, count]) = args.part.as_deref() {
         return LocalRanks { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
     }
+    // The limit on open files is known before anything is printed.
+    args.ranks.iter().try_for_each(|&ranks| ranks::ranks_per_process(ranks).map(drop))?;
     let outlets = super::output::open(&args.files)?;
     let mut head = Head::alone("bootstrap");
     head.line("threads without devices, TCP");
@@ -60,7 +62,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             runs.push(wire_up(ranks, timeout)?);
         }
         runs.sort_by_key(|run| run.total);
-        output.rows(&runs.swap_remove(runs.len() / 2).rows())?;
+        output.rows(runs.swap_remove(runs.len() / 2).rows())?;
     }
     output.end()
 }

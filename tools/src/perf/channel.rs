@@ -17,9 +17,11 @@ use aqueduct::gpu::{Event, GpuBuffer, Stream};
 use super::args::{Args, Operation};
 use super::checker::{Checker, GUARD_BYTE};
 use super::data::{Expected, Kind};
+use super::output::Output;
 use super::ping_pong::{LatencyKernel, PingPong};
-use super::record::Record;
-use super::timing::{EventClock, Launches, Session, sample};
+use super::record::{Record, Series};
+use super::timing::{EventClock, Launches, Plan, Session, Until, sample};
+use crate::refusal::refuse;
 
 /// Bytes behind the data that no call may write.
 const GUARD: usize = 64;
@@ -84,7 +86,11 @@ impl<'a> Bench<'a> {
             );
         }
         let hop = match kernel_of(operation) {
-            Some(kernel) => Some(PingPong::new(rank, kernel)?),
+            Some(kernel) => {
+                let hop = PingPong::new(rank, kernel)?;
+                enough_flags(args, session.software(), sizes.len() * if hop.has_bare() { 2 } else { 1 })?;
+                Some(hop)
+            }
             None => None,
         };
         Ok(Self {
@@ -105,12 +111,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Checks and measures one size. Returns our row and, where there is one, the row it is compared with.
-    pub(super) fn rows(&mut self, size: u64) -> Result<Vec<Record>> {
+    /// Checks and measures one size. Where there is something to compare it with, that is measured first, so that our row
+    /// has the ratio as soon as it is there.
+    pub(super) fn measure(&mut self, size: u64, output: &mut Output) -> Result<()> {
         let bytes = usize::try_from(size)?;
         match self.operation {
-            Operation::Put | Operation::Get => self.bandwidth(bytes),
-            _ => self.latency(bytes),
+            Operation::Put | Operation::Get => self.bandwidth(bytes, output),
+            _ => self.latency(bytes, output),
         }
     }
 
@@ -124,7 +131,7 @@ impl<'a> Bench<'a> {
         self.args.bidirectional || !self.session.rank.bootstrap.rank().is_multiple_of(2)
     }
 
-    fn bandwidth(&mut self, bytes: usize) -> Result<Vec<Record>> {
+    fn bandwidth(&mut self, bytes: usize, output: &mut Output) -> Result<()> {
         let put = self.operation == Operation::Put;
         let rank = self.session.rank;
         let mut wrong = None;
@@ -147,14 +154,15 @@ impl<'a> Bench<'a> {
             (true, false) => self.connection.read(&self.local_memory, half, &self.remote_memory, 0, bytes),
         };
         let plan = self.args.plan(bytes as u64, self.session.software());
-        let [ours] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
         let record_event = |event: &Event| self.connection.record_event(event);
         let [engine] =
             sample(self.session, &plan, [&mut |calls| self.clock.time(rank, calls, record_event, copy)])?;
         let ways = if self.args.bidirectional { 2.0 } else { 1.0 };
         let engine = sized(Record::comparison("copy-eng", engine), bytes, ways);
+        output.row(engine.clone())?;
+        let [ours] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
         let ours = sized(Record::measured("hb", ours.of_parts(launches.per_replay())), bytes, ways);
-        Ok(vec![Record { wrong, ..ours.compared_with(&engine) }, engine])
+        output.row(Record { wrong, ..ours.compared_with(&engine) })
     }
 
     /// Copies fresh data once and compares it at its target. Returns the number of wrong bytes.
@@ -192,53 +200,76 @@ impl<'a> Bench<'a> {
         self.checker.meaning()
     }
 
-    fn latency(&mut self, bytes: usize) -> Result<Vec<Record>> {
+    fn latency(&mut self, bytes: usize, output: &mut Output) -> Result<()> {
         let rank = self.session.rank;
-        let plan = self.args.plan_of_round_trips(self.session.software());
-        let deadline = rank.deadline();
         let me = rank.bootstrap.rank();
         self.iteration += 1;
         self.checker.fill(rank, &self.local.slice(..bytes)?, Expected::bytes(me, self.iteration))?;
-        let Some(hop) = &mut self.hop else { bail!("perf {} has no latency kernel", self.operation.name()) };
-        let name = self.operation.name();
-        let mut rows = Vec::new();
-        for bare in [false, true] {
-            if bare && !hop.has_bare() {
-                continue;
-            }
-            self.local.slice(bytes..2 * bytes)?.fill(GUARD_BYTE, deadline)?;
-            rank.barrier()?;
-            let begins = me.is_multiple_of(2);
-            let [timed] = sample(
-                self.session,
-                &plan,
-                [&mut |round_trips| {
-                    hop.run(rank, &self.stream, &self.channel, bytes, round_trips, begins, bare)
-                }],
-            )?;
-            let mut wrong = None;
-            if self.args.check > 0 && self.operation != Operation::Signal {
-                let arrived = self.local.slice(bytes..2 * bytes)?;
-                let expected = Expected::bytes(me ^ 1, self.iteration);
-                wrong = Some(rank.sum(self.checker.wrong(rank, &arrived, expected, 0)?)?);
-            }
-            let record =
-                if bare { Record::comparison("bare", timed) } else { Record::measured(&*name, timed) };
-            let record = sized(record, bytes, 1.0);
-            rows.push(Record { wrong, ..record });
+        let bare = match self.hop.as_ref().is_some_and(PingPong::has_bare) {
+            true => Some(self.bounced(bytes, Series::Comparison)?),
+            false => None,
+        };
+        if let Some(bare) = &bare {
+            output.row(bare.clone())?;
         }
+        let ours = self.bounced(bytes, Series::Measured)?;
+        output.row(bare.map_or(ours.clone(), |bare| ours.compared_with(&bare)))
+    }
+
+    /// The row of our kernel or of the bare loop.
+    fn bounced(&mut self, bytes: usize, series: Series) -> Result<Record> {
+        let rank = self.session.rank;
+        let (me, name) = (rank.bootstrap.rank(), self.operation.name());
+        let plan = self.args.plan_of_round_trips(self.args.iterations, self.session.software());
+        let Some(hop) = &mut self.hop else { bail!("perf {name} has no latency kernel") };
+        self.local.slice(bytes..2 * bytes)?.fill(GUARD_BYTE, rank.deadline())?;
+        rank.barrier()?;
+        let (begins, bare) = (me.is_multiple_of(2), series == Series::Comparison);
+        let [timed] = sample(
+            self.session,
+            &plan,
+            [&mut |round_trips| hop.run(rank, &self.stream, &self.channel, bytes, round_trips, begins, bare)],
+        )?;
+        let mut record = sized(Record::timed(series, if bare { "bare" } else { &name }, timed), bytes, 1.0);
         if self.operation == Operation::Signal {
             // A signal moves no data.
-            rows.iter_mut().for_each(|row| {
-                row.algorithm_bandwidth_gb_s = None;
-                row.bus_bandwidth_gb_s = None;
-            });
+            (record.algorithm_bandwidth_gb_s, record.bus_bandwidth_gb_s) = (None, None);
+        } else if self.args.check > 0 {
+            let arrived = self.local.slice(bytes..2 * bytes)?;
+            let expected = Expected::bytes(me ^ 1, self.iteration);
+            record.wrong = Some(rank.sum(self.checker.wrong(rank, &arrived, expected, 0)?)?);
         }
-        if let [ours, bare] = &mut rows[..] {
-            *ours = ours.clone().compared_with(bare);
-        }
-        Ok(rows)
+        Ok(record)
     }
+}
+
+/// Refuses more round trips than there are flags for, over `rows` rows.
+fn enough_flags(args: &Args, software: bool, rows: usize) -> Result<()> {
+    let fits = |iterations: Option<u32>| {
+        let Plan { warmup, until, calls } = args.plan_of_round_trips(iterations, software);
+        let Until::Samples(samples) = until else { return true };
+        let warmup = if warmup > 0 { PingPong::flags(warmup) } else { 0 };
+        let row = warmup + u64::from(samples) * PingPong::flags(calls);
+        row * rows as u64 <= PingPong::FLAGS
+    };
+    if fits(args.iterations) {
+        return Ok(());
+    }
+    // The largest number that fits, by halving.
+    let (mut fitting, mut excess) = (0, u64::from(u32::MAX) + 1);
+    while excess - fitting > 1 {
+        let middle = fitting + (excess - fitting) / 2;
+        if fits(u32::try_from(middle).ok()) { fitting = middle } else { excess = middle }
+    }
+    let all = PingPong::FLAGS;
+    if fitting == 0 {
+        refuse!(
+            "there are {all} flags for the messages of a run, and its {rows} rows need more; use a smaller --warmup"
+        );
+    }
+    refuse!(
+        "there are {all} flags for the messages of a run, and its {rows} rows need more; use at most -n {fitting}"
+    );
 }
 
 /// With the size of calls that move `bytes`.

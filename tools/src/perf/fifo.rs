@@ -20,10 +20,12 @@ use aqueduct::proxy::{Fifo, Idle, Proxy, ProxyConfig};
 use super::args;
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
+use super::pace::parse_duration;
 use super::record::Record;
 use super::timing::{Plan, Session, Until, mean, sample};
 use super::wide::choose;
 use crate::job::Rank;
+use crate::refusal::refuse;
 use bare::Bare;
 use checker::Checker;
 use launch::{BLOCK, Clock, Pushes, given_up, zeroed};
@@ -35,7 +37,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     threads: Vec<u32>,
     /// Slots of the FIFO, a power of two
-    #[arg(short = 's', long, default_value_t = Fifo::DEFAULT_SIZE)]
+    #[arg(short = 's', long, default_value_t = Fifo::DEFAULT_SIZE, value_parser = parse_slots)]
     fifo_size: usize,
     /// Triggers of one measurement over all threads; 200,000 for each thread, at most 2,000,000, unless given
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long)]
     spin: bool,
     /// Measure each row for at least this long, such as 500ms, 5s or 2m, instead of a number of rounds
-    #[arg(long, value_name = "TIME", value_parser = args::parse_duration, conflicts_with = "rounds")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "rounds")]
     duration: Option<Duration>,
     #[command(flatten)]
     results: args::Results,
@@ -59,7 +61,7 @@ pub(crate) struct Args {
 pub(super) fn execute(args: &Args) -> Result<ExitCode> {
     for &threads in &args.threads {
         if threads > BLOCK && !threads.is_multiple_of(BLOCK) {
-            bail!(
+            refuse!(
                 "--threads {threads}: more than {BLOCK} threads run in blocks of {BLOCK}, so use a multiple of {BLOCK}"
             );
         }
@@ -93,10 +95,18 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
         |output| {
             args.threads.iter().try_for_each(|&threads| {
                 session.progress.row(format!("{threads} threads"));
-                output.rows(&rows(&session, args, threads)?)
+                output.rows(rows(&session, args, threads)?)
             })
         },
     )
+}
+
+/// Slots of a FIFO: what [`Fifo::new`] takes.
+fn parse_slots(text: &str) -> std::result::Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(slots) if slots.is_power_of_two() && slots <= 1 << 31 => Ok(slots),
+        _ => Err(format!("{text} is no power of two up to 2^31: the default is {}", Fifo::DEFAULT_SIZE)),
+    }
 }
 
 impl Args {

@@ -2,15 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::args::Files;
 use super::record::{FIELDS, Record};
+use crate::refusal::refuse;
 use crate::stdout::Stdout;
 
 /// The open files of a run. A rank that writes none has an empty one.
@@ -69,7 +71,7 @@ impl Outlets {
             .collect();
         for (index, (name, _, path)) in asked.iter().enumerate() {
             if let Some((before, ..)) = asked[..index].iter().find(|(.., other)| other == path) {
-                bail!("{before} and {name} both name {}; give each a file of its own", path.display());
+                refuse!("{before} and {name} both name {}; give each a file of its own", path.display());
             }
         }
         if launched != 0 {
@@ -82,7 +84,7 @@ impl Outlets {
             for before in &outlets[..index] {
                 if before.identity()? == Some(identity) {
                     let [one, other] = [before, outlet].map(|outlet| outlet.path.display());
-                    bail!("{one} and {other} are one file; give each its own");
+                    refuse!("{one} and {other} are one file; give each its own");
                 }
             }
         }
@@ -145,12 +147,21 @@ impl Outlet {
             return Ok(Self { format, target: Target::Stdout, path: path.to_owned() });
         }
         let new = path.symlink_metadata().is_err();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(|| cannot_write(path))?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        // Without this flag a pipe that nobody reads could not be opened before somebody does.
+        let file = match options.custom_flags(libc::O_NONBLOCK).open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => refuse!(
+                "cannot write {path}: nobody reads this pipe; start its reader first, such as `cat {path} &`",
+                path = path.display()
+            ),
+            opened => opened.with_context(|| cannot_write(path))?,
+        };
+        // A reader that is slower than the measurement is waited for.
+        // SAFETY: changes only the flags of a description that this process has just opened.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } != 0 {
+            return Err(std::io::Error::last_os_error()).with_context(|| cannot_write(path));
+        }
         Ok(Self { format, target: Target::Opened { file, new }, path: path.to_owned() })
     }
 
@@ -281,6 +292,32 @@ mod tests {
         assert!(Outlets::open(&both, 0).err().unwrap().to_string().contains("are one file"));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "results of yesterday");
         [file, link].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_refused_and_another_written() {
+        let pipe = folder().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a C string that outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let error = Outlets::open(&one(&pipe), 0).err().unwrap();
+        assert!(error.to_string().contains("nobody reads this pipe") && crate::refusal::is_refusal(&error));
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        let mut outlets = loop {
+            // The reader may not have opened it yet.
+            match Outlets::open(&one(&pipe), 0) {
+                Ok(outlets) => break outlets,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        // More than a pipe holds.
+        outlets.begin(&"x".repeat(1 << 20)).unwrap();
+        drop(outlets);
+        assert_eq!(reader.join().unwrap().len(), (1 << 20) + 3);
+        std::fs::remove_file(pipe).unwrap();
     }
 
     #[test]

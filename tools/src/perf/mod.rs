@@ -12,13 +12,16 @@ mod files;
 mod head;
 mod host_thread;
 mod need;
+mod options;
 mod output;
+mod pace;
 mod ping_pong;
 mod port;
 mod progress;
 mod record;
 mod startup;
 mod stats;
+mod sweep;
 mod table;
 mod timing;
 mod usage;
@@ -27,18 +30,22 @@ mod write;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 pub(crate) use args::Args;
+pub(crate) use options::refuse_idle_options;
 pub(crate) use progress::AT_A_TERMINAL;
 
-use args::{Operation, Pace, Rounding, Sizes};
+use args::Operation;
 use head::Head;
 use need::Need;
-use output::present;
-use record::Record;
+use output::{Output, present};
+use pace::Pace;
+use sweep::{Rounding, Sizes};
 use table::NcclTable;
 use timing::Session;
 use wide::choose;
+
+use crate::refusal::refuse;
 
 /// `aqueduct perf`: an operation, or a measurement with options of its own.
 #[derive(Debug, clap::Args)]
@@ -90,11 +97,11 @@ impl Command {
     }
 }
 
+/// Measures the size with this index.
+type Measure<'a> = Box<dyn FnMut(usize, &mut Output) -> Result<()> + 'a>;
+
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
-    let Some(measured) = args.operation else { bail!("no operation given; see `aqueduct perf --help`") };
-    if args.bidirectional && !matches!(measured, Operation::Put | Operation::Get) {
-        bail!("--bidirectional is for put and get; perf {} has both directions already", measured.name());
-    }
+    let Some(measured) = args.operation else { refuse!("no operation given; see `aqueduct perf --help`") };
     let need = match measured {
         Operation::AllReduce => Need::none(),
         operation => Need::pairs(operation.name())?,
@@ -111,19 +118,19 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         operation => args.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
     };
     // All that can be refused is refused before the files are begun.
-    let mut rows: Box<dyn FnMut(usize) -> Result<Vec<Record>>>;
+    let mut measure: Measure<'_>;
     let checks;
     match measured {
         Operation::AllReduce => {
             let mut bench = all_reduce::Bench::prepare(&session, args, &sizes)?;
             checks = bench.checks();
-            rows = Box::new(move |index| bench.rows(index));
+            measure = Box::new(move |index, output| bench.measure(index, output));
         }
         operation => {
             let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
             checks = bench.checks();
             let sizes = sizes.clone();
-            rows = Box::new(move |index| bench.rows(sizes[index]));
+            measure = Box::new(move |index, output| bench.measure(sizes[index], output));
         }
     }
     let mut head = Head::gather(&rank, &measured.name())?;
@@ -158,7 +165,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     present(&session, &head, choose(args.results.stats, NcclTable::default()), outlets, |output| {
         (0..sizes.len()).try_for_each(|index| {
             session.progress.row(format!("{} B", sizes[index]));
-            output.rows(&rows(index)?)
+            measure(index, output)?;
+            output.print()
         })
     })
 }

@@ -1,10 +1,11 @@
 //! How many ranks an operation needs. What the launcher says about their number is judged before anything is opened and
 //! before a rank joins, so every rank of a job that does not fit says so and exits at once.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use aqueduct::bootstrap::Launch;
 
 use crate::job::Rank;
+use crate::refusal::refuse;
 
 /// The ranks that an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Need {
             Kind::Several => (size >= 2, "works between ranks: run two or more"),
         };
         if !fits {
-            bail!("perf {name} {needs}, such as `aqueduct run -n 2 -- aqueduct perf {command}`");
+            refuse!("perf {name} {needs}, such as `aqueduct run -n 2 -- aqueduct perf {command}`");
         }
         Ok(())
     }

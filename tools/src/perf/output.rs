@@ -50,6 +50,8 @@ struct Footer {
 /// The output of a run. On ranks that print nothing it only counts.
 pub(super) struct Output {
     table: Option<Box<dyn Table>>,
+    /// Rows in the files that the table does not have yet.
+    unprinted: Vec<Record>,
     outlets: Outlets,
     progress: Progress,
     foot: Foot,
@@ -119,20 +121,35 @@ impl Output {
             table.print_head(&mut out)?;
         }
         let table = print.then_some(table);
-        Ok(Self { table, outlets, progress, foot: Foot::default() })
+        Ok(Self { table, unprinted: Vec::new(), outlets, progress, foot: Foot::default() })
     }
 
-    /// Takes rows that belong together.
-    pub(super) fn rows(&mut self, rows: &[Record]) -> Result<()> {
+    /// Writes a row to the files at once, so that an interrupt does not lose it, and keeps it for the table.
+    pub(super) fn row(&mut self, row: Record) -> Result<()> {
+        self.foot.add(&row);
+        self.outlets.row(&row)?;
+        self.unprinted.push(row);
+        Ok(())
+    }
+
+    /// Prints the rows since the last call: they belong together. Those of the library stand above what they are compared
+    /// with, whichever came first.
+    pub(super) fn print(&mut self) -> Result<()> {
         self.progress.done();
-        rows.iter().for_each(|row| self.foot.add(row));
-        rows.iter().try_for_each(|row| self.outlets.row(row))?;
+        let mut rows = std::mem::take(&mut self.unprinted);
+        rows.sort_by_key(|row| row.series == Series::Comparison);
         if let Some(table) = &mut self.table {
             let mut out = Stdout;
-            table.print(rows, &mut out)?;
+            table.print(&rows, &mut out)?;
             out.flush()?;
         }
         Ok(())
+    }
+
+    /// Takes rows that belong together and are there at the same time.
+    pub(super) fn rows(&mut self, rows: Vec<Record>) -> Result<()> {
+        rows.into_iter().try_for_each(|row| self.row(row))?;
+        self.print()
     }
 
     /// Ends table and files. The exit code is a failure if any value was wrong.

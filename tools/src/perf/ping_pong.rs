@@ -37,6 +37,16 @@ pub(super) struct PingPong {
 }
 
 impl PingPong {
+    /// Number of flags of a run: 32 bits, without 0.
+    pub(super) const FLAGS: u64 = u32::MAX as u64 - 1;
+    /// Flags of a launch besides those of its messages: some for the round trip that is not timed, and a gap.
+    const SPARE: u32 = 8;
+
+    /// Flags of a launch.
+    pub(super) fn flags(iterations: u32) -> u64 {
+        u64::from(iterations) + u64::from(Self::SPARE)
+    }
+
     pub(super) fn new(rank: &Rank, kernel: LatencyKernel) -> Result<Self> {
         let bare = match kernel {
             LatencyKernel::Ll16 => Some(load(rank, "perf_bare", &[])?),
@@ -69,10 +79,13 @@ impl PingPong {
     ) -> Result<f64> {
         let handle = channel.device_handle();
         let first = self.next_flag;
-        // One flag per message, some for the round trip that is not timed, and a gap.
-        self.next_flag = match first.checked_add(iterations).and_then(|f| f.checked_add(8)) {
+        self.next_flag = match first.checked_add(iterations).and_then(|f| f.checked_add(Self::SPARE)) {
             Some(next) => next,
-            None => bail!("the packet buffer has no unused flags after {first} messages; start a new run"),
+            // With a number of iterations the run would not have begun.
+            None => bail!(
+                "all {} flags for the messages of a run are used up: measure fewer sizes, or with a shorter --duration",
+                Self::FLAGS
+            ),
         };
         let most = self.ours.attributes().max_threads_per_block;
         let config = LaunchConfig::linear(1, threads(bytes).min(most / 32 * 32));

@@ -14,19 +14,22 @@ mod windows;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use aqueduct::comm::Transport;
 use aqueduct::proxy::Idle;
 
-use super::args::{self, Rounding, Sizes};
+use super::args;
 use super::checker::CheckBy;
 use super::comparison::{Comparison, Unit};
 use super::head::Head;
 use super::need::Need;
+use super::pace::parse_duration;
 use super::record::Record;
+use super::sweep::{Rounding, Sizes, Sweep};
 use super::timing::{Plan, Session, Timed, Until, mean, sample};
 use super::wide::choose;
 use crate::job::Rank;
+use crate::refusal::refuse;
 use bare::{CopyEngine, Relay};
 use end::End;
 use ping_pong::{PingPong, WORD};
@@ -39,7 +42,7 @@ struct Common {
     #[arg(short = 't', long)]
     transport: Transport,
     #[command(flatten)]
-    sweep: args::Sweep,
+    sweep: Sweep,
     /// Measurements of each size, alternating with the bare loop
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -53,7 +56,7 @@ struct Common {
     #[arg(long)]
     spin: bool,
     /// Measure each row for at least this long, such as 500ms, 5s or 2m, instead of a number of rounds
-    #[arg(long, value_name = "TIME", value_parser = args::parse_duration, conflicts_with = "rounds")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "rounds")]
     duration: Option<Duration>,
     #[command(flatten)]
     results: args::Results,
@@ -168,7 +171,7 @@ pub(super) fn latency(args: &LatencyArgs) -> Result<ExitCode> {
                 let ours =
                     row(Record::measured(common.transport.to_string(), ours.of_many(iterations.into())));
                 let bare = bare.map(|bare| row(Record::comparison("bare", bare.of_many(iterations.into()))));
-                output.rows(&paired(Record { wrong: Some(wrong), ..ours }, bare))
+                output.rows(paired(Record { wrong: Some(wrong), ..ours }, bare))
             })
         })?;
     end.finish(&rank)?;
@@ -192,7 +195,7 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
     let Sizes { list: mut sizes, note } = common.sizes(bounds);
     sizes.retain(|&size| size > 0);
     if sizes.is_empty() {
-        bail!("nothing to put: --max-bytes is 0");
+        refuse!("nothing to put: --max-bytes is 0");
     }
     // Enough round trips for milliseconds, or for about a second over a network.
     let moved = if session.software() {
@@ -232,7 +235,7 @@ pub(super) fn put(args: &PutArgs) -> Result<ExitCode> {
         super::output::present(&session, &head, choose(common.results.stats, table), outlets, |output| {
             shapes.iter().try_for_each(|&shape| {
                 session.progress.row(format!("{} B", shape.bytes));
-                output.rows(&put_rows(&session, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
+                output.rows(put_rows(&session, common, &end, &mut hop, &windows, engine.as_ref(), shape)?)
             })
         })?;
     end.finish(&rank)?;

@@ -107,18 +107,18 @@ record! {
 impl Record {
     /// A row of the library.
     pub(super) fn measured(algorithm: impl Into<String>, timed: Timed) -> Self {
-        Self::timed(Series::Measured, algorithm.into(), timed)
+        Self::timed(Series::Measured, algorithm, timed)
     }
 
     /// A row that others are compared with.
     pub(super) fn comparison(algorithm: impl Into<String>, timed: Timed) -> Self {
-        Self::timed(Series::Comparison, algorithm.into(), timed)
+        Self::timed(Series::Comparison, algorithm, timed)
     }
 
-    fn timed(series: Series, algorithm: String, timed: Timed) -> Self {
+    pub(super) fn timed(series: Series, algorithm: impl Into<String>, timed: Timed) -> Self {
         let record = Self {
             series,
-            algorithm,
+            algorithm: algorithm.into(),
             calls_per_sample: timed.calls,
             cpu_user_s: Some(timed.usage.user.as_secs_f64()),
             cpu_system_s: Some(timed.usage.system.as_secs_f64()),

@@ -95,7 +95,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
                 ..Record::default().with_samples(vec![time], Over::Calls)
             })
             .collect();
-        output.rows(&rows)
+        output.rows(rows)
     })
 }
 

@@ -11,20 +11,23 @@ mod connections;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use aqueduct::comm::Transport;
 
-use super::args::Pace;
 use super::head::Head;
 use super::need::Need;
+use super::pace::Pace;
 use super::record::Record;
+use super::sweep;
 use super::table::NcclTable;
 use super::timing::{Plan, Session, Timed, mean, sample};
 use super::wide::choose;
-pub(super) use args::Args;
 use args::Pattern;
+pub(super) use args::{Args, Memory};
 use bare::Bare;
 use connections::{Connections, Turn, Way, micros};
+
+use crate::refusal::refuse;
 
 /// Largest number of samples of `write-lat` and `flush`.
 const BATCHES: u32 = 10;
@@ -125,7 +128,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         |output| {
             turns.iter().try_for_each(|turn| {
                 session.progress.row(format!("{} B", turn.bytes));
-                output.rows(&bench.rows(turn)?)
+                output.rows(bench.rows(turn)?)
             })
         },
     )
@@ -163,18 +166,15 @@ impl Operation {
         }
     }
 
-    /// Refuses options that do not go together.
+    /// Refuses what connections cannot do.
     fn check(self, args: &Args) -> Result<()> {
-        let name = self.name();
-        let windows = matches!(self, Self::Write | Self::Read);
-        if args.pattern != Pattern::Pairs && !windows {
-            bail!("perf {name} supports only the pattern pairs");
-        }
-        if args.mix.is_some() && !windows {
-            bail!("--mix is for write and read; perf {name} measures one size at a time");
-        }
         if self == Self::Read && args.transport == Transport::Ethernet {
-            bail!("Ethernet connections cannot read: use `perf write`, or `perf read` over CudaIpc or verbs");
+            refuse!(
+                "Ethernet connections cannot read: use `perf write`, or `perf read` over CudaIpc or verbs"
+            );
+        }
+        if let Some(sizes) = &args.mix {
+            sweep::total(sizes)?;
         }
         Ok(())
     }

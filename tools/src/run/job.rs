@@ -1,4 +1,4 @@
-//! The running ranks of a job: waits for them, ends them, and says who failed first.
+//! The running ranks of a job: waits for them, ends them, and says which one failed first.
 
 use std::convert::Infallible;
 use std::os::unix::process::ExitStatusExt;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::failures::Failures;
 use super::forward::{Forwarders, State};
 use super::signals;
 use crate::job::OTHER_RANK_FAILED;
@@ -49,6 +50,8 @@ pub(super) struct Job {
     cause: Option<Cause>,
     /// Ranks that failed, in the order in which they were found.
     failed: Vec<(usize, ExitStatus)>,
+    /// The order in which they say that they failed.
+    noted: Failures,
     /// When the first of them counts as the cause even though it says that another rank is.
     settled_at: Option<Instant>,
     kill_at: Option<Instant>,
@@ -59,13 +62,14 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(deadline: Option<Instant>) -> Self {
+    pub(super) fn new(deadline: Option<Instant>, noted: Failures) -> Self {
         let (ended, endings) = mpsc::channel();
         Self {
             ranks: Vec::new(),
             deadline,
             cause: None,
             failed: Vec::new(),
+            noted,
             settled_at: None,
             kill_at: None,
             signals: 0,
@@ -147,7 +151,8 @@ impl Job {
 
     /// Ends the job if a rank has failed and it is known which one was first.
     fn judge(&mut self) {
-        let Some((rank, status, sure)) = first(&self.failed) else { return };
+        let ended = |rank: usize| self.ranks.get(rank).is_none_or(|rank| rank.status.is_some());
+        let Some((rank, status, sure)) = first(&self.failed, &self.noted.order(), ended) else { return };
         let running = self.ranks.iter().any(|rank| rank.status.is_none());
         let settled_at = *self.settled_at.get_or_insert_with(|| Instant::now() + SETTLE);
         if self.cause.is_some() || (running && !sure && Instant::now() < settled_at) {
@@ -257,16 +262,34 @@ impl Job {
     }
 }
 
-/// The rank that failed first, of those that failed, in the order in which they were found; and whether that is sure.
+/// The rank that failed first, of those in `failed`, which were found in this order; and whether that is sure.
 ///
 /// A rank that was killed comes first: its peers exit with an error, but peers of a rank that exits are not killed. A rank
-/// that says that another one has failed comes last: it may have exited before the one that it speaks of.
-fn first(failed: &[(usize, ExitStatus)]) -> Option<(usize, ExitStatus, bool)> {
+/// that says that another one has failed comes last: it may have exited before the one that it speaks of. Of two ranks that
+/// have `noted` their failures the order of the notes counts, and one that has not `ended` yet is waited for.
+fn first(
+    failed: &[(usize, ExitStatus)],
+    noted: &[usize],
+    ended: impl Fn(usize) -> bool,
+) -> Option<(usize, ExitStatus, bool)> {
     let killed = |status: ExitStatus| status.signal().is_some();
     let by_another = |status: ExitStatus| status.code() == Some(i32::from(OTHER_RANK_FAILED));
-    let first = failed.iter().find(|(_, status)| killed(*status));
-    let first = first.or(failed.iter().find(|(_, status)| !by_another(*status))).or(failed.first());
-    first.map(|&(rank, status)| (rank, status, !by_another(status)))
+    if let Some(&(rank, status)) = failed.iter().find(|(_, status)| killed(*status)) {
+        return Some((rank, status, true));
+    }
+    let own = failed.iter().find(|(_, status)| !by_another(*status));
+    let Some(&(rank, status)) = own else {
+        return failed.first().map(|&(rank, status)| (rank, status, false));
+    };
+    let before = noted.iter().position(|&other| other == rank).unwrap_or(0);
+    for &earlier in &noted[..before] {
+        match failed.iter().find(|(other, _)| *other == earlier) {
+            Some(&(rank, status)) => return Some((rank, status, true)),
+            None if !ended(earlier) => return Some((rank, status, false)),
+            None => {}
+        }
+    }
+    Some((rank, status, true))
 }
 
 /// Waits until the child `pid` has exited, without reaping it. With `WNOHANG` in `options`, the error is `WouldBlock` if it
@@ -314,10 +337,18 @@ mod tests {
         let exited = ExitStatus::from_raw(1 << 8);
         let killed = ExitStatus::from_raw(libc::SIGSEGV);
         let by_another = ExitStatus::from_raw(i32::from(OTHER_RANK_FAILED) << 8);
-        assert_eq!(first(&[]), None);
-        assert_eq!(first(&[(0, exited), (2, exited)]), Some((0, exited, true)));
-        assert_eq!(first(&[(3, exited), (2, killed), (1, killed)]), Some((2, killed, true)));
-        assert_eq!(first(&[(3, by_another), (0, by_another), (1, exited)]), Some((1, exited, true)));
-        assert_eq!(first(&[(3, by_another), (0, by_another)]), Some((3, by_another, false)));
+        let first = |failed: &[_], noted: &[_]| first(failed, noted, |rank| rank != 4);
+        assert_eq!(first(&[], &[]), None);
+        assert_eq!(first(&[(0, exited), (2, exited)], &[]), Some((0, exited, true)));
+        assert_eq!(first(&[(3, exited), (2, killed), (1, killed)], &[3]), Some((2, killed, true)));
+        assert_eq!(first(&[(3, by_another), (0, by_another), (1, exited)], &[]), Some((1, exited, true)));
+        assert_eq!(first(&[(3, by_another), (0, by_another)], &[]), Some((3, by_another, false)));
+        // Rank 2 failed first, and took longer to end.
+        assert_eq!(first(&[(0, exited), (2, exited)], &[2, 0]), Some((2, exited, true)));
+        // So did rank 4, which still runs; but not rank 1, which ended well after its command had failed.
+        assert_eq!(first(&[(0, exited), (2, exited)], &[4, 0, 2]), Some((0, exited, false)));
+        assert_eq!(first(&[(0, exited), (2, exited)], &[1, 2, 0]), Some((2, exited, true)));
+        // Another program, which notes nothing.
+        assert_eq!(first(&[(0, exited), (2, exited)], &[2]), Some((0, exited, true)));
     }
 }

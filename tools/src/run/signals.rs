@@ -7,7 +7,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Catches the signals that ask a program to end, except those that whoever started it made it ignore, as nohup(1) does
 /// with SIGHUP.
-pub(super) fn catch() {
+pub(crate) fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler: extern "C" fn(i32) = note;
         // SAFETY: the handler only stores to atomics, which is async-signal-safe.
@@ -20,7 +20,7 @@ pub(super) fn catch() {
 }
 
 /// The signal that came last, and how many have come.
-pub(super) fn caught() -> (i32, u32) {
+pub(crate) fn caught() -> (i32, u32) {
     let count = COUNT.load(Ordering::Acquire);
     (LAST.load(Ordering::Relaxed), count)
 }

@@ -71,12 +71,14 @@ impl<'a> Lockstep<'a> {
         Ok(all)
     }
 
-    /// Ends a check and returns the verdicts of all ranks, in rank order.
+    /// Ends a check and returns the verdicts of all ranks, in rank order. Every rank hears this one's, also if another was
+    /// lost: otherwise it would take this rank for lost, too.
     pub(super) fn verdicts(&self, mine: Verdict) -> Result<Vec<Verdict>> {
         let (me, size) = (self.rank.bootstrap.rank(), self.rank.bootstrap.size());
         let others = || (0..size).filter(|&peer| peer != me);
         let message = Message::Verdict(mine.clone());
-        others().try_for_each(|peer| self.send(peer, &message))?;
+        let sent: Vec<Result<()>> = others().map(|peer| self.send(peer, &message)).collect();
+        sent.into_iter().collect::<Result<()>>()?;
         (0..size).map(|rank| if rank == me { Ok(mine.clone()) } else { self.verdict_of(rank) }).collect()
     }
 

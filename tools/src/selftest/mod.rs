@@ -11,6 +11,7 @@ mod copies;
 mod fifo;
 mod group;
 mod handles;
+mod interrupted;
 mod link;
 mod linked;
 mod lockstep;
@@ -36,6 +37,7 @@ use crate::job::{self, Rank};
 use crate::main_job;
 use crate::run::Launch;
 use check::Manner;
+use interrupted::{Report, reporter};
 use suite::Suite;
 
 /// Smallest default number of ranks: most checks need two.
@@ -75,7 +77,24 @@ fn take_part(manner: Manner) -> Result<ExitCode> {
     if rank.is_root() {
         summary::print_head(&rank)?;
     }
-    let mut suite = Suite::new(&rank, manner)?;
+    let report = Report::default();
+    report.guard(&rank, || {
+        let lost = check_all(&rank, manner, &report)?;
+        if lost.is_none() {
+            // Leave together: a rank may still be waiting for the last message.
+            rank.barrier()?;
+        }
+        let mut code = ExitCode::SUCCESS;
+        if reporter(lost) == rank.bootstrap.rank() {
+            code = summary::print(&rank, &report.state().rows)?;
+        }
+        Ok(if lost.is_some() { ExitCode::from(job::OTHER_RANK_FAILED) } else { code })
+    })
+}
+
+/// Runs all checks. Returns the rank that was lost meanwhile, if any.
+fn check_all(rank: &Rank, manner: Manner, report: &Report) -> Result<Option<u32>> {
+    let mut suite = Suite::new(rank, manner, report)?;
     suite.check("peer access", peer_access::all_reachable)?;
     for (name, policy) in [
         ("memory by file descriptor", HandlePolicy::Fd),
@@ -122,11 +141,5 @@ fn take_part(manner: Manner) -> Result<ExitCode> {
     suite.check("all-reduce by size", collectives::chosen)?;
     suite.check("two groups side by side", collectives::side_by_side)?;
     suite.check("abort of a waiting kernel", abort::of_a_second_group)?;
-    let rows = suite.finish();
-    // Leave together: a rank may still be waiting for the last message.
-    rank.barrier()?;
-    if rank.is_root() {
-        return summary::print(&rank, &rows);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(suite.lost())
 }

@@ -1,12 +1,14 @@
 //! Runs checks one after the other, in the same order on all ranks.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use aqueduct::ErrorKind;
 use aqueduct::gpu::GpuBuffer;
 
 use super::check::{Check, Manner, Ran};
 use super::group::{Group, rounds};
+use super::interrupted::{Report, first_lost, reporter};
 use super::lockstep::{Lockstep, Verdict};
 use super::summary::{Row, print_row};
 use crate::job::Rank;
@@ -18,14 +20,16 @@ pub(super) struct Suite<'a> {
     lockstep: Lockstep<'a>,
     /// The group that checks use, or why there is none. It is replaced after a failed check.
     group: Result<Group, String>,
-    rows: Vec<Row>,
+    report: &'a Report,
+    /// The rank that was lost. Without it nothing more can be checked.
+    lost: Option<u32>,
 }
 
 impl<'a> Suite<'a> {
     /// Makes the first group, which is the first check.
-    pub(super) fn new(rank: &'a Rank, manner: Manner) -> Result<Self> {
+    pub(super) fn new(rank: &'a Rank, manner: Manner, report: &'a Report) -> Result<Self> {
         let group = Err("there is no group".to_owned());
-        let mut suite = Self { rank, manner, lockstep: Lockstep::new(rank), group, rows: Vec::new() };
+        let mut suite = Self { rank, manner, lockstep: Lockstep::new(rank), group, report, lost: None };
         let row = suite.assemble()?;
         suite.keep(row)?;
         Ok(suite)
@@ -33,10 +37,14 @@ impl<'a> Suite<'a> {
 
     /// Runs one check and prints its row at rank 0.
     ///
-    /// # Errors
-    /// If a rank is lost: nothing more can be checked.
+    /// The check during which a rank is lost has failed; later ones do not run.
     pub(super) fn check(&mut self, name: &str, run: impl FnOnce(&Check<'_>) -> Result<Ran>) -> Result<()> {
         let started = Instant::now();
+        if let Some(lost) = self.lost {
+            let verdict = Verdict::NotRun(format!("rank {lost} was lost"));
+            return self.keep(Row { name: name.to_owned(), verdict, time: Duration::ZERO });
+        }
+        self.report.state().running = Some((name.to_owned(), started));
         let mine = match &self.group {
             Err(why) => Verdict::NotRun(why.clone()),
             Ok(group) => {
@@ -53,7 +61,7 @@ impl<'a> Suite<'a> {
         let row = self.close(name, started, mine)?;
         let failed = row.has_failed();
         self.keep(row)?;
-        if failed {
+        if failed && self.lost.is_none() {
             // The next check gets a fresh group. Making one is listed as a check only the first time, or if it fails.
             let row = self.assemble()?;
             if row.has_failed() {
@@ -63,14 +71,15 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
-    /// All rows.
-    pub(super) fn finish(self) -> Vec<Row> {
-        self.rows
+    /// The rank that was lost, if any.
+    pub(super) fn lost(&self) -> Option<u32> {
+        self.lost
     }
 
     /// Makes the group, or replaces it, on all ranks.
     fn assemble(&mut self) -> Result<Row> {
         let started = Instant::now();
+        self.report.state().running = Some(("set-up".to_owned(), started));
         self.group = Err("the last group could not be replaced".to_owned());
         let group = self.replacement();
         let mine = match &group {
@@ -99,19 +108,34 @@ impl<'a> Suite<'a> {
     }
 
     /// Ends a check and combines the verdicts of all ranks.
-    fn close(&self, name: &str, started: Instant, mine: Verdict) -> Result<Row> {
-        let verdict = together(&self.lockstep.verdicts(mine)?);
+    fn close(&mut self, name: &str, started: Instant, mine: Verdict) -> Result<Row> {
+        let verdict = match self.lockstep.verdicts(mine) {
+            Ok(verdicts) => together(&verdicts),
+            Err(error) => {
+                let Some(lost) = first_lost(self.rank).or(lost_peer(&error)) else { return Err(error) };
+                self.lost = Some(lost);
+                Verdict::Failed(format!("rank {lost} was lost during this check"))
+            }
+        };
         Ok(Row { name: name.to_owned(), verdict, time: started.elapsed() })
     }
 
     /// Prints and keeps a row.
     fn keep(&mut self, row: Row) -> Result<()> {
-        if self.rank.is_root() {
+        let mut state = self.report.state();
+        state.running = None;
+        if reporter(self.lost) == self.rank.bootstrap.rank() {
             print_row(&row)?;
         }
-        self.rows.push(row);
+        state.rows.push(row);
         Ok(())
     }
+}
+
+/// The rank that `error` says was lost.
+fn lost_peer(error: &anyhow::Error) -> Option<u32> {
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<aqueduct::Error>());
+    causes.filter(|cause| cause.kind() == ErrorKind::PeerLost).find_map(aqueduct::Error::peer)
 }
 
 /// Combines the ranks' verdicts: failed if one failed, passed only if all passed.

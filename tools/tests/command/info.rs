@@ -38,11 +38,21 @@ fn what_devices_lack_is_not_listed() {
 
 #[test]
 fn with_an_invalid_software_device() {
-    run(aqueduct(&["info"]).env("AQUEDUCT_SOFT_DEVICES", "many")).exited(0).prints(&[
+    run(aqueduct(&["info"]).env("AQUEDUCT_SOFT_DEVICES", "many")).exited(1).prints(&[
         "NVIDIA driver: none",
         "software device: unusable",
-        "jobs use: nothing",
+        "jobs use: nothing: ",
     ]);
+}
+
+#[test]
+fn a_bad_environment_is_told_by_one_sentence() {
+    let outcome = run(aqueduct(&["info"]).env("AQUEDUCT_TIMEOUT", "soon")).exited(1).prints(&[
+        "jobs use: nothing, because of the environment\n",
+        "environment: AQUEDUCT_TIMEOUT=soon is not valid; it takes a positive number of seconds\n",
+    ]);
+    assert_eq!(outcome.stderr, "");
+    run(aqueduct(&["info", "--env"]).env("AQUEDUCT_TIMEOUT", "soon")).exited(0);
 }
 
 #[test]
@@ -164,8 +174,27 @@ fn a_bad_value_is_refused() {
             "AQUEDUCT_SOCKET_IFNAME" => aqueduct(&["run", "-n", "1", "--", "true"]),
             _ => aqueduct(&ONE_CALL),
         };
-        run(command.env(name, value)).exited(1).says(&[words]);
+        // A value that is well formed and does not work here fails the job.
+        let code = if matches!(name, "AQUEDUCT_SOCKET_IFNAME" | "AQUEDUCT_SCRATCH_BYTES") { 1 } else { 2 };
+        run(command.env(name, value)).exited(code).says(&[words]);
     }
+}
+
+/// The launcher refuses for all ranks.
+#[test]
+fn a_bad_value_is_refused_once() {
+    for (name, value) in [("AQUEDUCT_LOG", "loud"), ("AQUEDUCT_DRIVER", "gpu"), ("AQUEDUCT_TIMEOUT", "soon")]
+    {
+        for arguments in
+            [&["run", "-n", "3", "--", "aqueduct"][..], &[], &["selftest"], &["perf", "all-reduce"]]
+        {
+            let outcome = run(aqueduct(arguments).env(name, value)).exited(2);
+            assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
+            outcome.says(&[&format!("aqueduct: {name}={value} is not valid; it takes ")]);
+        }
+    }
+    // Help and version need no settings.
+    run(aqueduct(&["--version"]).env("AQUEDUCT_LOG", "loud")).exited(0);
 }
 
 #[test]

@@ -15,6 +15,36 @@ const JOBS: [(&str, u32); 6] = [
 /// Words about memory, and the remedies for other errors of the driver.
 const WRONG: [&str; 5] = ["out of memory", "OUT_OF_MEMORY", "nvidia-smi", "INVALID_HANDLE", "INVALID_VALUE"];
 
+/// The rank that is named failed by itself, whatever the others say of each other.
+#[test]
+fn the_rank_that_ran_out_first_is_named() {
+    for limit in [26, 28, 29, 30, 30, 30] {
+        let job = "aqueduct run -n 4 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
+        let outcome = run(script(&format!("ulimit -n {limit}; {job}")).env("AQUEDUCT_TIMEOUT", "10"));
+        if outcome.code == Some(0) {
+            continue;
+        }
+        let named =
+            outcome.last().strip_prefix("aqueduct run: rank ").expect("a rank").split(' ').next().unwrap();
+        let own = |line: &&str| line.starts_with('[') && line.contains("] aqueduct: ") && !accuses(line);
+        let first = outcome.stderr.lines().find(own).unwrap_or_else(|| panic!("{outcome:#?}"));
+        assert!(first.starts_with(&format!("[{named}] ")), "{limit}: {outcome:#?}");
+    }
+}
+
+/// Whether a rank says that another one has failed.
+fn accuses(line: &str) -> bool {
+    [" failed: ", " was lost: ", "aborted by rank "].iter().any(|words| line.contains(words))
+}
+
+#[test]
+fn a_software_device_without_memory_names_its_own() {
+    let job = "aqueduct perf all-reduce -b 16M -e 16M -n 1 -c 0";
+    let outcome = run(script(job).env("AQUEDUCT_SOFT_MEMORY", "1M")).exited(1);
+    assert!(!outcome.stderr.contains("nvidia-smi"), "{outcome:#?}");
+    outcome.says(&["the software device's memory is used up", "AQUEDUCT_SOFT_MEMORY"]);
+}
+
 #[test]
 fn too_few_file_descriptors() {
     for (job, enough) in JOBS {

@@ -18,6 +18,7 @@ mod pairs;
 mod perf;
 mod perf_check;
 mod perf_compare;
+mod perf_idle;
 mod perf_options;
 mod perf_output;
 mod perf_ports;

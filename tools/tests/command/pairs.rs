@@ -30,7 +30,7 @@ fn a_rank_of_an_odd_job_says_so_at_once() {
         let name = operation[0];
         let words =
             [&format!("perf {name} works on pairs"), "run an even number of ranks", "`aqueduct run -n 2"];
-        let outcome = run(&mut command).exited(1).says(&words);
+        let outcome = run(&mut command).exited(2).says(&words);
         assert_eq!((outcome.stdout.as_str(), path.exists()), ("", false), "{outcome:#?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
         assert!(outcome.time < Duration::from_secs(10), "{outcome:#?}");
@@ -40,12 +40,12 @@ fn a_rank_of_an_odd_job_says_so_at_once() {
 #[test]
 fn all_to_all_needs_no_pairs_and_not_one_rank() {
     let command = ["write", "-t", "Ethernet", "-p", "all-to-all", "-b", "64", "-e", "64", "-n", "1"];
-    perf("1", &command).exited(1).says(&["perf write works between ranks: run two or more"]);
+    perf("1", &command).exited(2).says(&["perf write works between ranks: run two or more"]);
     perf("3", &command).exited(0);
 }
 
 #[test]
 fn nothing_is_printed_before_the_refusal() {
-    let outcome = perf("3", &["signal"]).exited(1).says(&["perf signal works on pairs"]);
+    let outcome = perf("3", &["signal"]).exited(2).says(&["perf signal works on pairs"]);
     assert_eq!(outcome.stdout, "");
 }

@@ -71,7 +71,7 @@ fn files_that_cannot_be_written_are_refused_before_any_work() {
     perf("2", &[&["all-reduce"], &long[..], &["-J", "/"]].concat())
         .exited(1)
         .says(&["cannot write /: Is a directory"]);
-    perf("1", &["all-reduce", "-J", "-", "--csv", "-"]).exited(1).says(&["--json and --csv both name -"]);
+    perf("1", &["all-reduce", "-J", "-", "--csv", "-"]).exited(2).says(&["--json and --csv both name -"]);
 }
 
 #[test]
@@ -126,12 +126,53 @@ fn an_interrupt_keeps_the_rows_so_far() {
     }
 }
 
+/// Interrupts a run between a row and the one beside it.
+#[test]
+fn an_interrupt_keeps_a_row_whose_pair_is_not_done() {
+    for (ranks, arguments, about) in [
+        ("2", &["put", "-b", "8", "-e", "8"][..], ("algorithm", "copy-eng")),
+        ("2", &["get", "-b", "8", "-e", "8"], ("algorithm", "copy-eng")),
+        ("2", &["ll16", "-b", "8", "-e", "8"], ("algorithm", "bare")),
+        ("1", &["all-reduce", "-b", "8", "-e", "8"], ("place", "out-of-place")),
+    ] {
+        let (json, csv) = (temporary("half.jsonl"), temporary("half.csv"));
+        let files = ["--duration", "4s", "-J", json.to_str().unwrap(), "--csv", csv.to_str().unwrap()];
+        let job = start(&mut perf_command(ranks, &[arguments, &files].concat()));
+        let since = Instant::now();
+        let lines =
+            |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default().lines().count();
+        while lines(&json) < 2 || lines(&csv) < 3 {
+            assert!(since.elapsed() < LIMIT / 2, "no row after {:?}", since.elapsed());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        job.signal(libc::SIGINT);
+        job.finish().exited(130);
+        let file = PerfFile::parse(&std::fs::read_to_string(&json).unwrap());
+        assert_eq!((file.rows.len(), file.footer), (1, None), "{arguments:?}");
+        assert_eq!(file.rows[0][about.0], about.1, "{arguments:?}");
+        [json, csv].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    }
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_refused() {
+    let pipe = temporary("pipe");
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: the name is a C string that outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for option in ["-J", "--csv", "--dump"] {
+        let outcome = perf("1", &[&SMALL[..], &[option, pipe.to_str().unwrap()]].concat()).exited(2);
+        outcome.says(&["nobody reads this pipe; start its reader first, such as `cat "]);
+    }
+    std::fs::remove_file(pipe).unwrap();
+}
+
 #[test]
 fn a_run_that_is_refused_leaves_files_as_they_were() {
     let (old, new) = (temporary("old.jsonl"), temporary("new.jsonl"));
     std::fs::write(&old, "yesterday").unwrap();
     for path in [&old, &new] {
-        perf("1", &["put", "-J", path.to_str().unwrap()]).exited(1).says(&["perf put works on pairs"]);
+        perf("1", &["put", "-J", path.to_str().unwrap()]).exited(2).says(&["perf put works on pairs"]);
     }
     assert_eq!((std::fs::read_to_string(&old).unwrap().as_str(), new.exists()), ("yesterday", false));
     std::fs::remove_file(old).unwrap();
@@ -194,7 +235,7 @@ fn an_average_is_over_measured_rows() {
     let outcome = perf("2", &arguments).exited(0);
     let file = PerfFile::parse(&std::fs::read_to_string(&path).unwrap());
     std::fs::remove_file(&path).unwrap();
-    let [ours, engine] = &file.rows[..] else { panic!("two rows: {file:?}") };
+    let [engine, ours] = &file.rows[..] else { panic!("two rows: {file:?}") };
     assert_eq!((&ours["algorithm"], &engine["algorithm"]), (&"hb".into(), &"copy-eng".into()));
     let bandwidth = |row: &serde_json::Value| row["bus_bandwidth_gb_s"].as_f64().unwrap();
     assert_eq!(file.footer.unwrap()["bus_bandwidth_mean_gb_s"].as_f64(), Some(bandwidth(ours)));

@@ -116,18 +116,18 @@ fn windows_larger_than_the_fifo_in_two_pairs() {
 fn invalid_options_are_refused() {
     let alone = |arguments: &[&str]| run(&mut aqueduct(&[&["perf"], arguments].concat()));
     alone(&["fifo", "-s", "100", "-n", "10"])
-        .exited(1)
+        .exited(2)
         .says(&["100 is no power of two", "the default is 512"]);
     alone(&["fifo", "-T", "0"]).exited(2).says(&["1..=65536"]);
-    alone(&["fifo", "-T", "1025"]).exited(1).says(&["--threads 1025", "use a multiple of 1024"]);
+    alone(&["fifo", "-T", "1025"]).exited(2).says(&["--threads 1025", "use a multiple of 1024"]);
     alone(&["port-lat"]).exited(2).says(&["--transport"]);
     alone(&["port-put", "-t", "CudaIpc", "-W", "0"]).exited(2).says(&["1..=65536"]);
     alone(&["port-put", "-t", "Pigeon"]).exited(2).says(&["Pigeon"]);
     for command in ["port-lat", "port-put"] {
         let words = [format!("perf {command} works on pairs"), "aqueduct run -n 2".to_owned()];
-        perf("1", &[command, "-t", "CudaIpc"]).exited(1).says(&words.each_ref().map(String::as_str));
+        perf("1", &[command, "-t", "CudaIpc"]).exited(2).says(&words.each_ref().map(String::as_str));
     }
     let words = ["--min-bytes 1024 is larger than --max-bytes 512"];
-    perf("2", &["port-put", "-t", "CudaIpc", "-b", "1K", "-e", "512"]).exited(1).says(&words);
-    perf("2", &["port-put", "-t", "CudaIpc", "-b", "0", "-e", "0"]).exited(1).says(&["nothing to put"]);
+    perf("2", &["port-put", "-t", "CudaIpc", "-b", "1K", "-e", "512"]).exited(2).says(&words);
+    perf("2", &["port-put", "-t", "CudaIpc", "-b", "0", "-e", "0"]).exited(2).says(&["nothing to put"]);
 }

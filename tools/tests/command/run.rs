@@ -49,6 +49,19 @@ fn a_failing_rank_gives_its_code_and_ends_the_others() {
     assert_eq!(sleepers(&nap), 0);
 }
 
+/// Rank 2 notes that it has failed, as the command's own ranks do, and takes longer to end than rank 0, which fails after it.
+#[test]
+fn a_rank_that_failed_first_may_end_later() {
+    let script = "case $AQUEDUCT_RANK in
+        2) echo 2 >> $AQUEDUCT_FAILURES; sleep 1; exit 3;;
+        0) until grep -q 2 $AQUEDUCT_FAILURES; do sleep 0.01; done; echo 0 >> $AQUEDUCT_FAILURES; exit 4;;
+        1) echo 1 >> $AQUEDUCT_FAILURES; exit 0;;
+        esac";
+    let outcome = run(&mut aqueduct(&["run", "-n", "3", "--", "sh", "-c", script])).exited(3);
+    let words = "aqueduct run: rank 2 failed first: it exited with code 3; rank 0 failed after it";
+    assert_eq!(outcome.last(), words, "{outcome:#?}");
+}
+
 #[test]
 fn the_rank_that_failed_first_is_named_last() {
     // The others fail when they are told to end, and say so.
@@ -269,7 +282,8 @@ fn nothing_is_left_in_the_file_system() {
     ]))
     .exited(0);
     assert!(left().is_empty(), "after a good end: {:?}", left());
-    run(&mut job(&["run", "-n", "3", "--", "aqueduct", "perf", "put", "-b", "8", "-e", "8"])).exited(1);
+    let mut failing = job(&["run", "-n", "3", "--", "aqueduct", "perf", "all-reduce", "-b", "8", "-e", "8"]);
+    run(failing.env("AQUEDUCT_SCRATCH_BYTES", "4096")).exited(1);
     assert!(left().is_empty(), "after a failure: {:?}", left());
     std::fs::remove_dir_all(&folder).unwrap();
 }

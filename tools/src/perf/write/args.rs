@@ -5,10 +5,12 @@ use clap::ValueEnum;
 
 use crate::perf::args;
 use crate::perf::checker::CheckBy;
+use crate::perf::pace::Pace;
+use crate::perf::sweep::{Sweep, parse_size};
 
 /// Where a memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Memory {
+pub(in crate::perf) enum Memory {
     Host,
     Device,
 }
@@ -57,11 +59,11 @@ pub(crate) struct Args {
     #[arg(short = 'p', long, value_enum, default_value = "pairs")]
     pub(super) pattern: Pattern,
     /// Measure one row of these sizes together, such as 64,4K,1M: a call is one write or read of each
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = args::parse_size,
-        conflicts_with_all = ["min_bytes", "max_bytes", "step_bytes"])]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size,
+        conflicts_with_all = ["min_bytes", "max_bytes", "step_bytes", "step_factor"])]
     pub(super) mix: Option<Vec<u64>>,
     #[command(flatten)]
-    pub(super) sweep: args::Sweep,
+    pub(super) sweep: Sweep,
     /// Timed windows, round trips or flushes per size [default: 10 windows, 1000 round trips or flushes]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) iterations: Option<u32>,
@@ -75,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub(super) check_by: CheckBy,
     #[command(flatten)]
-    pub(super) pace: args::Pace,
+    pub(super) pace: Pace,
     #[command(flatten)]
     pub(super) results: args::Results,
 }
