@@ -246,19 +246,8 @@ fn fill(view: &View<'_>, dst: u64, value: u32, width: u8, at: u64, len: u64) -> 
     }
     let to = end_within(view, dst + at, true, &mut n)?;
     n -= n % u64::from(width);
-    let (mut p, end) = (dst + at, dst + at + n);
-    while p < end {
-        // SAFETY: the element is in the mapping found above and aligned, as checked when submitted. The access is
-        // atomic because kernels may access the element at the same time.
-        unsafe {
-            match width {
-                1 => (*(p as *const AtomicU8)).store(value as u8, Ordering::Relaxed),
-                2 => (*(p as *const AtomicU16)).store(value as u16, Ordering::Relaxed),
-                _ => (*(p as *const AtomicU32)).store(value, Ordering::Relaxed),
-            }
-        }
-        p += u64::from(width);
-    }
+    // SAFETY: the bytes are in the mapping found above, and elements aligned, as checked when submitted.
+    unsafe { fill_atomic((dst + at) as *mut u8, value, width, n as usize) };
     notify(to);
     if n == 0 {
         return Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -329,6 +318,34 @@ fn notify(span: Option<Span>) {
     }
 }
 
+/// Stores `len` bytes of elements of `width` bytes, by relaxed atomic accesses of whole elements, because kernels may access
+/// them at the same time. Aligned words are stored at once: by bytes a large fill would take long.
+///
+/// # Safety
+/// `to` is valid for writing `len` bytes, which are whole elements, and aligned to an element.
+unsafe fn fill_atomic(to: *mut u8, value: u32, width: u8, len: usize) {
+    const WORD: usize = size_of::<u64>();
+    let element = u64::from(value) & (u64::MAX >> (64 - 8 * u32::from(width)));
+    let word =
+        (0..WORD as u32 / u32::from(width)).fold(0, |word, at| word | element << (at * 8 * u32::from(width)));
+    let mut at = 0;
+    while at < len {
+        // SAFETY: `at` is less than `len`.
+        let p = unsafe { to.add(at) };
+        let size = if p.addr().is_multiple_of(WORD) && len - at >= WORD { WORD } else { usize::from(width) };
+        // SAFETY: so many bytes from `p` on are valid by the caller's promise, and `p` is aligned to as many.
+        unsafe {
+            match size {
+                1 => (*p.cast::<AtomicU8>()).store(value as u8, Ordering::Relaxed),
+                2 => (*p.cast::<AtomicU16>()).store(value as u16, Ordering::Relaxed),
+                4 => (*p.cast::<AtomicU32>()).store(value, Ordering::Relaxed),
+                _ => (*p.cast::<AtomicU64>()).store(word, Ordering::Relaxed),
+            }
+        }
+        at += size;
+    }
+}
+
 /// Copies like `memcpy`, but with atomic accesses, because other devices, processes and host threads may access the
 /// same memory at the same time.
 ///
@@ -379,6 +396,26 @@ mod tests {
                         dst[..to].iter().chain(&dst[to + len..]).all(|b| *b == 0xee),
                         "{to} {from} {len}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fills_are_exact_at_any_alignment_and_size() {
+        let value = 0x0403_0201_u32;
+        for width in [1_u8, 2, 4] {
+            let element = &value.to_le_bytes()[..usize::from(width)];
+            for first in 0..12 {
+                for count in [0, 1, 2, 3, 7, 8, 9, 20] {
+                    let (from, len) = (first * usize::from(width), count * usize::from(width));
+                    let mut words = [u64::MAX; 32];
+                    // SAFETY: the range lies in the array, whose elements are aligned to words.
+                    unsafe { fill_atomic(words.as_mut_ptr().cast::<u8>().add(from), value, width, len) };
+                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    assert_eq!(bytes[from..from + len], element.repeat(count), "{width} {first} {count}");
+                    let others = bytes[..from].iter().chain(&bytes[from + len..]);
+                    assert!(others.into_iter().all(|byte| *byte == 0xff), "{width} {first} {count}");
                 }
             }
         }
