@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -28,7 +28,9 @@ impl Failures {
     /// another launcher, nothing is noted.
     pub(crate) fn open() {
         let (Some(path), Ok(rank)) = (std::env::var_os(PATH), std::env::var("AQUEDUCT_RANK")) else { return };
-        if let Ok(file) = OpenOptions::new().read(true).append(true).open(path) {
+        let Ok(file) = OpenOptions::new().read(true).append(true).open(path) else { return };
+        // The launcher's file has no name. A user may have set the variable to one that has.
+        if file.metadata().is_ok_and(|about| about.is_file() && about.nlink() == 0) {
             let _ = FILE.set((file, format!("{rank}\n")));
         }
     }

@@ -62,6 +62,18 @@ fn a_rank_that_failed_first_may_end_later() {
     assert_eq!(outcome.last(), words, "{outcome:#?}");
 }
 
+/// Ranks write to the launcher's file only, whatever a user has set.
+#[test]
+fn a_file_of_the_users_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine");
+    std::fs::write(&file, "mine").unwrap();
+    let mut command = aqueduct(&["perf", "put"]);
+    command.env("AQUEDUCT_FAILURES", &file).env("AQUEDUCT_RANK", "0").env("AQUEDUCT_WORLD_SIZE", "1");
+    run(&mut command).exited(2);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
 #[test]
 fn the_rank_that_failed_first_is_named_last() {
     // The others fail when they are told to end, and say so.
