@@ -56,7 +56,9 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Checks and times one size, out of place and in place.
+    /// Checks and times one size, out of place and in place. A check is a call of this size, one of another size, and one of
+    /// this size again: what a call leaves behind must not disturb one of another size. Sizes that take the software device
+    /// long go without the first call.
     pub(super) fn measure(&mut self, index: usize, output: &mut Output) -> Result<()> {
         let count = usize::try_from(self.sizes[index])? / self.args.datatype.bytes();
         for place in [Place::OutOfPlace, Place::InPlace] {
@@ -68,20 +70,35 @@ impl<'a> Bench<'a> {
     fn row(&mut self, index: usize, count: usize, place: Place) -> Result<Record> {
         let rank = self.session.rank;
         let in_place = place == Place::InPlace;
-        let mut wrong = None;
+        let bytes = count * self.args.datatype.bytes();
+        let plan = self.args.plan(bytes as u64, self.session.software());
+        let slow = self.session.software() && is_slow(bytes as u64);
+        // A slow call that is timed once is itself the last one of the check.
+        let once = slow && plan.is_one_call() && self.args.graph == 0;
+        let (mut wrong, mut painted) = (None, None);
         for number in 1..=self.args.check {
             self.session.progress.step(|| format!("check {number} of {}", self.args.check));
-            let mine = self.check(index, count, in_place)?;
+            let other = self.sizes[(index * 7 + 3) % self.sizes.len()];
+            let other = usize::try_from(other)?.min(DISTURBANCE) / self.args.datatype.bytes();
+            let mut mine = if slow { 0 } else { self.checked_call(count, in_place)? };
+            mine += self.checked_call(other, in_place)?;
+            if once && number == self.args.check {
+                painted = Some(self.paint(count, in_place)?);
+            } else {
+                mine += self.checked_call(count, in_place)?;
+            }
             wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
         }
-        let bytes = count * self.args.datatype.bytes();
         let (input, output) = self.buffers(bytes, in_place)?;
         let call = |stream: &Stream| {
             self.all_reduce.launch(stream, &input, &output, count, self.args.datatype, self.args.op)
         };
         let launches = Launches::prepare(&self.stream, self.args.graph, &call)?;
-        let plan = self.args.plan(bytes as u64, self.session.software());
         let [timed] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
+        if let Some(call) = &painted {
+            let mine = self.wrong(call)?;
+            wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
+        }
         let ranks = f64::from(rank.bootstrap.size());
         let record =
             Record::measured(self.all_reduce.algorithm(bytes).name(), timed.of_parts(launches.per_replay()));
@@ -102,21 +119,17 @@ impl<'a> Bench<'a> {
         self.checker.meaning()
     }
 
-    /// Counts wrong elements over calls of this size, another size, and this size again: what a call leaves behind must not
-    /// disturb one of another size. The first call is left out of sizes that take the software device long.
-    fn check(&mut self, index: usize, count: usize, in_place: bool) -> Result<u64> {
-        let other = self.sizes[(index * 7 + 3) % self.sizes.len()];
-        let other = usize::try_from(other)?.min(DISTURBANCE) / self.args.datatype.bytes();
-        let slow = self.session.software() && is_slow((count * self.args.datatype.bytes()) as u64);
-        let counts = if slow { &[other, count][..] } else { &[count, other, count] };
-        let mut wrong = 0;
-        for &count in counts {
-            wrong += self.checked_call(count, in_place)?;
-        }
-        Ok(wrong)
+    /// Makes a call with fresh data and returns the number of wrong elements.
+    fn checked_call(&mut self, count: usize, in_place: bool) -> Result<u64> {
+        let call = self.paint(count, in_place)?;
+        let (input, output) = self.buffers(count * call.ty.bytes(), in_place)?;
+        self.all_reduce.launch(&self.stream, &input, &output, count, call.ty, call.op)?;
+        self.stream.synchronize(self.session.rank.deadline())?;
+        self.wrong(&call)
     }
 
-    fn checked_call(&mut self, count: usize, in_place: bool) -> Result<u64> {
+    /// Fills the input of the next call with data that no call had before, and the guard behind its output.
+    fn paint(&mut self, count: usize, in_place: bool) -> Result<Call> {
         let rank = self.session.rank;
         self.iteration += 1;
         let call = Call {
@@ -127,13 +140,17 @@ impl<'a> Bench<'a> {
             count,
         };
         let bytes = count * call.ty.bytes();
-        let (input, output) = self.buffers(bytes, in_place)?;
+        let (input, _) = self.buffers(bytes, in_place)?;
         // An element that no kernel writes holds data of an earlier call, which counts as wrong.
         self.output.slice(bytes..bytes + GUARD)?.fill(GUARD_BYTE, rank.deadline())?;
         self.checker.fill(rank, &input, call.operand(rank.bootstrap.rank()))?;
-        self.all_reduce.launch(&self.stream, &input, &output, count, call.ty, call.op)?;
-        self.stream.synchronize(rank.deadline())?;
-        let wrong = self.checker.wrong(rank, &output, call.result(), 0)?;
+        Ok(call)
+    }
+
+    /// Number of wrong elements in the output of `call` and of wrong bytes in the guard behind it.
+    fn wrong(&self, call: &Call) -> Result<u64> {
+        let (rank, bytes) = (self.session.rank, call.count * call.ty.bytes());
+        let wrong = self.checker.wrong(rank, &self.output.slice(..bytes)?, call.result(), 0)?;
         Ok(wrong + self.checker.touched(rank, &self.output.slice(bytes..bytes + GUARD)?)?)
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Timed {
     pub(super) usage: Usage,
 }
 
-/// What is timed: makes so many calls and returns the time per call in microseconds on this rank.
+/// The timed work: makes so many calls and returns the time per call in microseconds on this rank.
 pub(super) type Calls<'c> = &'c mut dyn FnMut(u32) -> Result<f64>;
 
 impl<'a> Session<'a> {
@@ -66,6 +66,11 @@ impl Until {
 }
 
 impl Plan {
+    /// Whether a row is one call and no other.
+    pub(super) fn is_one_call(&self) -> bool {
+        self.warmup == 0 && self.until == Until::Samples(1) && self.calls == 1
+    }
+
     /// Whether `samples` samples, which have lasted `time`, are enough.
     fn fulfilled(&self, samples: u32, time: Duration) -> bool {
         match self.until {

@@ -1,4 +1,4 @@
-//! What `aqueduct perf` writes beside the table, what it refuses, and what is left of an interrupted run.
+//! Files that `aqueduct perf` writes beside the table, its refusals, and the rows that an interrupted run leaves.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
@@ -199,6 +199,21 @@ fn numbers_that_measure_nothing_are_refused() {
     }
     // No warm-up is a fine warm-up.
     perf("2", &["put", "-b", "8", "-e", "8", "-n", "1", "-w", "0"]).exited(0);
+}
+
+/// The software device takes long for a large call: one is timed, and checked as well, unless the user wants more.
+#[test]
+fn a_slow_call_is_made_once_and_checked() {
+    for (options, samples) in
+        [(&[][..], 1), (&["-c", "2"], 1), (&["-n", "2"], 2), (&["-w", "1", "-c", "0"], 1)]
+    {
+        let large = ["all-reduce", "-b", "2M", "-e", "2M", "-J", "-"];
+        let file = PerfFile::parse(&perf("2", &[&large[..], options].concat()).exited(0).stdout);
+        let checked = if options.contains(&"0") { None } else { Some(0) };
+        for row in &file.rows {
+            assert_eq!((row["samples"].as_u64(), row["wrong"].as_u64()), (Some(samples), checked), "{row}");
+        }
+    }
 }
 
 #[test]
