@@ -1,6 +1,6 @@
 //! `aqueduct info`: drivers, devices, NICs and settings of this machine. Works without a driver, too.
 //!
-//! What devices and NICs offer is tried, not only asked for, so that what is listed works.
+//! Tries every feature of devices and NICs instead of only asking for it, so that everything listed works.
 
 mod devices;
 mod nics;

@@ -126,7 +126,7 @@ fn no_check_passes_with_damaged_data() {
     ]);
 }
 
-/// What is broken is named, and nothing else fails.
+/// The report names the broken part, and nothing else fails.
 #[test]
 fn a_broken_part_is_named() {
     for (faults, parts, words) in [

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Check every value this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(crate) check: u32,
-    /// Who makes and compares the data of a check
+    /// The side that makes and compares the data of a check
     #[arg(long, value_enum, default_value_t)]
     pub(crate) check_by: CheckBy,
     /// Reduction

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Element(ElementType),
 }
 
-/// What the elements of a buffer should be: the reduction of the data of `ranks` ranks, from rank `first` on.
+/// The right elements of a buffer: the reduction of the data of `ranks` ranks, from rank `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(super) kind: Kind,

@@ -1,4 +1,4 @@
-//! What a run is: the lines above its table, and the same for programs, in the first line of its files.
+//! Describes a run: in the lines above its table, and for programs in the first line of its files.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -26,7 +26,7 @@ pub(super) trait Table {
     fn print_foot(&self, foot: &Foot, out: &mut dyn Write) -> Written<()>;
 }
 
-/// What all rows amount to.
+/// Sums over all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Foot {
     /// Number of wrong values, or `None` if nothing was checked.

@@ -37,7 +37,7 @@ impl Pace {
         [("batch", self.batch.into()), ("duration_s", self.duration.map(|time| time.as_secs_f64()).into())]
     }
 
-    /// What the time of a row is, for the head. `calls` names what a sample consists of.
+    /// The meaning of a row's time, for the head. `calls` names the parts of a sample.
     pub(super) fn meaning(calls: &str) -> String {
         format!(
             "median of the samples; a sample is the mean of its {calls} (--batch 1: of one) on the slowest rank"

@@ -49,7 +49,7 @@ struct Common {
     /// Measurements of each size before those, not timed
     #[arg(short = 'w', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=1000))]
     warmup: u32,
-    /// Who makes and compares the data of a check
+    /// The side that makes and compares the data of a check
     #[arg(long, value_enum, default_value_t)]
     check_by: CheckBy,
     /// Let the proxies spin without ever yielding their cores

@@ -1,4 +1,4 @@
-//! What is shown of rows that take long: one line that changes, where standard error is a terminal. Under `aqueduct run` it
+//! Shows the progress of rows that take long: one line that changes, where standard error is a terminal. Under `aqueduct run` it
 //! is a pipe; if that leads to a terminal, `run` says so, and progress is whole lines, which `run` passes on like any other.
 
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) struct Progress(Option<Arc<Mutex<State>>>);
 /// Set for ranks by a launcher whose standard error is a terminal.
 pub(crate) const AT_A_TERMINAL: &str = "AQUEDUCT_PROGRESS";
 
-/// What progress is written to.
+/// The target of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Surface {
     Terminal,

@@ -23,7 +23,7 @@ pub(super) enum Place {
     InPlace,
 }
 
-/// What the samples of a row are.
+/// The things that a row has a sample of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Over {

@@ -35,7 +35,7 @@ pub(crate) struct Sizes {
     pub(crate) note: Option<String>,
 }
 
-/// What becomes of a size that is no multiple of what the operation moves.
+/// The direction in which a size that is no whole number of elements or packets is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// As nccl-tests does.

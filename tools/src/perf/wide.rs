@@ -89,7 +89,7 @@ fn place(row: &Record) -> &'static str {
     }
 }
 
-/// What a sample is.
+/// The calls that one sample is the mean of.
 fn over(row: &Record) -> String {
     match row.percentiles_over {
         Some(Over::BatchMeans) => format!("{} calls", row.calls_per_sample),

@@ -148,7 +148,7 @@ impl Operation {
         if self == Self::Read { Way::Read } else { Way::Write }
     }
 
-    /// What a sample is a number of.
+    /// The calls that a sample consists of.
     fn calls(self) -> &'static str {
         match self {
             Self::Write | Self::Read => "windows",

@@ -23,7 +23,7 @@ pub(super) struct Forwarders {
     ended: mpsc::Receiver<Infallible>,
 }
 
-/// What the launcher and the threads know of each other.
+/// State shared by the launcher and the threads.
 #[derive(Default)]
 pub(super) struct State {
     unwritable: OnceLock<io::Error>,

@@ -175,7 +175,7 @@ impl Job {
             unheeded -= 1;
         }
         if unheeded > 0 {
-            // Whoever sends another signal does not want to wait.
+            // A second signal means that its sender does not want to wait.
             say(format_args!("aqueduct run: caught signal {signal}; killing all ranks"));
             self.kill_at = Some(Instant::now());
         }

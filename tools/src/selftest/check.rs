@@ -169,7 +169,7 @@ impl<'a> Check<'a> {
         Ok(self.read_back(seen))
     }
 
-    /// What a check has read back and is about to compare. The hidden option `--spoil` damages the first byte.
+    /// Passes on the bytes that a check has read back and is about to compare. The hidden option `--spoil` damages the first one.
     pub(super) fn read_back(&self, mut seen: Vec<u8>) -> Vec<u8> {
         if self.spoil
             && let Some(first) = seen.first_mut()

@@ -89,7 +89,7 @@ pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
     lines.map(|line| line.split_whitespace().collect()).collect()
 }
 
-/// What `aqueduct perf -J` wrote.
+/// A file that `aqueduct perf -J` wrote.
 #[derive(Debug)]
 pub(crate) struct PerfFile {
     pub(crate) header: Value,

@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// Check all data this many times per size (0 turns the check off)
     #[arg(short = 'c', long, default_value_t = 1)]
     pub(super) check: u32,
-    /// Who makes and compares the data of a check in device memory; host memory is the host's
+    /// The side that makes and compares the data of a check in device memory; host memory is the host's
     #[arg(long, value_enum, default_value_t)]
     pub(super) check_by: CheckBy,
     #[command(flatten)]
