@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aqueduct::bootstrap::{self, Bootstrap};
+use aqueduct::bootstrap::{self, Bootstrap, Launch};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct::internals::env::Env;
