@@ -87,6 +87,7 @@ pub struct Error {
     op: &'static str,
     message: Cow<'static, str>,
     peer: Option<u32>,
+    origin: Option<u32>,
     code: i32,
     cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -96,7 +97,7 @@ impl Error {
     pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         #[cfg(test)]
         assert!(!op.contains(' '), "`{op}` is no name of an operation");
-        Self { kind, op, message: message.into(), peer: None, code: 0, cause: None }
+        Self { kind, op, message: message.into(), peer: None, origin: None, code: 0, cause: None }
     }
 
     /// Shorthand for [`ErrorKind::InvalidUsage`].
@@ -148,6 +149,13 @@ impl Error {
         self
     }
 
+    /// Says that this failure happened at `rank`, which told of it, and names that rank as the peer.
+    #[must_use]
+    pub(crate) fn with_origin(mut self, rank: u32) -> Self {
+        self.origin = Some(rank);
+        self.with_peer(rank)
+    }
+
     /// Adds the code of the failing library (`CUresult`, `errno`, work-completion status).
     #[must_use]
     pub(crate) fn with_code(mut self, code: i32) -> Self {
@@ -180,6 +188,12 @@ impl Error {
     /// The rank this error is about, if it is about one.
     pub fn peer(&self) -> Option<u32> {
         self.peer
+    }
+
+    /// The rank at which this failure happened, if it was a peer's own and that peer told of it. `None` for a failure that this
+    /// process found itself, such as the loss of a peer.
+    pub fn origin(&self) -> Option<u32> {
+        self.origin
     }
 
     /// The failing library's own code, or 0.
@@ -224,6 +238,7 @@ impl fmt::Debug for Error {
             .field("op", &self.op)
             .field("message", &self.message)
             .field("peer", &self.peer)
+            .field("origin", &self.origin)
             .field("code", &self.code)
             .field("cause", &self.cause)
             .finish()

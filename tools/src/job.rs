@@ -48,10 +48,8 @@ pub(crate) fn blames_another(error: &anyhow::Error) -> bool {
 
 /// Whether `error` says that another rank than `me` has failed.
 fn names_another(error: &aqueduct::Error, me: u32) -> bool {
-    let Some(peer) = error.peer().filter(|&peer| peer != me) else { return false };
-    // A step of `setup()` that failed at the peer has the kind of the peer's own error.
-    matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted)
-        || error.message().starts_with(&format!("rank {peer} failed: "))
+    let gone = matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted);
+    error.origin().or(error.peer().filter(|_| gone)).is_some_and(|rank| rank != me)
 }
 
 /// The driver that `AQUEDUCT_DRIVER` selects: NVIDIA's, or the software device.

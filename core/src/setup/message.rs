@@ -127,7 +127,7 @@ impl Setup {
                     kind.counterpart().op(),
                     format!("rank {peer} failed: {text}"),
                 );
-                Message::End(failed.with_peer(peer))
+                Message::End(failed.with_origin(peer))
             }
             _ => return Err(WireError::Invalid { what: "step of setup item" }),
         };
@@ -165,6 +165,7 @@ mod tests {
         assert_eq!(setup.key(4), Key::user(Kind::MemorySend, 4, 5));
         let Message::End(error) = setup.message else { panic!("{setup:?}") };
         assert_eq!((error.kind(), error.peer(), error.op()), (ErrorKind::Timeout, Some(4), "send_memory"));
+        assert_eq!(error.origin(), Some(4));
     }
 
     #[test]
