@@ -68,8 +68,18 @@ impl Rank {
         let device = Device::new(&driver, ordinal(&driver, bootstrap.rank())?)?;
         let context = Context::new(&device)?;
         let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
+        Ok(Self::new(bootstrap, context, comm, timeout))
+    }
+
+    /// A rank that has joined by other calls than [`join`](Self::join). From now on a failure aborts the job.
+    pub(crate) fn new(
+        bootstrap: Arc<dyn Bootstrap>,
+        context: Context,
+        comm: Communicator,
+        timeout: Duration,
+    ) -> Self {
         *joined() = Some(comm.clone());
-        Ok(Self { bootstrap, context, comm, timeout })
+        Self { bootstrap, context, comm, timeout }
     }
 
     pub(crate) fn deadline(&self) -> Deadline {

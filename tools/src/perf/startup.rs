@@ -56,15 +56,15 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     marks.push(Instant::now());
     let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());
+    let rank = Rank::new(bootstrap, context, comm, timeout);
     let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
-    let all_reduce = AllReduce::prepare(&comm, config, deadline)?;
+    let all_reduce = AllReduce::prepare(&rank.comm, config, deadline)?;
     marks.push(Instant::now());
     let slice = data.slice(..)?;
     all_reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum)?;
     stream.synchronize(deadline)?;
     marks.push(Instant::now());
 
-    let rank = Rank { bootstrap, context, comm, timeout };
     let mut sums = vec![0_u8; COUNT * 4];
     data.download(0, &mut sums, deadline)?;
     let right = (rank.comm.size() as f32).to_le_bytes();

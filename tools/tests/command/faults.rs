@@ -65,3 +65,18 @@ fn every_kind_of_rule() {
         assert!(refused || outcome.stderr.contains(WARNING), "{rules}: {outcome:#?}");
     }
 }
+
+/// `perf startup` joins step by step. A rank that fails in it names the cause for all.
+#[test]
+fn a_start_that_fails_at_one_rank_is_blamed_on_it() {
+    // Rank 0 says how it ended; the launcher would end it by SIGTERM.
+    let job = r#"aqueduct run -n 2 -- sh -c '
+        if [ $AQUEDUCT_RANK = 1 ]; then AQUEDUCT_FAULTS="driver:cuModuleLoadDataEx:1+=OUT_OF_MEMORY" exec aqueduct perf startup; fi
+        trap "" TERM; aqueduct perf startup; code=$?; echo "rank 0 exited with $code"; exit $code'"#;
+    let outcome = run(&mut script(job)).exited(1).prints(&["rank 0 exited with 75"]);
+    let said = |rank: &str| {
+        outcome.stderr.lines().any(|line| line.starts_with(rank) && line.contains("CUDA_ERROR_OUT_OF_MEMORY"))
+    };
+    assert!(said("[0]") && said("[1]"), "{outcome:#?}");
+    assert!(outcome.last().contains("rank 1 failed first"), "{outcome:#?}");
+}
