@@ -7,6 +7,7 @@
 
 mod failures;
 mod forward;
+mod groups;
 mod input;
 mod job;
 pub(crate) mod signals;

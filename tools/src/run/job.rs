@@ -1,5 +1,6 @@
 //! The running ranks of a job: waits for them, ends them, and says which one failed first.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode, ExitStatus};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::failures::Failures;
 use super::forward::{Forwarders, State};
-use super::signals;
+use super::{groups, signals};
 use crate::job::OTHER_RANK_FAILED;
 use crate::stderr::say;
 use crate::stdout;
@@ -96,7 +97,7 @@ impl Job {
         let waited = started.and_then(|()| self.wait(&output));
         // Ends what ranks have left behind in their groups.
         self.signal(libc::SIGTERM);
-        let _ = drained.recv_timeout(GRACE);
+        self.wait_for_groups(&output, &drained);
         self.signal(libc::SIGKILL);
         output.ranks_are_dead();
         self.drain(&output, &drained);
@@ -106,6 +107,21 @@ impl Job {
         waited?;
         self.look(&output);
         Ok(self.verdict(&output))
+    }
+
+    /// Waits until nobody lives in the ranks' process groups, at most for [`GRACE`] or until a signal arrives.
+    fn wait_for_groups(&mut self, output: &State, drained: &mpsc::Receiver<Infallible>) {
+        let (since, signals) = (Instant::now(), self.signals);
+        let numbers: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.child.id()).collect();
+        let closed = || matches!(drained.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+        // Without /proc, whoever has closed the pipes counts as gone.
+        while groups::live(&numbers).unwrap_or_else(|| !closed()) && since.elapsed() < GRACE {
+            std::thread::sleep(LOOK / 5);
+            self.look(output);
+            if self.signals > signals {
+                return;
+            }
+        }
     }
 
     fn wait(&mut self, output: &State) -> Result<()> {

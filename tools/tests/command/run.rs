@@ -144,6 +144,29 @@ fn processes_that_a_rank_leaves_running_are_ended() {
     }
 }
 
+/// Their output is closed, so that the launcher cannot wait for its end.
+#[test]
+fn processes_that_a_rank_leaves_running_have_time_to_end() {
+    let (nap, folder) = (nap(), tempfile::tempdir().unwrap());
+    // Rank 0 leaves one that tidies up, rank 1 one that does not end by itself.
+    let script = format!(
+        "cd $0; exec >/dev/null 2>&1 </dev/null
+        if [ $AQUEDUCT_RANK = 1 ]; then trap '' TERM; sleep {nap} & exit 0; fi
+        (trap 'sleep 0.5; touch tidy; exit' TERM; touch ready; while :; do sleep 0.05; done) &
+        while [ ! -e ready ]; do sleep 0.05; done"
+    );
+    let folder = folder.path();
+    let outcome =
+        run(&mut aqueduct(&["run", "-n", "2", "--", "sh", "-c", &script, folder.to_str().unwrap()]))
+            .exited(0);
+    assert!(folder.join("tidy").exists(), "{outcome:#?}");
+    assert!(Duration::from_secs(2) <= outcome.time && outcome.time < PROMPT, "{:?}", outcome.time);
+    wait_for_sleepers(&nap, 0);
+    // Nobody is left, so nobody is waited for. A busy machine may need longer for a run.
+    let mut runs = (0..5).map(|_| run(&mut aqueduct(&["run", "-n", "2", "--", "true"])).exited(0).time);
+    assert!(runs.any(|time| time < Duration::from_secs(2)));
+}
+
 #[test]
 fn a_signal_to_the_launcher_ends_all_ranks() {
     for (signal, code) in [(libc::SIGTERM, 143), (libc::SIGINT, 130), (libc::SIGHUP, 129)] {
