@@ -7,7 +7,7 @@ use std::process::{Child, ExitCode, ExitStatus};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::failures::Failures;
 use super::forward::{Forwarders, State};
@@ -126,12 +126,9 @@ impl Job {
 
     fn wait(&mut self, output: &State) -> Result<()> {
         while self.ranks.iter().any(|rank| rank.status.is_none()) {
-            match self.endings.recv_timeout(LOOK) {
-                Ok(ending) => self.note(ending)?,
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    bail!("the threads that wait for the ranks are gone")
-                }
+            // Never disconnected: `self` has a sender as well.
+            if let Ok(ending) = self.endings.recv_timeout(LOOK) {
+                self.note(ending)?;
             }
             self.judge();
             self.look(output);
