@@ -9,14 +9,21 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// with SIGHUP.
 pub(crate) fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let handler: extern "C" fn(i32) = note;
-        // SAFETY: the handler only stores to atomics, which is async-signal-safe.
-        let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-        if before == libc::SIG_IGN {
-            // SAFETY: restores what was there before.
-            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        if !is_ignored(signal) {
+            let handler: extern "C" fn(i32) = note;
+            // SAFETY: the handler only stores to atomics, which is async-signal-safe.
+            unsafe { libc::signal(signal, handler as libc::sighandler_t) };
         }
     }
+}
+
+/// Asks without a change: a handler that stands even for a moment would count a signal that is to be ignored.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: sigaction is plain data, for which zeros are valid.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: no new action is given, and `now` is a live output.
+    let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    status == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// The signal that came last, and how many have come.
