@@ -112,20 +112,23 @@ impl Launch {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        // SAFETY: between fork and exec only prctl(2) and getppid(2) are called, both async-signal-safe.
-        unsafe {
-            let launcher = libc::getpid();
-            command.pre_exec(move || {
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                // The launcher may have died before prctl(2) was called.
-                if libc::getppid() != launcher {
-                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-                }
-                Ok(())
-            });
-        }
+        let launcher = std::process::id();
+        // SAFETY: the closure calls only prctl(2) and getppid(2), which are async-signal-safe, and allocates nothing.
+        unsafe { command.pre_exec(move || end_with(launcher)) };
+        // On the main thread: the kernel sends the signal when the thread that forked ends.
         Ok(command.spawn().map_err(cannot_start)?)
     }
+}
+
+/// Asks the kernel to kill this process when its parent thread, of the process `launcher`, ends.
+fn end_with(launcher: u32) -> std::io::Result<()> {
+    // SAFETY: no pointers are passed.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // The launcher may have died before prctl(2) was called.
+    if std::os::unix::process::parent_id() != launcher {
+        return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(())
 }
