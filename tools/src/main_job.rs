@@ -21,13 +21,8 @@ pub(crate) fn execute() -> Result<ExitCode> {
     }
     let driver = job::driver()?;
     let ranks = if driver.is_software() { SOFTWARE_RANKS } else { Device::count(&driver)? };
-    let launch = run::Launch {
-        ranks,
-        command: vec!["aqueduct".to_owned()],
-        prefix: false,
-        timeout: None,
-        input: false,
-    };
+    let launch =
+        run::Launch { ranks, command: vec!["aqueduct".into()], prefix: false, timeout: None, input: false };
     launch.run()
 }
 

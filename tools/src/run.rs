@@ -12,6 +12,7 @@ mod input;
 mod job;
 pub(crate) mod signals;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     timeout: Option<u64>,
     /// The command each rank runs; `aqueduct` means this program
     #[arg(trailing_var_arg = true, required = true)]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
@@ -56,7 +57,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) ranks: u32,
-    pub(crate) command: Vec<String>,
+    pub(crate) command: Vec<OsString>,
     pub(crate) prefix: bool,
     pub(crate) timeout: Option<Duration>,
     /// Whether rank 0 reads this process's standard input.
@@ -95,8 +96,13 @@ impl Launch {
         let (program, arguments) = self.command.split_first().context("no command to run")?;
         let mut command =
             if program == "aqueduct" { Command::new(program::path()?) } else { Command::new(program) };
-        let cannot_start =
-            |error| aqueduct::Error::system("run", format!("cannot start rank {rank}: `{program}`"), error);
+        let cannot_start = |error| {
+            aqueduct::Error::system(
+                "run",
+                format!("cannot start rank {rank}: `{}`", program.display()),
+                error,
+            )
+        };
         command
             .args(arguments)
             .env("AQUEDUCT_RANK", rank.to_string())

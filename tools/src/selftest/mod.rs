@@ -66,9 +66,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             driver => Device::count(&driver)?.max(FEWEST_RANKS),
         },
     };
-    let mut command = vec!["aqueduct".to_owned(), "selftest".to_owned()];
-    command.extend(args.manner.quick.then(|| "--quick".to_owned()));
-    command.extend(args.manner.spoil.then(|| "--spoil".to_owned()));
+    let mut command = vec!["aqueduct".into(), "selftest".into()];
+    command.extend(args.manner.quick.then(|| "--quick".into()));
+    command.extend(args.manner.spoil.then(|| "--spoil".into()));
     Launch { ranks, command, prefix: false, timeout: Some(LIMIT), input: false }.run()
 }
 

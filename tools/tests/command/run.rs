@@ -1,5 +1,7 @@
 //! `aqueduct run`: output, exit codes, and that no process survives it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use crate::support::{LIMIT, aqueduct, nap, run, script, sleepers, start, wait_for_sleepers, wait_until};
@@ -250,6 +252,17 @@ fn a_time_limit() {
     limited("0").exited(2).says(&["'0' for '--timeout"]);
     // Longer than any clock counts.
     limited(&u64::MAX.to_string()).exited(0);
+}
+
+#[test]
+fn arguments_are_passed_on_whatever_their_bytes() {
+    let mut command =
+        aqueduct(&["run", "-n", "1", "--no-prefix", "--", "sh", "-c", "printf %s \"$0\" | wc -c"]);
+    command.arg(OsStr::from_bytes(b"caf\xe9"));
+    assert_eq!(run(&mut command).exited(0).stdout.trim(), "4");
+    let mut command = aqueduct(&["run", "-n", "1", "--"]);
+    command.arg(OsStr::from_bytes(b"no-such-caf\xe9"));
+    run(&mut command).exited(1).says(&["cannot start rank 0: `no-such-caf"]);
 }
 
 #[test]
