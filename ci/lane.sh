@@ -2,7 +2,7 @@
 set -uo pipefail
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=1
 mkdir -p .cache/ci
-wanted=" $* "
+wanted=" $* " asked=("$@") lanes=()
 began=$SECONDS
 passed=0 failed=0 not_run=0
 summary=()
@@ -15,6 +15,7 @@ lanes_not_run=() tests_not_run=()
 lane() {
     local name=$1 start=$SECONDS cpu log status took line
     shift
+    lanes+=("$name")
     [ "$wanted" = "  " ] || case $wanted in *" $name "*) ;; *) return ;; esac
     log=.cache/ci/$name.log
     cpu=$(cpu_seconds)
@@ -36,10 +37,16 @@ lane() {
 # CPU seconds of this shell and of all its children that have exited.
 cpu_seconds() { awk '{ print int(($14 + $15 + $16 + $17) / hz) }' hz="$(getconf CLK_TCK)" "/proc/$$/stat"; }
 
-# Prints the summary, whose last line names all that did not run. The exit status is 0 if no lane failed and at least one
-# passed.
+# Prints the summary, whose last line names all that did not run. The exit status is 0 if every lane that was asked for
+# exists, none failed, and at least one passed.
 finish() {
-    local last
+    local last name
+    for name in "${asked[@]}"; do
+        case " ${lanes[*]} " in
+            *" $name "*) ;;
+            *) failed=$((failed + 1)) && summary+=("FAILED   there is no lane \`$name\`; the lanes are ${lanes[*]}") ;;
+        esac
+    done
     echo
     printf '%s\n' "${summary[@]}"
     last="lanes: $passed passed, $failed failed, $not_run not run$(list "${lanes_not_run[@]}") in $((SECONDS - began)) s"
