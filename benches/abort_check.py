@@ -4,7 +4,8 @@
     benches/abort_check.py AQUEDUCT AQUEDUCT_WITHOUT GPUS [ROUNDS]
 
 AQUEDUCT_WITHOUT is built with the feature `without-abort-check`. LL16 of 8 B one way between two ranks, and the one-shot
-all-reduce of 1 KiB over all, by graph replay. The goal is a ratio of at most 1.02.
+all-reduce of 1 KiB over all, by graph replay. The goal, a ratio of at most 1.02, is reported and not enforced: the exit status is
+0 whenever all was measured. For LL16 it is missed (1.045 on H200, see benches/records).
 """
 
 import json
@@ -13,6 +14,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+# Largest ratio that we want.
+GOAL = 1.02
 
 
 def measure(binary, ranks, arguments):
@@ -33,7 +37,7 @@ def main():
         "ll16 8 B one way": (2, ["ll16", "-b", "8", "-e", "8", "-n", "10000"]),
         "one-shot all-reduce 1 KiB": (gpus, ["all-reduce", "-b", "1K", "-e", "1K", "-G", "50", "-n", "500"]),
     }
-    good = True
+    above = []
     for name, (ranks, arguments) in cases.items():
         times = {ours: [], without: []}
         for _ in range(rounds):
@@ -41,10 +45,14 @@ def main():
                 times[binary].append(measure(binary, ranks, arguments))
         with_check, bare = (statistics.median(times[binary]) for binary in (ours, without))
         ratio = with_check / bare
-        good &= ratio <= 1.02
+        if ratio > GOAL:
+            above.append(name)
         spread = " ".join(f"{low:.3f}-{high:.3f}" for low, high in ((min(t), max(t)) for t in times.values()))
         print(f"{name}: {with_check:.3f} us with the check, {bare:.3f} us without: {ratio:.3f} (of {rounds}: {spread})")
-    print("OK" if good else "above 1.02")
+    if above:
+        print(f"goal of {GOAL} MISSED, which is reported and not enforced: {', '.join(above)}")
+    else:
+        print(f"goal of {GOAL} met")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 #
 #   benches/ethernet.sh [PATH OF THE aqueduct COMMAND]
 #
-# If one of these programs is not installed, the last lines say so and give our figure alone.
+# If one of these programs is not installed, the last lines say so and give our figure alone. The ratios that we want are
+# reported and not enforced: on a busy machine they vary by a factor of three from run to run. The exit status is 1 only if
+# something could not be measured.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 aqueduct=${1:-${CARGO_TARGET_DIR:-target}/release/aqueduct}
@@ -69,7 +71,8 @@ alternate() {
     right=$(printf '%s\n' "${b[@]}" | grep . | median)
     [ -n "$right" ] || { echo "$name: $program gave no result"; failed=1; return; }
     awk -v name="$name" -v a="$left" -v b="$right" -v u="$unit" -v p="$program" -v l="$limit" -v all="${a[*]} / ${b[*]}" \
-        'BEGIN { printf "%s: %.2f %s, %s %.2f %s, ratio %.2f (wanted %s); all: %s\n", name, a, u, p, b, u, a / b, l, all }'
+        'BEGIN { split(l, bound, " "); met = bound[1] == ">=" ? a / b >= bound[2] : a / b <= bound[2]
+            printf "%s: %.2f %s, %s %.2f %s, ratio %.2f (wanted %s: %s); all: %s\n", name, a, u, p, b, u, a / b, l, met ? "met" : "MISSED, not enforced", all }'
 }
 alternate "1 MiB writes" writes iperf iperf3 GB/s ">= 0.9"
 alternate "8 B write + signal" latency sockperf_tcp sockperf us "<= 1.3"

@@ -119,7 +119,8 @@ if [ "$gpus" -gt 1 ]; then
 else
     not_run+=("what needs several GPUs: there is one")
 fi
-# What looking at the abort word costs: the same against a build that never looks, in turns.
+# What looking at the abort word costs: the same against a build that never looks, in turns. Its goal is reported, not enforced;
+# so is that of nccl-startup above.
 if [ "$gpus" -gt 1 ] && [ -x "$BIN/aqueduct-without-abort-check" ]; then
     step abort-check 400 python3 benches/abort_check.py "$BIN/aqueduct" "$BIN/aqueduct-without-abort-check" "$gpus"
 fi

@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 4 benches/peers/nccl_startup.py [--against STARTUP.json]
 
 CUDA's own initialisation comes first and is not counted. Prints milliseconds by phase, of the rank that came last, and with
---against the ratio of aqueduct's time (written by `aqueduct perf startup -J`) to NCCL's. NVLink multicast stays off, as in
-aqueduct. Needs PyTorch with NCCL; started by hand only.
+--against the ratio of aqueduct's time (written by `aqueduct perf startup -J`) to NCCL's. The goal, at most 0.5, is reported and
+not enforced: each side is a single cold start. NVLink multicast stays off, as in aqueduct. Needs PyTorch with NCCL;
+ci/hardware.sh starts it where there is torchrun.
 """
 
 import argparse
@@ -54,8 +55,8 @@ def main() -> None:
             if len(lines[0]["ranks"]) != dist.get_world_size():
                 raise SystemExit("the two were not measured with the same number of ranks")
             ours = next(line["time_p50_us"] for line in lines if line.get("phase") == "all without CUDA's own") / 1e3
-            verdict = "OK" if ours <= 0.5 * total else "above 0.5"
-            print(f"# aqueduct {ours:.1f} ms / NCCL {total:.1f} ms = {ours / total:.3f} {verdict}")
+            verdict = "goal of 0.5 met" if ours <= 0.5 * total else "goal of 0.5 MISSED, which is reported and not enforced"
+            print(f"# aqueduct {ours:.1f} ms / NCCL {total:.1f} ms = {ours / total:.3f}: {verdict}")
     dist.destroy_process_group()
 
 
