@@ -5,6 +5,7 @@
 //! warning with the nearest name that does.
 #![forbid(unsafe_code)]
 
+mod time;
 mod unknown;
 mod variables;
 
@@ -19,6 +20,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::fault::Plan;
 
+pub use time::time;
 pub use unknown::unknown;
 pub use variables::{PREFIX, VARIABLES, Variable};
 
@@ -189,16 +191,14 @@ impl Env {
             },
             timeout: match text("TIMEOUT") {
                 None => Duration::from_secs(60),
-                Some(v) => {
-                    seconds(&v).ok_or_else(|| invalid("TIMEOUT", &v, "a positive number of seconds"))?
-                }
+                Some(v) => time(&v).map_err(|_| invalid("TIMEOUT", &v, TIME))?,
             },
             peer_timeout: match text("PEER_TIMEOUT") {
                 None => Some(Duration::from_secs(3)),
                 Some(v) if v.trim() == "0" => None,
-                Some(v) => Some(seconds(&v).ok_or_else(|| {
-                    invalid("PEER_TIMEOUT", &v, "a positive number of seconds, or 0 for never")
-                })?),
+                Some(v) => Some(
+                    time(&v).map_err(|_| invalid("PEER_TIMEOUT", &v, &format!("{TIME}, or 0 for never")))?,
+                ),
             },
             ib: IbEnv {
                 devices: text("IB_DEVICES"),
@@ -279,6 +279,9 @@ fn ours() -> BTreeMap<String, String> {
     std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
 }
 
+/// Values of variables that hold a time.
+const TIME: &str = "a positive number of seconds, or a time such as 500ms, 5s or 2m";
+
 fn invalid(name: &str, value: &str, wanted: &str) -> Error {
     Error::usage("environment", format!("{PREFIX}{name}={value} is not valid; it takes {wanted}"))
 }
@@ -307,13 +310,6 @@ fn choice<T: Copy + Default>(name: &str, value: Option<String>, choices: &[(&str
             Err(invalid(name, &value, &all.join(" or ")))
         }
     }
-}
-
-/// A positive number of seconds, at most a hundred years.
-fn seconds(text: &str) -> Option<Duration> {
-    let seconds = text.trim().parse::<f64>().ok().filter(|s| *s > 0.0)?;
-    const MOST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or(MOST).min(MOST))
 }
 
 fn log_spec(text: &str) -> Result<LogSpec> {
@@ -369,7 +365,9 @@ mod tests {
             (&["net".to_owned(), "gpu".to_owned()][..], true)
         );
         assert_eq!(env.unique_id, None);
-        for (text, expected) in [("0", None), ("2.5", Some(Duration::from_millis(2500)))] {
+        let never =
+            [("0", None), ("2.5", Some(Duration::from_millis(2500))), ("2m", Some(Duration::from_secs(120)))];
+        for (text, expected) in never {
             assert_eq!(Env::parse(&of(&[("PEER_TIMEOUT", text)])).unwrap().peer_timeout, expected);
         }
     }

@@ -19,6 +19,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use aqueduct::internals::env;
 
 use crate::perf::AT_A_TERMINAL;
 use crate::program;
@@ -34,9 +35,9 @@ pub(crate) struct Args {
     /// Print the ranks' output without the rank in front of each line
     #[arg(long)]
     no_prefix: bool,
-    /// End the job after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: Option<u64>,
+    /// End the job after this time: seconds, or with a unit, such as 500ms, 5s or 2m
+    #[arg(long, value_name = "TIME", value_parser = env::time)]
+    timeout: Option<Duration>,
     /// The command each rank runs; `aqueduct` means this program
     #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
@@ -47,7 +48,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         ranks: args.ranks,
         command: args.command.clone(),
         prefix: !args.no_prefix,
-        timeout: args.timeout.map(Duration::from_secs),
+        timeout: args.timeout,
         input: true,
     };
     launch.run()

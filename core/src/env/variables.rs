@@ -40,12 +40,12 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_TIMEOUT",
         "60",
-        "seconds after which a wait for other ranks gives up; fractions are allowed",
+        "seconds, or a time such as 500ms or 2m, after which a wait for other ranks gives up",
     ),
     variable(
         "AQUEDUCT_PEER_TIMEOUT",
         "3",
-        "seconds of silence after which a rank counts as lost, at least 1.25; 0 for never, on all ranks, as debuggers need it",
+        "seconds of silence, or a time such as 2m, after which a rank counts as lost, at least 1.25; 0 for never, on all ranks, as debuggers need it",
     ),
     variable(
         "AQUEDUCT_SOCKET_IFNAME",

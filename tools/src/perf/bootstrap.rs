@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::bootstrap::Rendezvous;
+use aqueduct::internals::env;
 
 use super::args::Files;
 use super::head::Head;
@@ -30,9 +31,9 @@ pub(crate) struct Args {
     /// Repeat this many times and report the run of median length
     #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Give up after this many seconds
-    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Give up after this time: seconds, or with a unit, such as 500ms, 5s or 2m
+    #[arg(long, default_value = "120", value_name = "TIME", value_parser = env::time)]
+    timeout: Duration,
     #[command(flatten)]
     files: Files,
     /// Internal: first rank and number of ranks of this process
@@ -41,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
-    let timeout = Duration::from_secs(args.timeout);
+    let timeout = args.timeout;
     if let Some([first, count]) = args.part.as_deref() {
         return LocalRanks { first: *first, count: *count, size: args.ranks[0], timeout }.execute();
     }
@@ -106,7 +107,7 @@ impl Process {
     fn start(first: u32, count: u32, size: u32, id: &str, timeout: Duration) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe().context("cannot find this program's own path")?)
             .args(["perf", "bootstrap", "-n", &size.to_string()])
-            .args(["--timeout", &timeout.as_secs().to_string()])
+            .args(["--timeout", &format!("{}ms", timeout.as_secs_f64() * 1e3)])
             .args(["--part", &first.to_string(), &count.to_string()])
             .env("AQUEDUCT_UNIQUE_ID", id)
             // With a thousand ranks on a few cores heartbeats are late, and no rank may be declared lost for that.

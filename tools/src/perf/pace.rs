@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use aqueduct::internals::env;
 use serde_json::Value;
 
 use super::timing::{Plan, Until};
 
 /// A week.
-const MAX_SECONDS: f64 = 7.0 * 86_400.0;
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 /// How samples are taken.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -47,20 +48,9 @@ impl Pace {
 
 /// A time such as 500ms, 5s, 5 or 2m.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        other => return Err(format!("unknown unit {other}: use ms, s, m or h")),
-    };
-    match digits.parse::<f64>() {
-        Ok(number) if number > 0.0 && number * unit <= MAX_SECONDS => {
-            Ok(Duration::from_secs_f64(number * unit))
-        }
-        Ok(_) => Err(format!("{text} is not between 0 and a week")),
-        Err(_) => Err(format!("{text} is not a time such as 500ms, 5s or 2m")),
+    match env::time(text)? {
+        time if time <= LONGEST => Ok(time),
+        _ => Err(format!("{text} is longer than a week")),
     }
 }
 
@@ -74,8 +64,8 @@ mod tests {
         assert_eq!([duration("500ms"), duration("5"), duration("1.5s")], [Ok(500), Ok(5000), Ok(1500)]);
         assert_eq!([duration("2m"), duration("1h")], [Ok(120_000), Ok(3_600_000)]);
         for (text, words) in [
-            ("0s", "not between"),
-            ("9000h", "not between"),
+            ("0s", "not more than 0"),
+            ("9000h", "longer than a week"),
             ("s", "is not a time"),
             ("1d", "unknown unit d"),
         ] {

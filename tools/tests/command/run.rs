@@ -245,11 +245,16 @@ fn ranks_do_not_outlive_a_killed_launcher() {
 #[test]
 fn a_time_limit() {
     let nap = nap();
-    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "1", "--", "sleep", &nap]));
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--timeout", "500ms", "--", "sleep", &nap]));
     outcome.exited(124).says(&["--timeout expired"]);
     assert_eq!(sleepers(&nap), 0);
     let limited = |limit: &str| run(&mut aqueduct(&["run", "-n", "1", "--timeout", limit, "--", "true"]));
-    limited("0").exited(2).says(&["'0' for '--timeout"]);
+    for (limit, why) in [("0", "is not more than 0"), ("1d", "unknown unit d"), ("soon", "is not a time")] {
+        limited(limit).exited(2).says(&[&format!("'{limit}' for '--timeout"), why]);
+    }
+    for limit in ["2m", "60.5"] {
+        limited(limit).exited(0);
+    }
     // Longer than any clock counts.
     limited(&u64::MAX.to_string()).exited(0);
 }
