@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aqueduct::bootstrap::{self, Bootstrap, Launch};
+use aqueduct::bootstrap::{self, Bootstrap, Launch, Launcher};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver};
 use aqueduct::internals::env::Env;
@@ -116,6 +116,16 @@ impl Rank {
     pub(crate) fn barrier(&self) -> Result<()> {
         Ok(self.bootstrap.barrier(self.deadline())?)
     }
+}
+
+/// Whether a launcher started this process as a rank of a job.
+pub(crate) fn is_rank() -> Result<bool> {
+    Ok(Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)))
+}
+
+/// Whether this is a shell on a compute node (`srun --pty bash`), which Slurm starts as a step of one task.
+fn is_shell(launch: &Launch) -> bool {
+    launch.launcher == Launcher::Slurm && launch.size == Some(1)
 }
 
 /// Connects to the bootstrap that the environment describes, or makes one for a single rank.

@@ -6,7 +6,6 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use aqueduct::bootstrap::{Launch, Launcher};
 use aqueduct::gpu::Device;
 
 use crate::{job, perf, run};
@@ -16,7 +15,7 @@ const SOFTWARE_RANKS: u32 = 4;
 
 pub(crate) fn execute() -> Result<ExitCode> {
     let args = perf::Args::all_reduce();
-    if is_rank()? {
+    if job::is_rank()? {
         return perf::execute(&args);
     }
     let driver = job::driver()?;
@@ -24,14 +23,4 @@ pub(crate) fn execute() -> Result<ExitCode> {
     let launch =
         run::Launch { ranks, command: vec!["aqueduct".into()], prefix: false, timeout: None, input: false };
     launch.run()
-}
-
-/// Whether a launcher started this process as a rank of a job.
-pub(crate) fn is_rank() -> Result<bool> {
-    Ok(Launch::from_env()?.is_some_and(|launch| !is_shell(&launch)))
-}
-
-/// Whether this is a shell on a compute node (`srun --pty bash`), which Slurm starts as a step of one task.
-fn is_shell(launch: &Launch) -> bool {
-    launch.launcher == Launcher::Slurm && launch.size == Some(1)
 }

@@ -20,6 +20,7 @@ use super::head::Head;
 use super::output::Output;
 use super::progress::Progress;
 use super::usage::children;
+use crate::{job, program};
 use phases::{Phases, Run};
 use ranks::{LocalRanks, Sample};
 
@@ -48,6 +49,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     }
     // The limit on open files is known before anything is printed.
     args.ranks.iter().try_for_each(|&ranks| ranks::ranks_per_process(ranks).map(drop))?;
+    if job::is_rank()? {
+        bail!("perf bootstrap starts its own ranks; run it without a launcher");
+    }
     let outlets = super::output::open(&args.files)?;
     let mut head = Head::alone("bootstrap");
     head.line("threads without devices, TCP");
@@ -105,7 +109,7 @@ struct Process {
 
 impl Process {
     fn start(first: u32, count: u32, size: u32, id: &str, timeout: Duration) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe().context("cannot find this program's own path")?)
+        let mut child = Command::new(program::path()?)
             .args(["perf", "bootstrap", "-n", &size.to_string()])
             .args(["--timeout", &format!("{}ms", timeout.as_secs_f64() * 1e3)])
             .args(["--part", &first.to_string(), &count.to_string()])

@@ -34,7 +34,6 @@ use aqueduct::gpu::Device;
 use aqueduct::gpu::HandlePolicy;
 
 use crate::job::{self, Rank};
-use crate::main_job;
 use crate::run::Launch;
 use check::Manner;
 use interrupted::{Report, reporter};
@@ -56,7 +55,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
-    if main_job::is_rank()? {
+    if job::is_rank()? {
         return take_part(args.manner);
     }
     let ranks = match args.ranks {

@@ -153,6 +153,13 @@ fn a_start_is_printed_by_phase() {
 }
 
 #[test]
+fn a_start_is_not_measured_by_every_rank_of_a_job() {
+    let outcome = perf("2", &["bootstrap", "-n", "2"]);
+    assert_ne!(outcome.code, Some(0), "{outcome:#?}");
+    outcome.says(&["perf bootstrap starts its own ranks; run it without a launcher"]);
+}
+
+#[test]
 #[ignore = "takes both cores for ten seconds; ci/deep.sh scale"]
 fn a_thousand_ranks_start_in_ten_seconds() {
     let rows = wire_up("128,1024", &["-r", "3"]);
