@@ -158,7 +158,7 @@ impl Env {
     pub fn get() -> Result<&'static Self> {
         static ENV: OnceLock<Result<Env>> = OnceLock::new();
         let env = ENV.get_or_init(|| {
-            let env = Self::parse(&ours());
+            let env = Self::parse(&ours()).map(Self::with_paths);
             warn(env.as_ref().ok());
             env
         });
@@ -235,6 +235,16 @@ impl Env {
         Ok(env)
     }
 
+    /// With its paths as this process's environment has them. [`parse`](Self::parse) sees text, and a path need not be UTF-8.
+    fn with_paths(self) -> Self {
+        Self {
+            cuda_library: path("CUDA_LIBRARY"),
+            unique_id_file: path("UNIQUE_ID_FILE"),
+            rendezvous_file: path("RENDEZVOUS_FILE"),
+            ..self
+        }
+    }
+
     /// `AQUEDUCT_SOCKET_IFNAME` and `AQUEDUCT_SOCKET_FAMILY` together.
     pub fn selection(&self) -> Selection {
         Selection { names: self.socket_ifname.clone(), family: self.socket_family }
@@ -272,6 +282,12 @@ pub(crate) fn warn(env: Option<&Env>) {
     if env.is_some_and(|env| env.faults.is_some()) {
         log::warn!("AQUEDUCT_FAULTS is set: this process fails on purpose");
     }
+}
+
+/// The value of the variable `name`, without its prefix, that holds a path; `None` if it is empty or not set. For programs
+/// that go on although [`Env::get`] fails.
+pub fn path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(format!("{PREFIX}{name}")).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 fn ours() -> BTreeMap<String, String> {

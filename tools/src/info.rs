@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use aqueduct::gpu::Driver;
-use aqueduct::internals::env::Env;
+use aqueduct::internals::env::{self, Env};
 
 use crate::stdout::Stdout;
 pub(crate) use devices::describe;
@@ -35,8 +35,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 /// Prints the report. Returns whether a job could use this machine as it is set up.
 fn report(out: &mut impl Write) -> std::io::Result<bool> {
     writeln!(out, "aqueduct {}", env!("CARGO_PKG_VERSION"))?;
-    let hardware =
-        Driver::load(std::env::var("AQUEDUCT_CUDA_LIBRARY").ok().filter(|p| !p.is_empty()).as_deref());
+    let hardware = Driver::load(env::path("CUDA_LIBRARY").as_deref());
     match &hardware {
         Ok(driver) => describe(out, "NVIDIA driver", driver)?,
         Err(error) => writeln!(out, "NVIDIA driver: none: {error}")?,
@@ -73,7 +72,7 @@ fn environment(out: &mut impl Write) -> std::io::Result<()> {
             variable.name, variable.default, variable.meaning
         )?;
     }
-    for warning in aqueduct::internals::env::unknown(&text_variables()) {
+    for warning in env::unknown(&text_variables()) {
         writeln!(out, "warning: {warning}")?;
     }
     Ok(())

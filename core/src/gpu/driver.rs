@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use cuda_driver_sys::{CUresult, DriverTable};
@@ -130,7 +131,7 @@ impl Driver {
     /// # Errors
     /// [`ErrorKind::Unsupported`] with every path tried if there is none or it is too old, [`ErrorKind::Cuda`] if it
     /// does not initialise (no GPU, mismatched kernel module).
-    pub fn load(path: Option<&str>) -> Result<Self> {
+    pub fn load(path: Option<&Path>) -> Result<Self> {
         let loaded = cuda_driver_sys::load(path)
             .map_err(|error| Error::new(ErrorKind::Unsupported, "Driver::load", error.to_string()))?;
         let reason = "the driver library was asked for".into();

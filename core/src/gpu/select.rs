@@ -1,5 +1,6 @@
 //! Choosing a driver: `AQUEDUCT_DRIVER` and `AQUEDUCT_CUDA_LIBRARY`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use cuda_driver_sys::DriverTable;
@@ -27,8 +28,7 @@ impl Driver {
     /// the NVIDIA driver.
     pub fn select(soft: Option<SoftwareTable>) -> Result<Self> {
         let env = Env::get()?;
-        let library = env.cuda_library.as_ref().map(|path| path.to_string_lossy());
-        let driver = select(env.driver, library.as_deref(), soft)?.with_handle_policy(env.handle);
+        let driver = select(env.driver, env.cuda_library.as_deref(), soft)?.with_handle_policy(env.handle);
         Ok(match env.faults.as_ref().filter(|plan| !plan.driver.is_empty()) {
             Some(plan) => driver.with_hooks(Arc::new(DriverFaults::new(plan.driver.clone()))),
             None => driver,
@@ -36,7 +36,7 @@ impl Driver {
     }
 }
 
-fn select(choice: DriverChoice, library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
+fn select(choice: DriverChoice, library: Option<&Path>, soft: Option<SoftwareTable>) -> Result<Driver> {
     match choice {
         DriverChoice::Cuda => Ok(Driver::load(library)?.because("AQUEDUCT_DRIVER=cuda".into())),
         DriverChoice::Soft => match soft {
@@ -52,7 +52,7 @@ fn select(choice: DriverChoice, library: Option<&str>, soft: Option<SoftwareTabl
     }
 }
 
-fn automatic(library: Option<&str>, soft: Option<SoftwareTable>) -> Result<Driver> {
+fn automatic(library: Option<&Path>, soft: Option<SoftwareTable>) -> Result<Driver> {
     let real = Driver::load(library).and_then(|driver| match Device::count(&driver)? {
         0 => Err(Error::new(ErrorKind::Unsupported, "Driver::select", "the driver has no device")),
         n => Ok(driver.because(format!("the NVIDIA driver has {n} device{}", if n == 1 { "" } else { "s" }))),
@@ -89,11 +89,13 @@ mod tests {
         DriverTable { cuInit: init, cuDriverGetVersion: version, ..DriverTable::not_supported() }
     }
 
-    const NOWHERE: Option<&str> = Some("/nonexistent/libcuda.so.1");
+    fn nowhere() -> Option<&'static Path> {
+        Some(Path::new("/nonexistent/libcuda.so.1"))
+    }
 
     #[test]
     fn auto_falls_back_to_software_and_says_why() {
-        let driver = select(DriverChoice::Auto, NOWHERE, Some(soft)).unwrap();
+        let driver = select(DriverChoice::Auto, nowhere(), Some(soft)).unwrap();
         assert_eq!(*driver.provenance(), Provenance::Software);
         assert_eq!(driver.version(), (12, 4));
         assert!(driver.reason().contains("/nonexistent/libcuda.so.1"), "{}", driver.reason());
@@ -102,11 +104,11 @@ mod tests {
     #[test]
     fn without_software_the_real_drivers_error_is_given() {
         for choice in [DriverChoice::Auto, DriverChoice::Cuda] {
-            let error = select(choice, NOWHERE, None).unwrap_err();
+            let error = select(choice, nowhere(), None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.message().contains("/nonexistent/libcuda.so.1"), "{error}");
         }
-        assert!(select(DriverChoice::Cuda, NOWHERE, Some(soft)).is_err(), "cuda never means software");
+        assert!(select(DriverChoice::Cuda, nowhere(), Some(soft)).is_err(), "cuda never means software");
         assert_eq!(select(DriverChoice::Soft, None, None).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
+use std::path::Path;
 
 use libloading::Library;
 
@@ -74,14 +75,14 @@ impl std::error::Error for LoadError {}
 /// Opens the driver library at `path`, or the first of [`LIBRARY_NAMES`], and fills a table from it.
 ///
 /// Opening a library runs its initialisers, so the caller must trust the path.
-pub fn load(path: Option<&str>) -> Result<Loaded, LoadError> {
-    let names: Vec<&str> = path.map_or_else(|| LIBRARY_NAMES.to_vec(), |p| vec![p]);
+pub fn load(path: Option<&Path>) -> Result<Loaded, LoadError> {
+    let names: Vec<&Path> = path.map_or_else(|| LIBRARY_NAMES.iter().map(Path::new).collect(), |p| vec![p]);
     let mut tried = Vec::new();
     for name in names {
         // SAFETY: the initialisers of libcuda have no preconditions; the caller vouches for any other path.
         match unsafe { Library::new(name) } {
-            Ok(library) => return fill(library, name),
-            Err(error) => tried.push((name.to_owned(), explain(&error))),
+            Ok(library) => return fill(library, &name.to_string_lossy()),
+            Err(error) => tried.push((name.to_string_lossy().into_owned(), explain(&error))),
         }
     }
     Err(LoadError::LibraryNotFound { tried })
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_names_what_was_tried() {
-        let error = load(Some("/nonexistent/libcuda.so.1")).unwrap_err();
+        let error = load(Some(Path::new("/nonexistent/libcuda.so.1"))).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nonexistent/libcuda.so.1"), "{text}");
         assert!(text.contains("install the NVIDIA driver"), "{text}");
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_libcuda_names_the_missing_functions() {
-        let error = load(Some("libc.so.6")).unwrap_err();
+        let error = load(Some(Path::new("libc.so.6"))).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("libc.so.6 lacks required functions: cuInit (CUDA 2.0)"), "{text}");
         assert!(!text.contains("cuMemCreate"), "optional functions are not required: {text}");

@@ -1,5 +1,7 @@
 //! Drivers, devices, PTX and launches that cannot be.
 
+use std::path::Path;
+
 use super::*;
 
 #[test]
@@ -17,7 +19,7 @@ fn a_device_that_does_not_exist() {
 fn no_driver() {
     let nowhere = "/nonexistent/libcuda.so.1";
     let words = [nowhere, "No such file", "install the NVIDIA driver"];
-    refused(Driver::load(Some(nowhere)), ErrorKind::Unsupported, &words);
+    refused(Driver::load(Some(Path::new(nowhere))), ErrorKind::Unsupported, &words);
 }
 
 #[test]
@@ -25,7 +27,7 @@ fn a_driver_that_lacks_functions() {
     // Another library: every required function is missing and is named with its CUDA version.
     let words =
         ["libc.so.6 lacks required functions", "cuInit (CUDA 2.0)", "cuLaunchKernel (CUDA 4.0)", "update"];
-    refused(Driver::load(Some("libc.so.6")), ErrorKind::Unsupported, &words);
+    refused(Driver::load(Some(Path::new("libc.so.6"))), ErrorKind::Unsupported, &words);
 
     // An old driver: a missing function is named where it is needed, and everything else works.
     let mut table = cuda_soft::driver_table();

@@ -1,6 +1,8 @@
 //! `aqueduct info`, and messages about the environment.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::{aqueduct, run};
@@ -215,4 +217,21 @@ fn wrong_arguments_show_the_usage() {
     {
         run(&mut aqueduct(wrong)).exited(2).says(&["error: ", "--help"]);
     }
+}
+
+/// As text, the path would name another file.
+#[test]
+fn the_drivers_path_may_have_any_bytes() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc = maps.lines().find(|line| line.ends_with("/libc.so.6")).expect("this test uses libc");
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join(OsStr::from_bytes(b"caf\xe9.so"));
+    std::os::unix::fs::symlink(&libc[libc.find('/').unwrap()..], &library).unwrap();
+    let mut command = aqueduct(&["info"]);
+    let outcome = run(command.env("AQUEDUCT_CUDA_LIBRARY", &library).env("AQUEDUCT_DRIVER", "cuda"));
+    assert_eq!(
+        outcome.stdout.matches("lacks required functions").count(),
+        2,
+        "shown and selected: {outcome:#?}"
+    );
 }
