@@ -110,7 +110,7 @@ pub mod internals {
 
     /// Probes a device's capabilities by using them.
     pub mod probe {
-        pub use crate::gpu::probe::{Finding, peer_access, sharing};
+        pub use crate::gpu::probe::{Finding, is_refusal, peer_access, sharing};
     }
 
     /// Memory that processes share through the driver.

@@ -265,8 +265,8 @@ impl Drop for Memory {
     }
 }
 
-/// Whether the driver refused a kind of handle, rather than failing.
-fn is_refusal(error: &Error) -> bool {
+/// Whether the driver refused a kind of handle, rather than failing: it does not know the kind, or the user may not use it.
+pub fn is_refusal(error: &Error) -> bool {
     [
         CUresult::CUDA_ERROR_NOT_PERMITTED,
         CUresult::CUDA_ERROR_NOT_SUPPORTED,

@@ -13,6 +13,8 @@ use super::ipc::LegacyHandle;
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::error::{Error, ErrorKind, Result};
 
+pub use super::buffer::is_refusal;
+
 /// Whether something works here.
 #[derive(Clone, Debug)]
 pub enum Finding {

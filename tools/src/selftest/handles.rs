@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use aqueduct::ErrorKind;
 use aqueduct::comm::{RegisteredMemory, Transport};
-use aqueduct::gpu::HandlePolicy;
-use aqueduct::gpu::{BufferOptions, GpuBuffer};
+use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy};
+use aqueduct::internals::probe;
 
 use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::Pair;
@@ -15,7 +15,7 @@ use super::group::Pair;
 const SIZE: usize = 8 << 10;
 const EDGE: usize = 64;
 
-/// First tag of these checks; the pairs of a group use 0 and 1.
+/// First tag of these checks; the pairs of a group use 0, 1 and 2.
 const TAG: u64 = 0x100;
 
 pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
@@ -72,18 +72,12 @@ fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
     check.step(pair)
 }
 
-/// Whether the error means that the device does not support this kind of handle or the user may not use it.
+/// Whether memory with this kind of handle cannot be had here, rather than that something failed.
 fn is_refusal(check: &Check<'_>, policy: HandlePolicy, error: &aqueduct::Error) -> bool {
-    const REFUSALS: [i32; 4] = [
-        1,   // CUDA_ERROR_INVALID_VALUE, from drivers that do not know the kind
-        101, // CUDA_ERROR_INVALID_DEVICE
-        800, // CUDA_ERROR_NOT_PERMITTED, where there is no IMEX channel
-        801, // CUDA_ERROR_NOT_SUPPORTED
-    ];
     let device = check.rank.context.device();
     match policy {
         HandlePolicy::Fd => device.supports_fd_handles().is_ok_and(|has| !has),
-        HandlePolicy::Fabric => error.kind() == ErrorKind::Unsupported || REFUSALS.contains(&error.code()),
+        HandlePolicy::Fabric => error.kind() == ErrorKind::Unsupported || probe::is_refusal(error),
         _ => false,
     }
 }
