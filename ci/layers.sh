@@ -14,7 +14,7 @@ may_use() {
         aqueduct) echo "aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-ptx $library_crates" ;;
         aqueduct-tools) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         aqueduct-tests | aqueduct-benches)
-            echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-tools *" ;;
+            echo "aqueduct aqueduct-ptx aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys *" ;;
         aqueduct-examples) echo "aqueduct aqueduct-cuda-soft" ;;
         aqueduct-fuzz) echo "aqueduct aqueduct-ptx aqueduct-cuda-soft *" ;;
         *) echo "unknown" ;;
@@ -25,7 +25,8 @@ may_use_for_tests() {
         aqueduct-cuda-driver-sys | aqueduct-rdma-core-sys) echo "*" ;;
         aqueduct-cuda-soft) echo "aqueduct-cuda-driver-sys *" ;;
         aqueduct-ptx | aqueduct) echo "aqueduct-cuda-soft aqueduct-cuda-driver-sys aqueduct-rdma-core-sys aqueduct-ptx *" ;;
-        aqueduct-tools) echo "$(may_use "$1") aqueduct-rdma-core-sys" ;;
+        aqueduct-tools) echo "$(may_use "$1") aqueduct-rdma-core-sys aqueduct-tests" ;;
+        aqueduct-examples) echo "$(may_use "$1") aqueduct-tests" ;;
         *) may_use "$1" ;;
     esac
 }

@@ -1,9 +1,10 @@
 //! Runs each example as two ranks, as `aqueduct run` would, and checks what each rank says.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::{BootstrapConfig, Rendezvous, Selection};
+use aqueduct_tests::process::Process;
 
 /// Time limit of one example, much longer than any takes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -25,18 +26,10 @@ fn command(program: &str, hardware: bool) -> Command {
     command
 }
 
-/// Waits for a rank, which is killed at `deadline`. Returns whether it succeeded and all that it printed, which is little
-/// enough to fit into the pipes.
-fn finish(mut rank: Child, deadline: Instant) -> (bool, String) {
-    while rank.try_wait().expect("a child can be waited for").is_none() {
-        if Instant::now() > deadline {
-            rank.kill().expect("a child can be killed");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = rank.wait_with_output().expect("a rank's output can be read");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+/// Whether a rank succeeded, and all that it printed.
+fn finish(rank: Process, deadline: Instant) -> (bool, String) {
+    let ended = rank.wait(deadline);
+    (!ended.late && ended.status.success(), ended.stdout + &ended.stderr)
 }
 
 /// Runs `program` as two ranks, with the handles that the device prefers and with legacy ones, whose owners wait for their
@@ -52,14 +45,14 @@ fn run_with(program: &str, hardware: bool, handle: &str, says: impl Fn(u32) -> S
     let config = BootstrapConfig::default().with_interfaces(loopback);
     let rendezvous = Rendezvous::with_config(Some(2), &config).expect("the ranks can meet on loopback");
     let start = |rank: u32| {
-        command(program, hardware)
-            .env("AQUEDUCT_RANK", rank.to_string())
-            .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
-            .env("AQUEDUCT_HANDLE", handle)
-            .env("AQUEDUCT_WORLD_SIZE", "2")
-            .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose())
-            .spawn()
-            .expect("the example starts")
+        Process::start(
+            command(program, hardware)
+                .env("AQUEDUCT_RANK", rank.to_string())
+                .env("AQUEDUCT_LOCAL_RANK", rank.to_string())
+                .env("AQUEDUCT_HANDLE", handle)
+                .env("AQUEDUCT_WORLD_SIZE", "2")
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose()),
+        )
     };
     let (ranks, deadline) = ([0, 1].map(start), Instant::now() + LIMIT);
     let outcomes = ranks.map(|rank| finish(rank, deadline));
@@ -121,8 +114,8 @@ fn an_example_that_is_started_alone_says_how_to_start_it() {
     ];
     for program in programs {
         let name = program.rsplit('/').next().expect("a path has a last part");
-        let child = command(program, false).spawn().expect("the example starts");
-        let (success, output) = finish(child, Instant::now() + LIMIT);
+        let alone = Process::start(&mut command(program, false));
+        let (success, output) = finish(alone, Instant::now() + LIMIT);
         assert!(!success && output.contains(&format!("aqueduct run -n 2 -- {name}")), "{output}");
     }
 }

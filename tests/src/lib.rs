@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::Write;
 
+pub mod process;
 pub mod ranks;
 
 /// Says that `what`, a test or a part of one, does not run here, and why. The lanes count these lines

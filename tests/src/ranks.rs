@@ -3,10 +3,11 @@
 //! A test written for ranks begins with `let Some(me) = ranks::start(N, "path::of::the_test") else { return };`: in
 //! the test process this starts the ranks, waits for all of them and returns `None`; in a rank it returns the rank.
 
-use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::process::{Ended, Process};
 
 /// Time limit for all ranks of one test.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -25,21 +26,16 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
     if let Some(rank) = rank() {
         return Some(rank);
     }
-    let children: Vec<Child> = (0..size)
+    // If one cannot be started, dropping those that have started ends them.
+    let ranks: Vec<Process> = (0..size)
         .map(|rank| {
             let mut command = command(rank, test);
             prepare(rank, &mut command);
-            command.spawn().expect("a rank can be started")
+            Process::start(&mut command)
         })
         .collect();
     let deadline = Instant::now() + LIMIT;
-    let outcomes: Vec<Outcome> = children
-        .into_iter()
-        .map(|child| std::thread::spawn(move || wait(child, deadline)))
-        .collect::<Vec<_>>()
-        .into_iter()
-        .map(|thread| thread.join().expect("the waiting thread does not panic"))
-        .collect();
+    let outcomes: Vec<Outcome> = ranks.into_iter().map(|rank| Outcome::of(&rank.wait(deadline))).collect();
     let failed: Vec<usize> = (0..outcomes.len()).filter(|&r| !outcomes[r].success).collect();
     if !failed.is_empty() {
         for (rank, outcome) in outcomes.iter().enumerate() {
@@ -95,32 +91,10 @@ struct Outcome {
     output: String,
 }
 
-fn wait(mut child: Child, deadline: Instant) -> Outcome {
-    let readers = [drain(child.stdout.take()), drain(child.stderr.take())];
-    let status = loop {
-        match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break Some(status),
-            None if Instant::now() >= deadline => {
-                child.kill().expect("a child can be killed");
-                child.wait().expect("a killed child can be reaped");
-                break None;
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
-    let output = readers.map(|r| r.join().expect("a reader does not panic")).concat();
-    let killed = status.is_some_and(|status| status.signal() == Some(libc::SIGKILL));
-    let died = killed && output.contains(DIES);
-    Outcome { success: died || status.is_some_and(|status| status.success()), died, output }
-}
-
-fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            // Keep what was read, even if the pipe broke.
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+impl Outcome {
+    fn of(ended: &Ended) -> Self {
+        let output = [&*ended.stdout, &*ended.stderr].concat();
+        let died = !ended.late && ended.status.signal() == Some(libc::SIGKILL) && output.contains(DIES);
+        Self { success: died || (!ended.late && ended.status.success()), died, output }
+    }
 }

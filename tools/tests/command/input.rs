@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{Outcome, aqueduct, run, script, start_with, terminal};
+use crate::support::{Outcome, aqueduct, run, script, start_session, start_with, terminal};
 
 /// Each rank says how many lines it can read.
 const COUNT: &str = r#"echo "rank $AQUEDUCT_RANK reads $(cat | wc -l)""#;
@@ -64,7 +64,7 @@ fn at_a_terminal(command: &mut Command, text: &str) -> Outcome {
             Ok(())
         });
     }
-    let job = start_with(command.stdin(program), Stdio::piped());
+    let job = start_session(command.stdin(program), Stdio::piped());
     user.write_all(text.as_bytes()).unwrap();
     // The user leaves the terminal open until the command has ended.
     job.finish()
@@ -77,7 +77,7 @@ fn a_terminal() {
     rank_0_reads(2, at_a_terminal(&mut aqueduct(&ranks), "one\ntwo\n\u{4}"));
     // Nobody types.
     at_a_terminal(&mut aqueduct(&["run", "-n", "2", "--", "true"]), "").exited(0);
-    // Commands that start ranks of their own accord leave what is typed to whoever reads next.
+    // A command that starts ranks by itself does not read the terminal, so the next program gets the line.
     let next = "aqueduct selftest --quick -n 1 > /dev/null; read line; echo got $line";
     let outcome = at_a_terminal(&mut script(next), "for the shell\n").exited(0);
     assert_eq!(outcome.stdout, "got for the shell\n");

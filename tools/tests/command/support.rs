@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use aqueduct_tests::process::{Ended, Process};
 use serde_json::Value;
 
 /// Time limit of one command, much longer than any correct one takes.
@@ -156,11 +156,19 @@ pub(crate) fn start(command: &mut Command) -> Running {
 
 /// Starts the command with its standard input as it is set, and `output` as its standard output.
 pub(crate) fn start_with(command: &mut Command, output: impl Into<Stdio>) -> Running {
-    let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("it starts");
+    start_by(Process::start, command, output.into())
+}
+
+/// Starts a command that makes itself the leader of a session; otherwise like [`start_with`].
+pub(crate) fn start_session(command: &mut Command, output: impl Into<Stdio>) -> Running {
+    start_by(Process::start_leader, command, output.into())
+}
+
+fn start_by(start: fn(&mut Command) -> Process, command: &mut Command, output: Stdio) -> Running {
+    let process = start(command.stdout(output).stderr(Stdio::piped()));
     // A pipe given as `output` has to be closed here, too.
     command.stdout(Stdio::null());
-    let pipes = [drain(child.stdout.take()), drain(child.stderr.take())];
-    Running { child, pipes, since: Instant::now() }
+    Running(process)
 }
 
 /// Runs the command to its end.
@@ -174,59 +182,31 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Outcome {
 }
 
 /// A running command.
-pub(crate) struct Running {
-    child: Child,
-    pipes: [std::thread::JoinHandle<String>; 2],
-    since: Instant,
-}
+pub(crate) struct Running(Process);
 
 impl Running {
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.pid()).expect("a process id is positive");
-        // SAFETY: touches no memory; the child is ours and has not been reaped, so the number is its own.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        self.0.signal(signal);
     }
 
-    /// Waits until the command exits. Fails after [`LIMIT`].
+    /// Waits until the command exits and its output is closed. Fails after [`LIMIT`].
     #[track_caller]
     pub(crate) fn finish(self) -> Outcome {
         self.finish_within(LIMIT)
     }
 
-    /// Waits until the command exits. Fails after `limit`.
+    /// Waits until the command exits and its output is closed. Fails after `limit`, and kills its process group then.
     #[track_caller]
-    pub(crate) fn finish_within(mut self, limit: Duration) -> Outcome {
-        let (status, late) = loop {
-            match self.child.try_wait().expect("a child can be waited for") {
-                Some(status) => break (status, false),
-                None if self.since.elapsed() > limit => {
-                    self.child.kill().expect("a child can be killed");
-                    break (self.child.wait().expect("a child can be reaped"), true);
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
-        };
-        let time = self.since.elapsed();
-        let [stdout, stderr] = self.pipes.map(|pipe| pipe.join().expect("a reader does not panic"));
+    pub(crate) fn finish_within(self, limit: Duration) -> Outcome {
+        let Ended { status, stdout, stderr, time, late } = self.0.wait(Instant::now() + limit);
         let outcome = Outcome { code: status.code(), stdout, stderr, time };
         assert!(!late, "it did not end within {limit:?}: {outcome:#?}");
         outcome
     }
-}
-
-fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            // Keep what was read, even if the pipe broke.
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
 }
 
 /// A new terminal: the end of its user, and the end for programs.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use aqueduct_tests::process;
+
 /// A test binary and the beginnings of the names of its tests that are used; none means all.
 #[derive(Clone, Debug)]
 pub(crate) struct Suite {
@@ -129,21 +131,16 @@ pub(crate) fn run(
     });
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", suite.binary.display()));
     let deadline = Instant::now() + limit;
-    let status = loop {
-        match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break Some(status),
-            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-            None => break None,
-        }
-    };
-    let group = -i32::try_from(child.id()).expect("process ids are positive numbers of 31 bits");
-    // SAFETY: no pointers are passed. The group is the child's; the child was not reaped if it still runs, and a
-    // group that is gone gives an error.
-    unsafe { libc::kill(group, libc::SIGKILL) };
-    let Some(status) = status else {
-        child.wait().expect("a killed child can be reaped");
+    while !process::has_exited(child.id()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let in_time = process::has_exited(child.id());
+    // Ranks, too, and before the child is reaped: then the number of its group may be another's.
+    process::kill_group(child.id());
+    let status = child.wait().expect("a child can be reaped");
+    if !in_time {
         return End::TimedOut;
-    };
+    }
     if status.success() {
         return End::Passed;
     }
