@@ -7,14 +7,11 @@ use aqueduct::collective::{AllReduce, AllReduceConfig};
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 
 use super::args::{Args, is_slow};
-use super::checker::{Checker, GUARD_BYTE};
+use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::data::{Call, Kind};
 use super::output::Output;
 use super::record::{Place, Record};
 use super::timing::{EventClock, Launches, Session, sample};
-
-/// Bytes behind the output that no call may write.
-const GUARD: usize = 256;
 
 /// Largest size of the unmeasured calls between measured ones, which only change the size from call to call.
 const DISTURBANCE: usize = 1 << 20;

@@ -15,16 +15,13 @@ use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
 
 use super::args::{Args, Operation};
-use super::checker::{Checker, GUARD_BYTE};
+use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::data::{Expected, Kind};
 use super::output::Output;
 use super::ping_pong::{LatencyKernel, PingPong};
 use super::record::{Record, Series};
 use super::timing::{EventClock, Launches, Plan, Session, Until, sample};
 use crate::refusal::refuse;
-
-/// Bytes behind the data that no call may write.
-const GUARD: usize = 64;
 
 /// Buffers and channel of a pair of ranks, allocated once.
 pub(super) struct Bench<'a> {

@@ -28,6 +28,9 @@ const THREADS: u32 = 256;
 /// Value of bytes that nothing may write.
 pub(super) const GUARD_BYTE: u8 = 0xA5;
 
+/// Bytes behind the data that no call may write.
+pub(super) const GUARD: usize = 256;
+
 /// Where data is made and compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckBy {

@@ -14,21 +14,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use aqueduct::channel::load_kernels;
-use aqueduct::gpu::{Event, Function, GpuBuffer, Stream, arg};
+use aqueduct::gpu::{Function, GpuBuffer, KeepAlive, arg};
 use aqueduct::proxy::{Fifo, Idle, Proxy, ProxyConfig};
 
 use super::args;
 use super::comparison::{Comparison, Unit};
-use super::head::Head;
+use super::head::{Head, auto};
 use super::pace::parse_duration;
 use super::record::Record;
-use super::timing::{Plan, Session, Until, mean, sample};
+use super::timing::{Plan, Session, StreamClock, Until, mean, sample};
 use super::wide::choose;
 use crate::job::Rank;
 use crate::refusal::refuse;
 use bare::Bare;
 use checker::Checker;
-use launch::{BLOCK, Clock, Pushes, given_up, zeroed};
+use launch::{BLOCK, Pushes, given_up, zeroed};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -73,7 +73,7 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
     head.line(format!(
         "fifo size {} triggers {} rounds {} warmup {} idle {:?}",
         args.fifo_size,
-        args.triggers.map_or_else(|| "auto".to_owned(), |n| n.to_string()),
+        auto(args.triggers),
         args.rounds,
         args.warmup,
         args.idle(),
@@ -124,10 +124,9 @@ impl Args {
 
 /// Measures one number of threads: our row, and that of the bare loop.
 fn rows(session: &Session<'_>, args: &Args, threads: u32) -> Result<Vec<Record>> {
-    let (rank, context) = (session.rank, &session.rank.context);
+    let rank = session.rank;
     let pushes = Pushes { threads, count: args.count(threads, session.software()) };
-    let clock =
-        Clock { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? };
+    let clock = StreamClock::new(rank)?;
     let mut ours = Proxied::prepare(rank, args, pushes)?;
     let mut bare = Bare::new(rank, args.fifo_size)?;
     let plan = Plan { warmup: args.warmup, until: Until::of(args.rounds, args.duration), calls: 1 };
@@ -178,15 +177,14 @@ impl Proxied {
     }
 
     /// Time of one launch in microseconds. Returns after the proxy has handled all of its triggers.
-    fn time(&mut self, rank: &Rank, clock: &Clock) -> Result<f64> {
+    fn time(&mut self, rank: &Rank, clock: &StreamClock) -> Result<f64> {
         let (fifo, cells, status) = (self.proxy.fifo(), 0u64, self.status.ptr());
-        let time = clock.time(rank, |stream| {
+        let owners = self.proxy.keep_alive().into_iter().chain([self.status.clone() as KeepAlive]);
+        let time = clock.time(rank, owners, |stream, _| {
             let args = [arg(&fifo), arg(&self.pushes.count), arg(&cells), arg(&status)];
-            // SAFETY: the parameters of the catalog row; the stream retains what is behind the handle and the status
+            // SAFETY: the parameters of the catalog row; the clock's stream retains what is behind the handle and the status
             // until the kernel is done.
-            unsafe { self.function.launch(stream, &self.pushes.config(), &args) }?;
-            stream.retain_all(self.proxy.keep_alive())?;
-            stream.retain(self.status.clone())
+            Ok(unsafe { self.function.launch(stream, &self.pushes.config(), &args) }?)
         })?;
         given_up(rank, &self.status, "pushes")?;
         self.handled += self.pushes.total();

@@ -234,6 +234,11 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, month, rest + 1)
 }
 
+/// An optional number as text: `auto` if it was not given.
+pub(super) fn auto(number: Option<impl ToString>) -> String {
+    number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

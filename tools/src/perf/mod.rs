@@ -6,6 +6,7 @@ mod bootstrap;
 mod channel;
 mod checker;
 mod comparison;
+mod copies;
 pub(crate) mod data;
 mod fifo;
 mod files;
@@ -36,7 +37,7 @@ pub(crate) use options::refuse_idle_options;
 pub(crate) use progress::AT_A_TERMINAL;
 
 use args::Operation;
-use head::Head;
+use head::{Head, auto};
 use need::Need;
 use output::{Output, present};
 use pace::Pace;
@@ -134,7 +135,6 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         }
     }
     let mut head = Head::gather(&rank, &measured.name())?;
-    let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
     head.line(format!(
         "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} ({checks}) graph: {}",
         args.sweep.step(),

@@ -99,7 +99,8 @@ impl PingPong {
                 let args =
                     [remote, packets, source, target, arg(&bytes), iterations, first, begins, arg(&elapsed)];
                 // SAFETY: the parameters of the catalog row; the channel's memory is twice `bytes` and its packet buffers
-                // hold them (the bench sized both), and both outlive the wait below.
+                // hold them (the bench sized both). The stream retains their owner and the result below; should that fail,
+                // the context frees neither while its stream has work.
                 unsafe { function.launch(stream, &config, &args) }?;
             }
             _ => {
@@ -109,6 +110,7 @@ impl PingPong {
                 unsafe { self.ours.launch(stream, &config, &args) }?;
             }
         }
+        stream.retain_all([channel.keep_alive(), self.elapsed.clone()])?;
         stream.synchronize(rank.deadline())?;
         let mut nanoseconds = [0u64];
         self.elapsed.download(0, &mut nanoseconds, rank.deadline())?;

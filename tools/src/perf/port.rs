@@ -21,7 +21,7 @@ use aqueduct::proxy::Idle;
 use super::args;
 use super::checker::CheckBy;
 use super::comparison::{Comparison, Unit};
-use super::head::Head;
+use super::head::{Head, auto};
 use super::need::Need;
 use super::pace::parse_duration;
 use super::record::Record;
@@ -293,9 +293,4 @@ fn paired(ours: Record, bare: Option<Record>) -> Vec<Record> {
         Some(bare) => vec![ours.compared_with(&bare), bare],
         None => vec![ours],
     }
-}
-
-/// An optional number as text: `auto` if it was not given.
-fn auto(number: Option<u32>) -> String {
-    number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use aqueduct::gpu::{CaptureMode, Event, GraphExec, Stream};
+use aqueduct::gpu::{CaptureMode, Event, GraphExec, KeepAlive, Stream};
 
 use super::progress::Progress;
 use super::usage::Usage;
@@ -193,13 +193,51 @@ impl EventClock {
         record: impl Fn(&Event) -> aqueduct::Result<()>,
         once: impl Fn() -> aqueduct::Result<()>,
     ) -> Result<f64> {
+        let all = |_: &Event| Ok((0..calls).try_for_each(|_| once())?);
+        Ok(self.span(rank, record, all, || Ok(()))? / f64::from(calls))
+    }
+
+    /// Time in microseconds of all that `work` enqueues. `work` gets the event that starts it; `keep` runs when all is enqueued.
+    fn span(
+        &self,
+        rank: &Rank,
+        record: impl Fn(&Event) -> aqueduct::Result<()>,
+        work: impl FnOnce(&Event) -> Result<()>,
+        keep: impl FnOnce() -> aqueduct::Result<()>,
+    ) -> Result<f64> {
         record(&self.start)?;
-        for _ in 0..calls {
-            once()?;
-        }
+        work(&self.start)?;
         record(&self.end)?;
+        keep()?;
         self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3 / f64::from(calls))
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+    }
+}
+
+/// Times work on a stream of its own.
+pub(super) struct StreamClock {
+    stream: Stream,
+    events: EventClock,
+}
+
+impl StreamClock {
+    pub(super) fn new(rank: &Rank) -> Result<Self> {
+        Ok(Self { stream: Stream::new(&rank.context)?, events: EventClock::new(rank)? })
+    }
+
+    /// Time in microseconds of what `work` enqueues on the stream, and of what it makes the stream wait for. `work` also gets
+    /// the event that starts it, for other streams to wait for. The stream retains `owners`, of all that the work uses: a wait
+    /// may end with an error while the work goes on. Should `work` fail, what it has enqueued is safe as well: a context frees
+    /// and unmaps nothing while one of its streams has work.
+    pub(super) fn time(
+        &self,
+        rank: &Rank,
+        owners: impl IntoIterator<Item = KeepAlive>,
+        work: impl FnOnce(&Stream, &Event) -> Result<()>,
+    ) -> Result<f64> {
+        let stream = &self.stream;
+        let record = |event: &Event| event.record(stream);
+        self.events.span(rank, record, |start| work(stream, start), || stream.retain_all(owners))
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::Result;
 use aqueduct::comm::Transport;
 
-use super::head::Head;
+use super::head::{Head, auto};
 use super::need::Need;
 use super::pace::Pace;
 use super::record::Record;
@@ -84,7 +84,6 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         },
     };
     let mut head = Head::gather(&rank, name)?;
-    let auto = |number: Option<u32>| number.map_or_else(|| "auto".to_owned(), |n| n.to_string());
     head.line(format!(
         "transport {} memory {:?} to {:?} connections {} pattern {:?} window {} warmup iters: {} iters {} validation {} ({})",
         args.transport,

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Result, bail};
 use aqueduct::Deadline;
 use aqueduct::channel::load_kernels;
-use aqueduct::gpu::{Function, GpuBuffer, PinnedBuffer, arg};
+use aqueduct::gpu::{Function, GpuBuffer, KeepAlive, PinnedBuffer, arg};
 use aqueduct_ptx::abi::lap_bit;
 
 use super::super::host_thread::HostThread;
-use super::launch::{Clock, Pushes, given_up, zeroed};
+use super::super::timing::StreamClock;
+use super::launch::{Pushes, given_up, zeroed};
 use crate::job::Rank;
 
 /// Distance in bytes that keeps words with different writers on different cache lines.
@@ -44,7 +45,7 @@ impl Bare {
     }
 
     /// Time of one launch in microseconds. Returns after all of its triggers have been taken out.
-    pub(super) fn time(&mut self, rank: &Rank, clock: &Clock, pushes: Pushes) -> Result<f64> {
+    pub(super) fn time(&mut self, rank: &Rank, clock: &StreamClock, pushes: Pushes) -> Result<f64> {
         let (host, position, deadline) = (self.host.clone(), self.position, rank.deadline());
         let (capacity, total) = (self.size as u64, pushes.total());
         let give_way = rank.context.driver().is_software();
@@ -55,14 +56,13 @@ impl Bare {
         let [slots, head, tail, cache] =
             [shared + LINE as u64, base + LINE as u64, shared, base + 2 * LINE as u64];
         let (size, log2, patience) = (self.size as u32, self.size.ilog2(), rank.timeout.as_nanos() as u64);
-        let time = clock.time(rank, |stream| {
+        let owners: [KeepAlive; 2] = [self.device.clone(), self.host.clone()];
+        let time = clock.time(rank, owners, |stream, _| {
             let [slots, head, tail, cache] = [&slots, &head, &tail, &cache].map(arg);
             let [size, log2, count] = [&size, &log2, &pushes.count].map(arg);
             let args = [slots, head, tail, cache, size, log2, count, arg(&patience), arg(&base)];
-            // SAFETY: the parameters of the catalog row; the stream retains both memories until the kernel is done.
-            unsafe { self.function.launch(stream, &pushes.config(), &args) }?;
-            stream.retain(self.device.clone())?;
-            stream.retain(self.host.clone())
+            // SAFETY: the parameters of the catalog row; the clock's stream retains both memories until the kernel is done.
+            Ok(unsafe { self.function.launch(stream, &pushes.config(), &args) }?)
         })?;
         given_up(rank, &self.device, "bare pushes")?;
         let taken = consumer.get(rank.deadline())?;

@@ -1,9 +1,9 @@
-//! Launches of a kernel that pushes: their shape, their time, and whether the kernel reached its end.
+//! Launches of a kernel that pushes: their shape, and whether the kernel reached its end.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use aqueduct::gpu::{BufferOptions, Event, GpuBuffer, HandlePolicy, LaunchConfig, Stream};
+use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy, LaunchConfig};
 
 use crate::job::Rank;
 
@@ -25,28 +25,6 @@ impl Pushes {
 
     pub(super) fn config(self) -> LaunchConfig {
         LaunchConfig::linear(self.threads.div_ceil(BLOCK), self.threads.min(BLOCK))
-    }
-}
-
-/// Measures launches with events on a stream of its own.
-pub(super) struct Clock {
-    pub(super) stream: Stream,
-    pub(super) start: Event,
-    pub(super) end: Event,
-}
-
-impl Clock {
-    /// Time in microseconds of the work that `launch` enqueues.
-    pub(super) fn time(
-        &self,
-        rank: &Rank,
-        launch: impl FnOnce(&Stream) -> aqueduct::Result<()>,
-    ) -> Result<f64> {
-        self.start.record(&self.stream)?;
-        launch(&self.stream)?;
-        self.end.record(&self.stream)?;
-        self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
     }
 }
 

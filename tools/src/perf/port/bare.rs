@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::channel::load_kernels;
-use aqueduct::gpu::{Event, Function, PinnedBuffer, Stream, arg};
+use aqueduct::gpu::{Function, KeepAlive, PinnedBuffer, Stream, arg};
 
 use super::end::End;
 use super::windows::Shape;
 use crate::job::Rank;
+use crate::perf::copies::bare_copy;
 use crate::perf::host_thread::HostThread;
+use crate::perf::timing::StreamClock;
 
 /// A put and a signal without the library: a kernel writes a word, this rank's host thread sees it and enqueues a copy
 /// and the write of a flag, and the peer's kernel polls the flag.
@@ -36,6 +38,8 @@ struct Route {
     bytes: usize,
     /// Address of the peer's flag.
     flag: u64,
+    /// The owners of the memories at `from` and `to`, in which `flag` lies as well.
+    memories: [KeepAlive; 2],
     first: u64,
     count: u64,
     give_way: bool,
@@ -64,6 +68,7 @@ impl Relay {
             to: theirs,
             bytes,
             flag: theirs + end.flag as u64,
+            memories: [end.local.clone(), end.theirs.keep_alive()],
             first: self.first,
             count: u64::from(iterations) + 1,
             give_way: rank.context.driver().is_software(),
@@ -85,21 +90,31 @@ impl Relay {
             arg(&patience),
             arg(&result),
         ];
-        // SAFETY: the parameters of the catalog row; the word lives as long as this, which the thread's job outlives, too.
-        let results = unsafe { end.run(rank, &self.function, &args) };
-        host.get(rank.deadline())??;
-        self.stream.synchronize(rank.deadline())?;
+        // SAFETY: the parameters of the catalog row; the word is retained, too.
+        let results = unsafe { end.run(rank, &self.function, &args, [self.word.clone()]) };
+        let served = host.get(rank.deadline());
+        // The copies end before an error of the job does anything else.
+        let copied = self.stream.synchronize(rank.deadline());
+        served??;
+        copied?;
         Ok(results?.nanoseconds as f64 / 1e3 / 2.0 / f64::from(iterations))
     }
 }
 
 impl Route {
-    /// Waits for each value of the word and enqueues the copy and the flag for it.
+    /// Waits for each value of the word and enqueues the copy and the flag for it. The stream retains what they use, also after
+    /// an error.
     fn serve(&self, deadline: Deadline) -> Result<()> {
+        let served = self.relay(deadline);
+        let retained = self.stream.retain_all(self.memories.clone());
+        served?;
+        Ok(retained?)
+    }
+
+    fn relay(&self, deadline: Deadline) -> Result<()> {
         let context = self.stream.context();
         let _entered = context.enter()?;
-        let table = context.driver().table();
-        let (copy, write) = (table.cuMemcpyAsync, table.cuStreamWriteValue64_v2);
+        let write = context.driver().table().cuStreamWriteValue64_v2;
         let write = write.context("the driver has no cuStreamWriteValue64")?;
         let word = self.word.memory().word64(0)?;
         for value in self.first..self.first + self.count {
@@ -116,11 +131,9 @@ impl Route {
                 }
             }
             if self.bytes > 0 {
-                // SAFETY: both ranges lie in memories of the end, which waits for this job and then for the stream.
-                let code = unsafe { copy(self.to, self.from, self.bytes, self.stream.raw()) };
-                if code.0 != 0 {
-                    bail!("cuMemcpyAsync failed with {code:?}");
-                }
+                // SAFETY: the context was entered above; both ranges lie in `memories`, which this job holds until the stream
+                // retains them.
+                unsafe { bare_copy(&self.stream, self.to, self.from, self.bytes) }?;
             }
             // SAFETY: as above, an aligned word of the peer's memory.
             let code = unsafe { write(self.stream.raw(), self.flag, value, 0) };
@@ -133,16 +146,11 @@ impl Route {
 }
 
 /// The copy engine: a loop of the driver's copies, timed by events.
-pub(super) struct CopyEngine {
-    stream: Stream,
-    start: Event,
-    end: Event,
-}
+pub(super) struct CopyEngine(StreamClock);
 
 impl CopyEngine {
     pub(super) fn new(rank: &Rank) -> Result<Self> {
-        let context = &rank.context;
-        Ok(Self { stream: Stream::new(context)?, start: Event::timed(context)?, end: Event::timed(context)? })
+        Ok(Self(StreamClock::new(rank)?))
     }
 
     /// Time of one copy in microseconds on the rank that puts, 0 on the other.
@@ -152,21 +160,17 @@ impl CopyEngine {
             return Ok(0.0);
         }
         let (to, from) = (end.theirs.slice()?.ptr(), end.local.ptr());
-        self.start.record(&self.stream)?;
-        {
+        let owners: [KeepAlive; 2] = [end.local.clone(), end.theirs.keep_alive()];
+        let time = self.0.time(rank, owners, |stream, _| {
             let _entered = rank.context.enter()?;
-            let copy = rank.context.driver().table().cuMemcpyAsync;
             for number in 0..shape.puts() {
                 let at = number % shape.places as u64 * shape.bytes as u64;
-                // SAFETY: both ranges lie in memories that `end` keeps until after the wait below.
-                let code = unsafe { copy(to + at, from + at, shape.bytes, self.stream.raw()) };
-                if code.0 != 0 {
-                    bail!("cuMemcpyAsync failed with {code:?}");
-                }
+                // SAFETY: the context was entered above; both memories of `end` hold all places, and the clock's stream
+                // retains them.
+                unsafe { bare_copy(stream, to + at, from + at, shape.bytes) }?;
             }
-        }
-        self.end.record(&self.stream)?;
-        self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3 / shape.puts() as f64)
+            Ok(())
+        })?;
+        Ok(time / shape.puts() as f64)
     }
 }

@@ -9,15 +9,13 @@ use aqueduct::Deadline;
 use aqueduct::channel::PortChannel;
 use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{RegisteredMemory, Transport};
-use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, Stream};
+use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, PinnedBuffer, Stream};
 use aqueduct::proxy::{Idle, ProxyService, ProxyServiceConfig};
 
 use crate::job::Rank;
-use crate::perf::checker::{CheckBy, Checker, GUARD_BYTE};
+use crate::perf::checker::{CheckBy, Checker, GUARD, GUARD_BYTE};
 use crate::perf::data::{Expected, Kind};
 
-/// Bytes behind the data that no put may write.
-const GUARD: usize = 64;
 /// Distance in bytes that keeps words with different writers on different cache lines.
 const LINE: usize = 256;
 
@@ -107,12 +105,13 @@ impl End {
     /// Runs `function`, which must write its results to [`result`](Self::result), and waits until it has ended.
     ///
     /// # Safety
-    /// As for [`Function::launch`]; both buffers, the result and the channel are retained.
+    /// As for [`Function::launch`]; both buffers, the result, the channel and `also` are retained.
     pub(super) unsafe fn run(
         &self,
         rank: &Rank,
         function: &Function,
         args: &[KernelArg<'_>],
+        also: impl IntoIterator<Item = Arc<PinnedBuffer>>,
     ) -> Result<Results> {
         self.result.fill(0, rank.deadline())?;
         // SAFETY: the caller vouches for the parameters.
@@ -120,6 +119,9 @@ impl End {
         self.stream.retain(self.channel.keep_alive())?;
         for buffer in [&self.local, &self.inbox, &self.result] {
             self.stream.retain(buffer.clone())?;
+        }
+        for buffer in also {
+            self.stream.retain(buffer)?;
         }
         self.stream.synchronize(rank.deadline())?;
         self.channel.check()?;

@@ -64,7 +64,7 @@ impl PingPong {
             arg(&result),
         ];
         // SAFETY: the parameters of the catalog row; both buffers hold the largest size.
-        let results = unsafe { end.run(rank, &self.function, &args) }?;
+        let results = unsafe { end.run(rank, &self.function, &args, []) }?;
         // The first round trip is not timed.
         let rounds = u64::from(iterations) + 1;
         end.count(if bytes > 0 { rounds } else { 0 }, rounds, 0);

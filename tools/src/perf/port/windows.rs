@@ -60,13 +60,13 @@ impl Windows {
         if !end.begins() {
             let args = [arg(&handle), arg(&windows), arg(&result)];
             // SAFETY: the parameters of the catalog row.
-            unsafe { end.run(rank, &self.take, &args) }?;
+            unsafe { end.run(rank, &self.take, &args, []) }?;
             return Ok(0.0);
         }
         let (bytes, span) = (bytes as u64, shape.span() as u64);
         let args = [arg(&handle), arg(&bytes), arg(&span), arg(&window), arg(&windows), arg(&result)];
         // SAFETY: the parameters of the catalog row; both buffers hold the span.
-        let results = unsafe { end.run(rank, &self.put, &args) }?;
+        let results = unsafe { end.run(rank, &self.put, &args, []) }?;
         end.count(shape.puts(), u64::from(windows), u64::from(windows));
         Ok(results.nanoseconds as f64 / 1e3 / shape.puts() as f64)
     }

@@ -1,20 +1,19 @@
 //! The bare loop that CudaIpc is compared with: the driver's copies on as many streams, timed by the same events.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use aqueduct::comm::Connection;
 use aqueduct::gpu::{Event, Stream};
 
 use super::connections::{Connections, Turn, Way};
 use crate::job::Rank;
+use crate::perf::copies::bare_copy;
+use crate::perf::timing::StreamClock;
 
 pub(super) struct Bare {
     /// One stream per peer and connection.
     streams: Vec<Stream>,
     connections: usize,
-    /// The stream on which the start and the end of a measurement are recorded.
-    clock: Stream,
-    start: Event,
-    end: Event,
+    clock: StreamClock,
     /// Makes the clock's stream wait for another stream.
     join: Event,
 }
@@ -27,9 +26,7 @@ impl Bare {
         Ok(Self {
             streams: std::iter::once(Ok(one)).chain(streams).collect::<aqueduct::Result<_>>()?,
             connections: connections as usize,
-            clock: Stream::new(context)?,
-            start: Event::timed(context)?,
-            end: Event::timed(context)?,
+            clock: StreamClock::new(rank)?,
             join: Event::new(context)?,
         })
     }
@@ -44,14 +41,15 @@ impl Bare {
     ) -> Result<f64> {
         let used: Vec<&Connection> =
             connections.peers.iter().filter(|peer| peer.acts).flat_map(|peer| &peer.connections).collect();
-        self.start.record(&self.clock)?;
-        used.iter().try_for_each(|connection| connection.wait_event(&self.start))?;
-        connections.post(turn, window)?;
-        for connection in used {
-            connection.record_event(&self.join)?;
-            self.clock.wait_event(&self.join)?;
-        }
-        self.elapsed(rank)
+        self.clock.time(rank, [], |clock, start| {
+            used.iter().try_for_each(|connection| connection.wait_event(start))?;
+            connections.post(turn, window)?;
+            for connection in used {
+                connection.record_event(&self.join)?;
+                clock.wait_event(&self.join)?;
+            }
+            Ok(())
+        })
     }
 
     /// Device time of as many copies by the driver between the same addresses, in microseconds.
@@ -62,38 +60,29 @@ impl Bare {
         turn: &Turn,
         window: u32,
     ) -> Result<f64> {
-        let (driver, context) = (rank.context.driver(), &rank.context);
         let addresses = connections.addresses()?;
         let streams = &self.streams[..addresses.len() * self.connections];
-        self.start.record(&self.clock)?;
-        streams.iter().try_for_each(|stream| stream.wait_event(&self.start))?;
-        {
-            let _entered = context.enter()?;
-            let copy = driver.table().cuMemcpyAsync;
-            for (number, offset, len) in turn.operations(window) {
-                for (index, &(local, remote)) in addresses.iter().enumerate() {
-                    let stream = &streams[index * self.connections + number % self.connections];
-                    let (local, remote) = (local + offset as u64, remote + offset as u64);
-                    let (to, from) =
-                        if connections.way() == Way::Write { (remote, local) } else { (local, remote) };
-                    // SAFETY: both ranges lie in memories that `connections` keeps until after the wait below.
-                    let code = unsafe { copy(to, from, len, stream.raw()) };
-                    if code.0 != 0 {
-                        bail!("cuMemcpyAsync failed with {code:?}");
+        self.clock.time(rank, connections.memories(), |clock, start| {
+            streams.iter().try_for_each(|stream| stream.wait_event(start))?;
+            {
+                let _entered = rank.context.enter()?;
+                for (number, offset, len) in turn.operations(window) {
+                    for (index, &(local, remote)) in addresses.iter().enumerate() {
+                        let stream = &streams[index * self.connections + number % self.connections];
+                        let (local, remote) = (local + offset as u64, remote + offset as u64);
+                        let (to, from) =
+                            if connections.way() == Way::Write { (remote, local) } else { (local, remote) };
+                        // SAFETY: the context was entered above; the memories of `connections` hold both ranges, and the
+                        // clock's stream, which waits for these streams, retains them.
+                        unsafe { bare_copy(stream, to, from, len) }?;
                     }
                 }
             }
-        }
-        for stream in streams {
-            self.join.record(stream)?;
-            self.clock.wait_event(&self.join)?;
-        }
-        self.elapsed(rank)
-    }
-
-    fn elapsed(&self, rank: &Rank) -> Result<f64> {
-        self.end.record(&self.clock)?;
-        self.end.synchronize(rank.deadline())?;
-        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+            for stream in streams {
+                self.join.record(stream)?;
+                clock.wait_event(&self.join)?;
+            }
+            Ok(())
+        })
     }
 }

@@ -6,15 +6,12 @@ use std::time::Instant;
 use anyhow::Result;
 use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory};
-use aqueduct::gpu::GpuBuffer;
+use aqueduct::gpu::{GpuBuffer, KeepAlive};
 
 use super::args::{Args, Memory, Pattern};
 use crate::job::Rank;
-use crate::perf::checker::{CheckBy, Checker, GUARD_BYTE, touched};
+use crate::perf::checker::{CheckBy, Checker, GUARD, GUARD_BYTE, touched};
 use crate::perf::data::{Expected, Kind};
-
-/// Bytes behind the data that no write may touch.
-const GUARD: usize = 64;
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,6 +267,12 @@ impl Connections {
             addresses.push((local, peer.remote.slice()?.ptr() + peer.at as u64));
         }
         Ok(addresses)
+    }
+
+    /// The owners of all memory at [`addresses`](Self::addresses), for a stream to retain.
+    pub(super) fn memories(&self) -> Vec<KeepAlive> {
+        let local = [&self.source, &self.inbox];
+        local.into_iter().chain(self.peers.iter().map(|peer| &peer.remote)).map(|m| m.keep_alive()).collect()
     }
 
     pub(super) fn way(&self) -> Way {
