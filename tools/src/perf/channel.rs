@@ -152,8 +152,13 @@ impl<'a> Bench<'a> {
         };
         let plan = self.args.plan(bytes as u64, self.session.software());
         let record_event = |event: &Event| self.connection.record_event(event);
-        let [engine] =
-            sample(self.session, &plan, [&mut |calls| self.clock.time(rank, calls, record_event, copy)])?;
+        let [ours, engine] = sample(
+            self.session,
+            &plan,
+            [&mut |calls| launches.time(rank, &self.clock, calls), &mut |calls| {
+                self.clock.time(rank, calls, record_event, copy)
+            }],
+        )?;
         let ways = if self.args.bidirectional { 2.0 } else { 1.0 };
         let engine = sized(Record::comparison("copy-eng", engine), bytes, ways);
         output.row(engine.clone())?;
