@@ -259,7 +259,8 @@ fn settle(rank: &Rank) {
     rank.barrier();
 }
 
-/// Says what this rank still keeps for the peer, if that is more than `most`, or for the peer's memory, once work here has ended.
+/// Reaps finished work, and describes the rest: objects held for the peer, if there are more than `most`, and cleanup that waits for
+/// this rank's work.
 fn still_held(rank: &Rank, most: usize) -> Option<String> {
     rank.comm.context().reap();
     // Calls drop what service threads may not.

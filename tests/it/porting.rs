@@ -59,7 +59,7 @@ fn every_variable_is_there() {
     for name in shown.iter().filter(|name| name.starts_with("AQUEDUCT_")) {
         assert!(VARIABLES.iter().any(|variable| variable.name == *name), "{name} does not exist");
     }
-    // Variables that a launcher sets, or that only say where the driver lies, have no counterpart elsewhere.
+    // Variables without a counterpart elsewhere: a launcher sets them, or they hold the driver's path.
     let own = [
         "AQUEDUCT_CUDA_LIBRARY",
         "AQUEDUCT_IB_PORT",

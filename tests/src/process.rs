@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long output of killed processes may take to arrive. Whoever still holds a pipe then has left the group.
+/// How long the last output of killed processes may take to arrive. A process that still holds a pipe then has left the group.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// A running process. Dropping it kills its group.
@@ -20,14 +20,14 @@ pub struct Process {
     since: Instant,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status.
     pub status: ExitStatus,
-    /// What it printed to standard output, if that was a pipe.
+    /// Its standard output, if that was a pipe.
     pub stdout: String,
-    /// What it printed to standard error, if that was a pipe.
+    /// Its standard error, if that was a pipe.
     pub stderr: String,
     /// Time until it exited.
     pub time: Duration,
@@ -119,7 +119,7 @@ fn number(pid: u32) -> i32 {
     i32::try_from(pid).expect("process ids are positive numbers of 31 bits")
 }
 
-/// What a thread has read from a pipe so far.
+/// A thread that reads a pipe, and the bytes so far.
 #[derive(Debug)]
 struct Pipe {
     thread: JoinHandle<()>,

@@ -1,6 +1,6 @@
 //! `aqueduct info`: drivers, devices, NICs and settings of this machine. Works without a driver, too.
 //!
-//! Tries every feature of devices and NICs instead of only asking for it, so that everything listed works.
+//! Tries each capability instead of trusting the driver's answer, so everything listed works.
 
 mod devices;
 mod nics;

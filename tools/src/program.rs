@@ -7,7 +7,7 @@ use std::ptr;
 
 use anyhow::{Context, Result};
 
-/// Where this program can be executed again, also where `/proc` is not mounted.
+/// A path by which this program can be executed again, also if `/proc` is not mounted.
 pub(crate) fn path() -> Result<PathBuf> {
     std::env::current_exe()
         .or_else(|error| as_executed().ok_or(error))

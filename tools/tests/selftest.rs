@@ -1,4 +1,4 @@
-//! `aqueduct selftest` as an operator runs it, on the software device: what it finds right, wrong, and impossible.
+//! `aqueduct selftest` as an operator runs it, on the software device: checks that pass, fail, and cannot run.
 
 #[path = "command/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the other commands, which need more of it")]
@@ -126,7 +126,7 @@ fn no_check_passes_with_damaged_data() {
     ]);
 }
 
-/// The report names the broken part, and nothing else fails.
+/// A fault fails the checks of the broken part by name, and no others.
 #[test]
 fn a_broken_part_is_named() {
     for (faults, parts, words) in [

@@ -1,4 +1,4 @@
-//! A device's identity, how it reaches others, and its primary context.
+//! A device's identity, its access to others, and its primary context.
 
 use aqueduct_tests::not_run;
 use cuda_driver_sys::*;

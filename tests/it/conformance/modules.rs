@@ -164,7 +164,7 @@ pub(super) fn sizes_of_parameters(d: &Dut) {
     }
     ok!(get(function, 1, &raw mut offset, std::ptr::null_mut()));
     assert_eq!(offset, 8);
-    // How a caller learns the number of parameters.
+    // The first refused index tells a caller the number of parameters.
     for index in [5, 6, usize::MAX] {
         refused!(get(function, index, &raw mut offset, &raw mut size), CUDA_ERROR_INVALID_VALUE);
     }

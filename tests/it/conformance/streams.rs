@@ -134,7 +134,7 @@ pub(super) fn elapsed_time(d: &Dut) {
 pub(super) fn flags_and_priorities(d: &Dut) {
     let (mut least, mut greatest) = (0, 0);
     ok!((d.t.cuCtxGetStreamPriorityRange)(&raw mut least, &raw mut greatest));
-    // Values outside the range are clamped to it.
+    // A priority outside the range is clamped to it.
     for (asked, given) in
         [(greatest, greatest), (least, least), (greatest - 10, greatest), (least + 10, least)]
     {

@@ -41,7 +41,7 @@ impl Kernels {
         self.stream.retain(owner).unwrap();
     }
 
-    /// How many of 2 * `TURNS` signals a kernel took, and its status.
+    /// Number of signals that a kernel took, of 2 * `TURNS`, and its status.
     fn wait(&self, rank: &Rank, semaphore: &SemaphoreHandle, owner: KeepAlive) -> [u32; 2] {
         let out = self.out.ptr();
         let args = [arg(semaphore), arg(&TURNS), arg(&out)];

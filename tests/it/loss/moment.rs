@@ -46,7 +46,7 @@ pub(super) struct Outcome {
 struct Rank {
     child: Child,
     phase: Option<usize>,
-    /// How and when it ended, as it printed.
+    /// The end that it printed, and the time of that line.
     end: Option<(String, Instant)>,
     memory: Option<String>,
     /// When it noticed the loss, if it goes on.

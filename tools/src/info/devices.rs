@@ -23,7 +23,7 @@ pub(crate) fn describe(out: &mut impl Write, what: &str, driver: &Driver) -> std
     if tried.len() > 1 { links(out, &tried) } else { Ok(()) }
 }
 
-/// A device, and a context to try what it offers.
+/// A device, and a context in which its capabilities are tried.
 struct Tried {
     device: Device,
     context: aqueduct::Result<Context>,

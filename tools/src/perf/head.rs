@@ -1,4 +1,4 @@
-//! Describes a run: in the lines above its table, and for programs in the first line of its files.
+//! Describes a run: the lines above its table and the header of its files.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ pub(super) struct Head {
     pub(super) operation: String,
     /// Lines above the table.
     pub(super) lines: Vec<String>,
-    /// Options and what became of them.
+    /// Options as they were used.
     parameters: Map<String, Value>,
     /// The meaning of the times.
     time: String,
@@ -28,7 +28,7 @@ pub(super) struct Head {
     ranks: Vec<Place>,
 }
 
-/// Where a rank runs.
+/// Host and device of a rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Place {
     rank: u32,

@@ -1,5 +1,5 @@
-//! How many ranks an operation needs. What the launcher says about their number is judged before anything is opened and
-//! before a rank joins, so every rank of a job that does not fit says so and exits at once.
+//! Checks that a job has as many ranks as an operation needs: by the launcher's variables, before a file is opened and before a
+//! rank joins, so that every rank of a job that does not fit says so and exits at once.
 
 use anyhow::Result;
 use aqueduct::bootstrap::Launch;

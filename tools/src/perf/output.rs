@@ -1,4 +1,4 @@
-//! How results leave `aqueduct perf`: a table that grows, and files with the same rows.
+//! Prints and stores results row by row: a table, and files with the same rows.
 
 use std::io::{Result as Written, Write};
 use std::process::ExitCode;
@@ -16,17 +16,17 @@ use super::record::{Record, Series};
 use super::timing::Session;
 use crate::stdout::Stdout;
 
-/// How rows are printed.
+/// A layout of rows on standard output.
 pub(super) trait Table {
     /// Prints the names of the columns.
     fn print_head(&self, out: &mut dyn Write) -> Written<()>;
     /// Prints rows that belong together, such as those of one size.
     fn print(&mut self, rows: &[Record], out: &mut dyn Write) -> Written<()>;
-    /// Prints what there is to say about all rows, above the verdict.
+    /// Prints totals and remarks about all rows, above the verdict.
     fn print_foot(&self, foot: &Foot, out: &mut dyn Write) -> Written<()>;
 }
 
-/// Sums over all rows.
+/// Totals over all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Foot {
     /// Number of wrong values, or `None` if nothing was checked.

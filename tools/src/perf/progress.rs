@@ -1,5 +1,5 @@
-//! Shows the progress of rows that take long: one line that changes, where standard error is a terminal. Under `aqueduct run` it
-//! is a pipe; if that leads to a terminal, `run` says so, and progress is whole lines, which `run` passes on like any other.
+//! Shows the progress of a long row: a line that is redrawn on a terminal, whole lines on a pipe that `aqueduct run` forwards to
+//! one.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -23,11 +23,11 @@ pub(super) struct Progress(Option<Arc<Mutex<State>>>);
 /// Set for ranks by a launcher whose standard error is a terminal.
 pub(crate) const AT_A_TERMINAL: &str = "AQUEDUCT_PROGRESS";
 
-/// The target of progress.
+/// Kind of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Surface {
     Terminal,
-    /// A pipe that leads to a terminal.
+    /// A pipe that `aqueduct run` forwards to a terminal.
     Pipe,
 }
 

@@ -15,7 +15,7 @@ pub(super) enum Series {
     Comparison,
 }
 
-/// Where the result of a collective lies.
+/// Place of the result of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Place {
@@ -23,7 +23,7 @@ pub(super) enum Place {
     InPlace,
 }
 
-/// The things that a row has a sample of.
+/// Kind of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Over {

@@ -9,7 +9,7 @@ use super::record::{Place, Record, Series};
 /// Prints rows as nccl-tests does.
 #[derive(Debug, Default)]
 pub(super) struct NcclTable {
-    /// Lines below the table, about rows that stand beside a bare loop.
+    /// Lines printed below the table: each measured row's speed relative to its bare loop.
     remarks: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Session<'a> {
     pub(super) progress: Progress,
 }
 
-/// How often one row runs.
+/// Number of calls and samples of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     /// Calls that are not timed.
@@ -29,7 +29,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Until {
     Samples(u32),
-    /// The row has taken as long: calls, what they are compared with, and the barriers between them.
+    /// The row has taken this time: its calls, those of the bare loop beside it, and the barriers between them.
     Lasted(Duration),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Timed {
     pub(super) usage: Usage,
 }
 
-/// The timed work: makes so many calls and returns the time per call in microseconds on this rank.
+/// Makes `n` calls and returns the time per call in µs on this rank.
 pub(super) type Calls<'c> = &'c mut dyn FnMut(u32) -> Result<f64>;
 
 impl<'a> Session<'a> {
@@ -160,13 +160,13 @@ pub(super) fn mean(times: u32, mut once: impl FnMut() -> Result<f64>) -> Result<
 }
 
 impl Timed {
-    /// The same, where what was called made `calls` calls itself and returned the time of one.
+    /// Counts `calls` calls for each one that was timed, which made so many and returned the time of one.
     pub(super) fn of_many(mut self, calls: u64) -> Self {
         self.calls *= calls;
         self
     }
 
-    /// The same for calls that each consist of `parts` calls of what is measured.
+    /// Divides each timed call into the `parts` measured calls that it consists of.
     pub(super) fn of_parts(mut self, parts: u64) -> Self {
         self.samples_us.iter_mut().for_each(|time| *time /= parts as f64);
         self.calls *= parts;

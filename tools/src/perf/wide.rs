@@ -89,7 +89,7 @@ fn place(row: &Record) -> &'static str {
     }
 }
 
-/// The calls that one sample is the mean of.
+/// Kind of the samples.
 fn over(row: &Record) -> String {
     match row.percentiles_over {
         Some(Over::BatchMeans) => format!("{} calls", row.calls_per_sample),

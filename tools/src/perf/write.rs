@@ -147,7 +147,7 @@ impl Operation {
         if self == Self::Read { Way::Read } else { Way::Write }
     }
 
-    /// The calls that a sample consists of.
+    /// Name of the calls that one sample averages.
     fn calls(self) -> &'static str {
         match self {
             Self::Write | Self::Read => "windows",

@@ -23,11 +23,11 @@ pub(super) struct Forwarders {
     ended: mpsc::Receiver<Infallible>,
 }
 
-/// State shared by the launcher and the threads.
+/// State shared by the launcher and its copying threads.
 #[derive(Default)]
 pub(super) struct State {
     unwritable: OnceLock<io::Error>,
-    /// All ranks are dead, so a pipe holds all that they have printed. Whoever else writes into it is not waited for.
+    /// All ranks are dead: threads read what a pipe can still hold of theirs, and do not wait for other writers.
     last: AtomicBool,
     writing: AtomicUsize,
     chunks: AtomicU64,
@@ -108,7 +108,7 @@ impl Forwarders {
 }
 
 impl State {
-    /// Why standard output could not be written, if so.
+    /// The error of writing standard output, if it failed.
     pub(super) fn unwritable(&self) -> Option<&io::Error> {
         self.unwritable.get()
     }

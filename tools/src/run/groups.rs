@@ -1,4 +1,4 @@
-//! Process groups that ranks leave behind: whether somebody in them still lives.
+//! Finds live processes in the process groups of ranks.
 
 use std::collections::BTreeSet;
 use std::fs;

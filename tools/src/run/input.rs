@@ -2,7 +2,7 @@
 //!
 //! Rank 0 gets a file or a pipe itself, so that a job which reads nothing takes nothing from it, as in
 //! `while read host; do aqueduct run ...; done < hosts`. It cannot get a terminal: its process group is in the
-//! background, where the kernel stops whoever reads. So the launcher reads the terminal for it.
+//! background, where the kernel stops readers. So the launcher reads the terminal for it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};

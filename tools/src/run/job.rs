@@ -16,13 +16,13 @@ use crate::job::OTHER_RANK_FAILED;
 use crate::stderr::say;
 use crate::stdout;
 
-/// How long ranks get between the first signal and SIGKILL.
+/// Time between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often the launcher looks for signals, for its time limit, and whether output could be written.
+/// Interval at which the launcher looks for signals, its time limit and failed output.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a rank that failed because of another one is not taken for the cause: the other may still be leaving.
+/// How long the launcher waits, when a rank blames another one, for that one to exit.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Why the launcher ends the job.
@@ -114,7 +114,7 @@ impl Job {
         let (since, signals) = (Instant::now(), self.signals);
         let numbers: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.child.id()).collect();
         let closed = || matches!(drained.try_recv(), Err(mpsc::TryRecvError::Disconnected));
-        // Without /proc, whoever has closed the pipes counts as gone.
+        // Without /proc, closed pipes count as an empty group.
         while groups::live(&numbers).unwrap_or_else(|| !closed()) && since.elapsed() < GRACE {
             std::thread::sleep(LOOK / 5);
             self.look(output);
@@ -188,7 +188,7 @@ impl Job {
             unheeded -= 1;
         }
         if unheeded > 0 {
-            // A second signal means that its sender does not want to wait.
+            // A second signal: stop waiting and kill.
             say(format_args!("aqueduct run: caught signal {signal}; killing all ranks"));
             self.kill_at = Some(Instant::now());
         }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 static LAST: AtomicI32 = AtomicI32::new(0);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Catches the signals that ask a program to end, except those that whoever started it made it ignore, as nohup(1) does
-/// with SIGHUP.
+/// Catches the signals that ask a program to end, except those that it was started to ignore, as by nohup(1).
 pub(crate) fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if !is_ignored(signal) {

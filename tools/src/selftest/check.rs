@@ -21,7 +21,7 @@ pub(super) const CANARY: u8 = 0xA5;
 /// Number of complaints shown per check; the rest are only counted.
 const SHOWN: usize = 3;
 
-/// How all checks run.
+/// Options for all checks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Manner {
     /// Fewer sizes of each kind, and not every pair of ranks
@@ -169,7 +169,7 @@ impl<'a> Check<'a> {
         Ok(self.read_back(seen))
     }
 
-    /// Passes on the bytes that a check has read back and is about to compare. The hidden option `--spoil` damages the first one.
+    /// Passes data read back to the comparison; with `--spoil` flips a bit of its first byte.
     pub(super) fn read_back(&self, mut seen: Vec<u8>) -> Vec<u8> {
         if self.spoil
             && let Some(first) = seen.first_mut()

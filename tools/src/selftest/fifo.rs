@@ -16,7 +16,7 @@ const COUNT: u32 = 10;
 /// Fewer slots than threads, so pushes have to wait for room.
 const SLOTS: usize = 16;
 
-/// One trigger as the handler saw it: its four words, and the value that its thread wrote to memory before it.
+/// A trigger as the handler saw it: its four words, and the word that its thread had written to memory before it.
 type Seen = [u64; 5];
 
 /// Bytes of the triggers of each thread in turn.
@@ -24,7 +24,7 @@ fn bytes(threads: &[Vec<Seen>]) -> Vec<u8> {
     threads.iter().flatten().flatten().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The triggers that the kernel pushes, in the order of each thread.
+/// The triggers of each thread, in its order, as the kernel's documentation defines them.
 fn expected() -> Vec<Vec<Seen>> {
     let of = |thread: u64| {
         let one = |i: u64| [thread, i, thread << 32 | i, thread ^ i, i + 1];

@@ -30,7 +30,7 @@ pub(super) struct Group {
 pub(super) struct Pair {
     pub(super) peer: u32,
     pub(super) stream: Stream,
-    /// Source of both channels' puts, and target of gets and unpacked packets.
+    /// Source of puts of `data` and `packets`, and target of gets and unpacked packets. `ring` has a buffer of its own.
     pub(super) local: Arc<GpuBuffer>,
     /// Target of the peer's `data` channel.
     pub(super) inbox: Arc<GpuBuffer>,

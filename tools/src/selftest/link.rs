@@ -9,7 +9,7 @@ use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemor
 use super::check::Check;
 use super::group::LEN;
 
-/// Where a memory lies.
+/// Kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Device,

@@ -2,7 +2,7 @@
 //!
 //! Each rank sends any number of steps to others and, at the end of a check, one verdict to every other. A rank that
 //! gives up sends its verdict early: a rank that waits for a step from it finds the verdict instead and gives up, too.
-//! So all ranks are in step again when the next check begins, however the last one ended.
+//! All ranks are therefore in step again when the next check begins, however the last one ended.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Rank;
 
-/// How a check ended on one rank.
+/// Result of a check on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Verdict {
     /// All was right. The text says what was checked.

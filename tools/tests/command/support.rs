@@ -1,4 +1,4 @@
-//! Runs the command with a time limit and looks for what it left behind.
+//! Runs the command with a time limit and finds processes that it left behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -89,7 +89,7 @@ pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
     lines.map(|line| line.split_whitespace().collect()).collect()
 }
 
-/// A file that `aqueduct perf -J` wrote.
+/// The parsed output of `aqueduct perf -J`.
 #[derive(Debug)]
 pub(crate) struct PerfFile {
     pub(crate) header: Value,

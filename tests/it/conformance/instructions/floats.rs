@@ -5,7 +5,7 @@ use super::exact::{self, BF16, F16, F32, F64, Format, MODES, Mode};
 use super::table::{Form, Operands, check};
 use super::values;
 
-/// Changes to operands and results besides rounding.
+/// Modifiers of operands and results besides rounding.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
     ftz: bool,

@@ -47,7 +47,7 @@ pub(crate) fn sums_and_quotients(dut: &Dut) {
         two("sub", |a, b| a - b);
         two("min", i128::min);
         two("max", i128::max);
-        // PTX leaves the result of a division by zero undefined; the sequences of the compiler give all ones.
+        // The result of a division by zero is undefined in PTX; the compiler's sequences give all ones.
         let [a, b] = [format!("%a{width}"), format!("%b{width}")];
         let widen = if width == 64 { String::new() } else { format!("cvt.u64.u{width} %x64, %x{width};") };
         for (name, remainder) in [("div", false), ("rem", true)] {
