@@ -66,7 +66,8 @@ impl Block {
             .enumerate()
             .map(|(w, mask)| {
                 let mut warp = Warp::new(w, *mask, function, code, grid.stack_size);
-                warp.paths = launch.aligned.then(Box::default);
+                let weak = launch.check.as_ref().is_some_and(|work| work.chance().is_some());
+                warp.paths = (launch.aligned || weak).then(Box::default);
                 warp.check = launch.check.as_ref().map(|work| Box::new(work.warp(linear as u32, w as u16)));
                 warp
             })

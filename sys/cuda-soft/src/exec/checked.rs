@@ -195,15 +195,22 @@ impl Warp {
     }
 
     /// The lines of 128 bytes that the lanes of `mask` store whole with one instruction of vectors: for each lane, the
-    /// line that it stores a part of.
-    pub(super) fn lines(state: &State, at: &Lanes<u64>, mask: u32, mem: &Mem) -> Vec<Option<Arc<Line>>> {
+    /// line that it stores a part of. Lanes that took different paths and have not met since may execute it one by one.
+    pub(super) fn lines(
+        &self,
+        state: &State,
+        at: &Lanes<u64>,
+        mask: u32,
+        mem: &Mem,
+    ) -> Vec<Option<Arc<Line>>> {
         let bytes = u64::from(mem.ty.size()) * u64::from(mem.count);
         if mem.count < 2 || mem.sem != Semantics::Relaxed || check::line(state).is_none() {
             return Vec::new();
         }
         let mut found = vec![None; LANES];
         for first in lanes(mask).filter(|lane| at[*lane].is_multiple_of(LINE)) {
-            let parts: Vec<usize> = lanes(mask).filter(|lane| at[*lane] / LINE == at[first] / LINE).collect();
+            let part = |lane: &usize| at[*lane] / LINE == at[first] / LINE && self.same_path(*lane, first);
+            let parts: Vec<usize> = lanes(mask).filter(part).collect();
             let covered = parts.iter().fold(0_u128, |all, lane| all | 1 << (at[*lane] % LINE));
             if u64::from(covered.count_ones()) * bytes == LINE {
                 let line = check::line(state);

@@ -1,4 +1,4 @@
-//! Whether the lanes of a warp are together at a barrier that PTX calls aligned.
+//! Whether the lanes of a warp are together: at a barrier that PTX calls aligned, and where they store a line of 128 bytes.
 //!
 //! PTX wants all lanes of a warp to execute an aligned barrier as one. After a branch that not all lanes took, only an
 //! instruction at which the lanes wait for each other (`bar.warp.sync`, `vote.sync` and their like) promises that they are
@@ -32,6 +32,11 @@ impl Warp {
         if let Some(paths) = &mut self.paths {
             paths[lane] = u64::from(here);
         }
+    }
+
+    /// Whether PTX promises that two lanes which are at the same instruction execute it as one.
+    pub(super) fn same_path(&self, a: usize, b: usize) -> bool {
+        self.paths.as_ref().is_none_or(|paths| paths[a] == paths[b])
     }
 
     /// The lanes of `mask` are at an aligned barrier.

@@ -231,7 +231,8 @@ impl Warp {
             Op::ToGeneric { space, d, a } => self.cvta(cx, mask, *space, *d, *a),
             Op::FromGeneric { space, d, a } => self.cvta_to(cx, mask, *space, *d, *a),
             Op::IsSpace { space, p, a } => self.is_space(cx, mask, *space, *p, *a),
-            Op::Aligned => self.together(mask)?,
+            Op::Aligned if cx.grid.launch().aligned => self.together(mask)?,
+            Op::Aligned => {}
             Op::Barrier { kind, id, threads } => {
                 return self.barrier(cx, mask, *kind, *id, *threads);
             }

@@ -123,7 +123,7 @@ impl Warp {
         let mut check = checked::lock(cx);
         memory::before(mem.sem);
         let size = mem.ty.size();
-        let lines = check.as_ref().map_or_else(Vec::new, |state| Self::lines(state, &at, mask, mem));
+        let lines = check.as_ref().map_or_else(Vec::new, |state| self.lines(state, &at, mask, mem));
         for src in src.iter().take(usize::from(mem.count)) {
             let values = self.regs.get64(*src);
             // SAFETY: checked for writing just now, under the view that `access` borrows.

@@ -50,8 +50,8 @@ pub(super) struct Warp {
     pub(super) check: Option<Box<check::Warp>>,
     /// A load that is put off.
     pub(super) deferred: Option<Box<Deferred>>,
-    /// If warps must be together at aligned barriers: a number for the path of each lane since it last met the others. Equal
-    /// paths have equal numbers.
+    /// If warps must be together at aligned barriers, or loads are weak: a number for the path of each lane since it last met
+    /// the others. Equal paths have equal numbers.
     pub(super) paths: Option<Box<Lanes<u64>>>,
 }
 

@@ -41,8 +41,13 @@ fn a_packet_of_narrower_elements_falls_apart() {
 /// A warp writes a line, and another reads it twice. Outcomes: whether its first look saw any part, saw the flag, saw all;
 /// whether the second saw all.
 fn line(rule: Lines) -> Outcomes {
+    line_behind("bar.warp.sync 255;", rule)
+}
+
+/// The same, with the instructions that stand before the store. The lanes have parted at the gate, where each reads for itself.
+fn line_behind(between: &str, rule: Lines) -> Outcomes {
     let lanes = "setp.ge.u32 %p1, %lane, 8; @%p1 bra DONE; mul.wide.u32 %at, %lane, 16; add.u64 %x, %x, %at;";
-    let write = format!("{lanes} mov.u64 %d0, 1; st.relaxed.sys.global.v2.u64 [%x], {{%d0, %d0}};");
+    let write = format!("{lanes} {between} mov.u64 %d0, 1; st.relaxed.sys.global.v2.u64 [%x], {{%d0, %d0}};");
     let read = format!(
         "{lanes} ld.relaxed.sys.global.v2.u64 {{%d0, %d1}}, [%x];
     bar.warp.sync 255;
@@ -77,5 +82,11 @@ fn an_ascending_line_is_there_once_its_end_was_seen() {
 #[test]
 fn a_torn_line_comes_in_any_order() {
     let outcomes = line(Lines::Torn);
+    assert!(often(&outcomes, |o| o[1] == 1 && o[3] == 0), "{outcomes:?}");
+}
+
+#[test]
+fn lanes_that_parted_store_no_line_before_they_have_met() {
+    let outcomes = line_behind("", Lines::Whole);
     assert!(often(&outcomes, |o| o[1] == 1 && o[3] == 0), "{outcomes:?}");
 }
