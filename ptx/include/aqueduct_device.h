@@ -1300,6 +1300,7 @@ static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t pack
         "@!%%lu_p bra POLL;\n\t"
         "mov.u32 %%lu_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
+        "bar.warp.sync 0xffffffff;\n\t"
         "bra POLL;\n\t"
         "GIVEN_UP:\n\t"
         "mov.u32 %0, 1;\n\t"

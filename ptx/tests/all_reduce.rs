@@ -29,7 +29,10 @@ struct World {
 
 impl World {
     fn new(ranks: usize, capacity: usize, hb: Option<HbLayout>) -> Self {
-        let machine = Machine::new(ranks);
+        Self::of(Machine::new(ranks), ranks, capacity, hb)
+    }
+
+    fn of(machine: Machine, ranks: usize, capacity: usize, hb: Option<HbLayout>) -> Self {
         let half_bytes = one_shot_half_bytes(ranks, capacity as u64);
         let bytes = hb.map_or(2 * half_bytes, |layout| layout.bytes());
         let max_blocks = hb.map_or(24, |layout| layout.max_blocks);
@@ -169,6 +172,19 @@ fn one_shot_every_type_and_operation() {
             for (step, op) in ReduceOp::ALL.into_iter().enumerate() {
                 let turn = 3 * turn + step;
                 world.call(ty, op, 129 + turn, shape(turn, 24), [0, 0], turn.is_multiple_of(2));
+            }
+        }
+    }
+}
+
+/// Kernels for devices before sm_80 convert 16-bit types by other instructions, and bf16 by hand.
+#[test]
+fn every_type_and_operation_with_the_instructions_of_sm_70() {
+    for hb in [None, Some(HbLayout { ranks: 2, max_blocks: 8, slot_bytes: 256 })] {
+        let mut world = World::of(Machine::new(2).with_kernels_for(70), 2, 4096, hb);
+        for (turn, ty) in ElementType::ALL.into_iter().enumerate() {
+            for op in ReduceOp::ALL {
+                world.call(ty, op, 700 + turn, shape(turn, 8), [0, 0], false);
             }
         }
     }

@@ -189,6 +189,7 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
     assert_eq!((record.operation, record.peer), (Operation::FIFO.0, NO_PEER));
     assert_eq!(record.seen, 0, "nothing was popped");
     assert!((8..64).contains(&record.awaited), "waited for room at {}", record.awaited);
+    assert_eq!(queue.ring.head(), 8 + 64, "no thread pushes again after it was told to leave");
 }
 
 #[test]
@@ -204,4 +205,5 @@ fn a_thread_that_waits_for_a_position_leaves_when_told_to() {
     queue.ring.machine.finish();
     assert_eq!(queue.status(), 1);
     assert_eq!(queue.ring.machine.record(0).operation, Operation::FIFO.0);
+    assert_eq!(queue.ring.head(), 32, "no thread pushes again after it was told to leave");
 }

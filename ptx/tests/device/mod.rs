@@ -143,6 +143,13 @@ impl Machine {
         machine
     }
 
+    /// The same with kernels made for devices of compute capability `sm`, which newer ones run, too.
+    #[allow(dead_code, reason = "most tests take the kernels made for the device")]
+    pub(crate) fn with_kernels_for(mut self, sm: u32) -> Self {
+        self.target = Target::new(sm);
+        self
+    }
+
     /// Zeroed pinned memory that host and all devices reach at the same address.
     pub(crate) fn host(&self, bytes: usize) -> *mut c_void {
         let mut memory = null_mut();

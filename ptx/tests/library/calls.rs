@@ -64,14 +64,18 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(machine: &Machine, rank: usize, form: Form) -> Self {
+        match form {
+            Form::Linked => Self::of(machine, rank, &linked(&declarations().unwrap())),
+            Form::Compiled => Self::of(machine, rank, include_str!("nvcc/calls.sm_75.ptx")),
+        }
+    }
+
+    /// Of a module with a kernel for each function.
+    pub(crate) fn of(machine: &Machine, rank: usize, text: &str) -> Self {
         let declared = declarations().unwrap();
         let names: Vec<&str> = names(&declared).collect();
-        let text = match form {
-            Form::Linked => linked(&declared),
-            Form::Compiled => include_str!("nvcc/calls.sm_75.ptx").to_owned(),
-        };
         let symbols: Vec<String> = names.iter().map(|name| format!("call_{name}")).collect();
-        let functions = machine.load_all(rank, &text, &symbols);
+        let functions = machine.load_all(rank, text, &symbols);
         let entries = names.into_iter().map(str::to_owned).zip(functions).collect();
         Self { rank, entries, out: machine.host(16 * THREADS) as u64 }
     }
@@ -101,7 +105,7 @@ impl Calls {
 }
 
 /// The device library with a kernel for each function.
-fn linked(declared: &str) -> String {
+pub(crate) fn linked(declared: &str) -> String {
     let mut text = functions(CVTA_PARAM).unwrap().text;
     split(declared).for_each(|declaration| entry(&mut text, declaration));
     text

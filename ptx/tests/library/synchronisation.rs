@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
+use std::time::Instant;
 
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, GridBarrierHandle, NO_PEER, Operation, ProxyTrigger, SemaphoreHandle,
 };
 
 use crate::calls::{CLOSED, Calls, Form, NOT, NOTHING, ODD_ONE, REFUSED, TOLD, WHILE, in_both_forms};
-use crate::device::{Args, Machine};
+use crate::device::{Args, Machine, patience};
 use crate::ring::{Ring, word};
 
 in_both_forms! {
@@ -18,6 +19,7 @@ in_both_forms! {
     a_barrier_spreads_the_worst_status_within_a_group,
     a_barrier_of_a_grid_spreads_the_worst_status_to_all,
     a_grid_barrier_that_was_given_up_is_used_again,
+    a_grid_barrier_at_which_all_have_arrived_is_not_given_up,
     the_last_group_learns_that_it_is,
 }
 
@@ -183,6 +185,27 @@ fn a_grid_barrier_that_was_given_up_is_used_again(form: Form) {
     let record = machine.record(0);
     assert_eq!((record.operation, record.awaited, record.seen), (Operation::GRID_BARRIER.0, 3, 2));
     assert_eq!(record.peer, NO_PEER);
+}
+
+fn a_grid_barrier_at_which_all_have_arrived_is_not_given_up(form: Form) {
+    let machine = Machine::new(1);
+    let calls = Calls::new(&machine, 0, form);
+    let mut grid = grid(&machine);
+    grid.abort.word = machine.host(8) as u64;
+    calls.start(&machine, "grid_barrier", 1, 32, Args::default().structure(&grid).u32(0).u32(2).u32(0));
+    let since = Instant::now();
+    while machine.read(0, grid.state, 8) != 1_u64.to_ne_bytes() {
+        assert!(since.elapsed() < patience(), "the group did not arrive");
+    }
+    // The host is the last group: between its arrival and the opening, the others are told to leave.
+    machine.write(0, grid.state, &2_u64.to_ne_bytes());
+    word(grid.abort.word).store(1, Ordering::Release);
+    sleep(WHILE);
+    assert_eq!(calls.result(0, 0), NOTHING, "the barrier is about to open");
+    machine.write(0, grid.state, &(1_u64 << 63).to_ne_bytes());
+    machine.finish();
+    assert!((0..32).all(|thread| calls.result(thread, 0) == NOT), "all pass or none does");
+    assert_eq!(machine.read(0, grid.state, 8), (1_u64 << 63).to_ne_bytes());
 }
 
 fn the_last_group_learns_that_it_is(form: Form) {
