@@ -8,7 +8,7 @@ use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
 use cuda_driver_sys::CUfunction;
 use device::{Args, patience};
-use ring::{CLOSED, Ring, word32};
+use ring::{CLOSED, Ring, word, word32};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -66,6 +66,12 @@ impl Queue {
         assert_eq!(self.status(), 0);
     }
 
+    /// The tail as pushes know it without asking the host.
+    fn copy_of_the_tail(&self) -> u64 {
+        let copy = self.ring.machine.read(0, self.ring.handle.tail_cache, 8);
+        u64::from_ne_bytes(copy.try_into().expect("eight bytes"))
+    }
+
     fn status(&self) -> u32 {
         word32(self.status).load(Ordering::Acquire)
     }
@@ -77,6 +83,7 @@ fn one_warp_pushes_through_few_slots() {
         let mut queue = Queue::new(capacity, 0);
         queue.start(1, 32, 20, 0);
         queue.consume(32, 20, |_, _| {});
+        assert_ne!(queue.copy_of_the_tail(), 0, "who waited for room copied the tail");
     }
 }
 
@@ -190,6 +197,17 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
     assert_eq!(record.seen, 0, "nothing was popped");
     assert!((8..64).contains(&record.awaited), "waited for room at {}", record.awaited);
     assert_eq!(queue.ring.head(), 8 + 64, "no thread pushes again after it was told to leave");
+}
+
+#[test]
+fn a_push_that_has_room_does_not_ask_the_host() {
+    let queue = Queue::new(8, 100);
+    word(queue.ring.handle.tail).store(0, Ordering::Release);
+    queue.ring.machine.abort();
+    queue.start(1, 1, 1, 0);
+    queue.ring.machine.finish();
+    assert_eq!(queue.status(), 0, "the copy of the tail shows room");
+    assert!(queue.ring.poll().is_some());
 }
 
 #[test]

@@ -4,11 +4,14 @@ mod device;
 
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, MemoryChannelHandle, Operation, SemaphoreHandle};
 use aqueduct_ptx::collective::{LaunchShape, ll128_bytes};
-use aqueduct_ptx::oracle::{ll128::lines, paint};
+use aqueduct_ptx::oracle::{channel::put_packets, ll128::lines, paint};
+use cuda_driver_sys::CUfunction;
 use device::{Args, Machine};
 
 const BUFFER: usize = 16_384;
 const CANARY: u8 = 0xa5;
+/// Long enough for a kernel that does not wait to have ended.
+const WHILE: std::time::Duration = std::time::Duration::from_millis(30);
 
 /// Two ranks and a channel between them; rank r's `src` is what the other's HB put writes to.
 struct Pair {
@@ -123,35 +126,58 @@ fn an_aborted_unpack_says_whom_it_waited_for() {
     );
 }
 
+/// What lies in a packet buffer behind a hop of `mode`.
+fn packets(mode: &str, data: &[u8], flag: u32) -> Vec<u8> {
+    match mode {
+        "ll128" => lines(data, flag),
+        "ll8" => put_packets(data, 1, flag),
+        _ => put_packets(data, 2, flag),
+    }
+}
+
+impl Pair {
+    /// The loop of `mode` for `rank`, which sends from its `src` and receives behind that. Flags are the number of round trips, after one
+    /// that is not counted, and the first flag.
+    fn bounce(
+        &self,
+        rank: usize,
+        mode: &str,
+        bytes: usize,
+        flags: [u32; 2],
+        begins: bool,
+        elapsed: u64,
+    ) -> (CUfunction, Args) {
+        let channel = if mode == "put_signal" { self.channels[rank] } else { self.to_packets(rank) };
+        let bytes = bytes as u64;
+        let (function, args) = if mode == "bare" {
+            let args = Args::default().u64(channel.dst).u64(channel.packets).u64(channel.src);
+            (self.machine.function(rank, "perf_bare", &[], 0), args.u64(channel.src + bytes))
+        } else {
+            let function = self.machine.function(rank, "perf", &[("MODE", mode)], 0);
+            (function, Args::default().structure(&channel))
+        };
+        (function, args.u64(bytes).u32(flags[0]).u32(flags[1]).u32(begins.into()).u64(elapsed))
+    }
+}
+
 #[test]
 fn messages_bounce_in_every_mode() {
     let pair = Pair::new();
     let elapsed = [0, 1].map(|rank| pair.machine.alloc(rank, 8));
     let bytes = 1200;
-    let mut first_flag = 1;
+    let (mut first_flag, mut signals) = (1, [0; 2]);
     for mode in ["ll8", "ll16", "ll128", "signal", "put_signal", "bare"] {
         let iterations = 5;
         let data = [0, 1].map(|rank| paint(u64::from(first_flag) + rank, bytes));
-        let launches = [0, 1].map(|rank: usize| {
-            let channel = if mode == "put_signal" { pair.channels[rank] } else { pair.to_packets(rank) };
-            pair.machine.write(rank, channel.src, &[CANARY; BUFFER]);
-            pair.machine.write(rank, channel.src, &data[rank]);
+        for rank in [0, 1] {
+            let src = pair.channels[rank].src;
+            pair.machine.write(rank, src, &[CANARY; BUFFER]);
+            pair.machine.write(rank, src, &data[rank]);
             pair.machine.write(rank, elapsed[rank], &[0; 8]);
-            let begins = u32::from(rank == 0);
-            if mode == "bare" {
-                let args = Args::default().u64(channel.dst).u64(channel.packets).u64(channel.src);
-                let args =
-                    args.u64(channel.src + bytes as u64).u64(bytes as u64).u32(iterations).u32(first_flag);
-                (pair.machine.function(rank, "perf_bare", &[], 0), args.u32(begins).u64(elapsed[rank]))
-            } else {
-                let args =
-                    Args::default().structure(&channel).u64(bytes as u64).u32(iterations).u32(first_flag);
-                (
-                    pair.machine.function(rank, "perf", &[("MODE", mode)], 0),
-                    args.u32(begins).u64(elapsed[rank]),
-                )
-            }
-        });
+        }
+        // Everything that may synchronise comes before the first launch: kernels wait for each other.
+        let launches = [0, 1]
+            .map(|rank| pair.bounce(rank, mode, bytes, [iterations, first_flag], rank == 0, elapsed[rank]));
         for (rank, (function, args)) in launches.iter().enumerate() {
             pair.machine.launch(rank, *function, shape(1, 64), args);
         }
@@ -160,6 +186,19 @@ fn messages_bounce_in_every_mode() {
             let nanoseconds = pair.machine.read(rank, elapsed[rank], 8);
             assert_ne!(nanoseconds, [0; 8], "{mode}: rank {rank} measured nothing");
             let found = pair.machine.read(rank, pair.channels[rank].src, 2 * bytes);
+            // As many hops as were asked for, after one that is not counted.
+            let channel = &pair.channels[rank];
+            if mode == "signal" || mode == "put_signal" {
+                let sent = pair.machine.read(rank, channel.semaphore.outbound, 8);
+                signals[rank] += u64::from(iterations) + 1;
+                assert_eq!(sent, signals[rank].to_ne_bytes(), "{mode}: rank {rank}");
+            } else {
+                let image = packets(mode, &data[1 - rank], first_flag + iterations);
+                assert!(
+                    pair.machine.read(rank, channel.packets, image.len()) == image,
+                    "{mode}: rank {rank}"
+                );
+            }
             match mode {
                 "signal" => assert!(found[bytes..].iter().all(|&b| b == CANARY), "{mode}"),
                 // Either rank must see the data that rank 0 put.
@@ -168,6 +207,84 @@ fn messages_bounce_in_every_mode() {
             }
         }
         first_flag += iterations + 1;
+    }
+}
+
+/// One loop waits for packets of which the end is missing, or of which words are of another hop: it neither writes data nor answers.
+#[test]
+fn a_hop_is_answered_when_all_of_it_has_arrived() {
+    for mode in ["ll8", "ll16", "ll128", "bare"] {
+        let pair = Pair::new();
+        let machine = &pair.machine;
+        let (flag, elapsed) = (5, machine.alloc(0, 8));
+        let bytes = if mode == "ll8" { 256 } else { 1920 };
+        let [data, answer] = [3, 4].map(|seed| paint(seed, bytes));
+        let image = packets(mode, &data, flag);
+        let sender = &pair.channels[0];
+        machine.write(0, sender.src, &answer);
+        machine.write(0, sender.packets, &image[..image.len() - 8]);
+        let (function, args) = pair.bounce(0, mode, bytes, [0, flag], false, elapsed);
+        machine.launch(0, function, shape(1, 64), &args);
+        let nothing_happens = |why: &str| {
+            std::thread::sleep(WHILE);
+            let there = pair.channels[1].packets;
+            assert!(machine.read(1, there, image.len()).iter().all(|&b| b == 0), "{mode}: answered, {why}");
+        };
+        nothing_happens("without the last word");
+        // The last packet comes with an old flag in its first word, then in its second.
+        let end = image.len();
+        let size = if mode == "ll8" { 8 } else { 16 };
+        if mode != "ll128" {
+            for word in (0..size).step_by(8) {
+                // Never whole in between.
+                machine.write(0, sender.packets + (end - size) as u64, &[0; 16][..size]);
+                let mut half = image[end - size..].to_vec();
+                half[word + 4..word + 8].copy_from_slice(&(flag - 1).to_ne_bytes());
+                machine.write(0, sender.packets + (end - size) as u64, &half);
+                nothing_happens("with an old word");
+            }
+        }
+        machine.write(0, sender.packets, &image);
+        machine.finish();
+        assert!(machine.read(0, sender.src + bytes as u64, bytes) == data, "{mode}");
+        assert!(machine.read(1, pair.channels[1].packets, end) == packets(mode, &answer, flag), "{mode}");
+    }
+}
+
+#[test]
+fn a_loop_that_is_told_to_leave_reports_no_time() {
+    for mode in ["ll8", "ll16", "ll128", "signal", "put_signal"] {
+        let pair = Pair::new();
+        let elapsed = pair.machine.alloc(0, 8);
+        pair.machine.abort();
+        let (function, args) = pair.bounce(0, mode, 960, [5, 1], true, elapsed);
+        pair.machine.launch(0, function, shape(1, 64), &args);
+        pair.machine.finish();
+        assert_eq!(pair.machine.record(0).state, ABORT_RECORD_COMPLETE, "{mode}");
+        assert_eq!(pair.machine.read(0, elapsed, 8), [0; 8], "{mode}: it measured nothing");
+    }
+}
+
+/// A copy to a place before its source moves what lies there: as far as it was repeated.
+#[test]
+fn bandwidth_loops_repeat_the_copy_as_often_as_they_say() {
+    const STEP: usize = 256;
+    const BYTES: usize = 1024;
+    const ITERATIONS: u32 = 3;
+    let pair = Pair::new();
+    for index in [0, 1] {
+        let here = pair.channels[0].src;
+        let places = [here, here + STEP as u64];
+        let [src, dst] = if index == 0 { [places[1], places[0]] } else { places };
+        let channel = MemoryChannelHandle { src, dst, ..pair.channels[0] };
+        let mut expected = paint(7, BYTES + STEP);
+        pair.machine.write(0, here, &expected);
+        let function = pair.machine.function(0, "perf_bandwidth", &[], index);
+        let args = Args::default().structure(&channel).u64(BYTES as u64).u32(ITERATIONS);
+        pair.machine.launch(0, function, shape(1, 1), &args);
+        pair.machine.finish();
+        (0..ITERATIONS).for_each(|_| expected.copy_within(STEP.., 0));
+        assert!(pair.machine.read(0, here, expected.len()) == expected, "entry {index}");
     }
 }
 

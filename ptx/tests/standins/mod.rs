@@ -1,7 +1,8 @@
 //! Kernels of tests that take the place of the host, of a proxy or of a peer's program.
 
-/// Takes `count` triggers as the host does, one after the other. Each is `thread, index, ...`; before it pops one, it looks
-/// whether `cells[thread]` is `index + 1`, which the thread wrote before its push and changes only behind the pop.
+/// Takes `count` triggers as the host does, one after the other. Each must have the words of `aqueduct_fifo_push`; unless `cells`
+/// is zero, `cells[thread]` must be `index + 1` before it is popped, which the thread wrote before its push and changes only
+/// behind the pop.
 pub(crate) const CONSUMER: &str = "
 .visible .entry consume(.param .u64 slots, .param .u64 tail, .param .u64 cells, .param .u64 wrong,
     .param .u32 capacity, .param .u32 log2, .param .u32 count)
@@ -41,12 +42,26 @@ POLL:
     setp.lt.s64 %p, %t, 0;
     @%p bra POLL;
     fence.acq_rel.sys;
+    // thread << 32 | index, thread ^ index
+    shl.b64 %t, %a, 32;
+    or.b64 %t, %t, %b;
+    xor.b64 %c, %c, %t;
+    xor.b64 %t, %a, %b;
+    xor.b64 %d, %d, %t;
+    or.b64 %c, %c, %d;
+    setp.eq.u64 %p, %c, 0;
+    @%p bra WORDS;
+    mov.u32 %wrong, 1;
+WORDS:
+    setp.eq.u64 %p, %cells, 0;
+    @%p bra POP;
     mad.lo.u64 %t, %a, 4, %cells;
     ld.weak.global.u32 %seen, [%t];
     cvt.u32.u64 %small, %b;
     add.u32 %small, %small, 1;
     xor.b32 %seen, %seen, %small;
     or.b32 %wrong, %wrong, %seen;
+POP:
     add.u64 %position, %position, 1;
     st.release.sys.global.u64 [%tail], %position;
     bra NEXT;

@@ -1,12 +1,20 @@
 //! Interleavings and reorderings that a GPU hardly ever shows: memory as weak as the PTX model allows, by many seeds, with the race
 //! detector on. On a GPU the same programs run as often.
 
-#[path = "library/calls.rs"]
+#[path = "../library/calls.rs"]
 #[expect(dead_code, unused_imports, unused_macros, reason = "few operations are called here, in one form")]
 mod calls;
+#[path = "../perf/clock.rs"]
+mod clock;
+#[path = "../device/mod.rs"]
 mod device;
+mod perf;
+#[path = "../ring/mod.rs"]
 #[expect(dead_code, reason = "nothing is consumed here")]
 mod ring;
+#[path = "../standins/mod.rs"]
+#[expect(dead_code, reason = "the others are other tests'")]
+mod standins;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
