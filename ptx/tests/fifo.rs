@@ -146,7 +146,11 @@ fn closing_under_load_refuses_what_comes_later_and_loses_nothing() {
             }
             if since.elapsed() > patience() {
                 queue.ring.machine.abort();
-                panic!("closed at {:#x}, drained to {:#x}", queue.ring.head(), queue.ring.position);
+                panic!(
+                    "the trigger at {:#x} did not come, the head is {:#x}",
+                    queue.ring.position,
+                    queue.ring.head()
+                );
             }
         }
         // No thread waits: all leave, and none of them has written anything that was not seen.

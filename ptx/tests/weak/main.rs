@@ -33,7 +33,7 @@ use device::{Args, Machine};
 use ring::{Ring, word32};
 
 const ONE: LaunchShape = LaunchShape { grid: 1, block: 1 };
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 
 /// Signals, and then tells a waiting kernel to leave.
 const SIGNAL: &str = ".version 7.0
