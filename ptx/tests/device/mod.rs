@@ -257,6 +257,18 @@ impl Machine {
         }
     }
 
+    /// Whether work of `rank` has not ended.
+    #[allow(dead_code, reason = "most tests look at what a kernel writes")]
+    pub(crate) fn is_busy(&self, rank: usize) -> bool {
+        let stream = self.enter(rank).stream;
+        // SAFETY: the stream lives as long as the machine.
+        match unsafe { (self.table.cuStreamQuery)(stream) } {
+            CUresult::CUDA_SUCCESS => false,
+            CUresult::CUDA_ERROR_NOT_READY => true,
+            result => panic!("rank {rank}: {result:?}"),
+        }
+    }
+
     /// Asks all waiting kernels to leave.
     pub(crate) fn abort(&self) {
         // SAFETY: pinned memory that lives as long as the process; kernels only read it.
