@@ -25,6 +25,7 @@
 //! - Handles are numbers that are never reused, so a stale or made-up handle is always an error.
 //! - A module with an instruction that this device does not have is refused, and the JIT log names the instruction and its
 //!   line.
+//! - A `.param` variable of a call is accessed without a predicate, and read only behind a call that returns it.
 //! - A grid larger than the device runs in waves, so a grid-wide barrier in it never completes. A cooperative launch
 //!   that does not fit is refused.
 //! - After `fork`, every call in the child that needs a device returns `CUDA_ERROR_NOT_INITIALIZED`.

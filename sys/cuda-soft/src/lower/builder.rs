@@ -1,5 +1,7 @@
 //! The state of lowering one function, and the operations that all instructions share.
 
+use std::collections::HashSet;
+
 use super::link::{Defined, Program, Signature};
 use super::scope::{Entity, Scopes, Slots, TOO_MANY};
 use super::shared::Layout;
@@ -33,6 +35,8 @@ pub(super) struct Builder<'p, 'a> {
     pub(super) line: u32,
     /// Temporary registers of the current instruction.
     pub(super) temporaries: Vec<Reg>,
+    /// The frame offsets of `.param` variables to which a call has returned a value.
+    pub(super) returned: HashSet<u32>,
     /// Returned values in `.reg` space, and the frame offsets to store them to at `ret`.
     pub(super) register_returns: Vec<(Reg, Ty, u32)>,
 }
@@ -65,6 +69,7 @@ impl<'p, 'a> Builder<'p, 'a> {
             guard: Guard::ALWAYS,
             line: 0,
             temporaries: Vec::new(),
+            returned: HashSet::new(),
             register_returns: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@ use super::builder::{Builder, Prototype, frame_access};
 use super::isa;
 use super::link::{Defined, Program, Signature, Symbol};
 use super::modifiers::Modifiers;
-use super::scope::{Entity, TOO_MANY};
+use super::scope::{Entity, Role, TOO_MANY};
 use super::shared::Layout;
 use super::types;
 use crate::code::{self, Guard, Op, Param, Pred, Reg, Ty};
@@ -71,7 +71,7 @@ impl<'a> Builder<'_, 'a> {
                 Entity::Register(reg, ty)
             }
             (_, true) => Entity::KernelParam(place.offset),
-            (_, false) => Entity::Frame { offset: place.offset, size: place.size, local: false },
+            (_, false) => Entity::Frame { offset: place.offset, size: place.size, role: Role::Own },
         };
         self.declare(name, entity)
     }
@@ -169,7 +169,10 @@ impl<'a> Builder<'_, 'a> {
             Space::Local | Space::Param => {
                 let offset = self.frame_space(types::size(variable)?, types::alignment(variable)?, at)?;
                 let size = u32::try_from(types::size(variable)?).unwrap_or(u32::MAX);
-                Entity::Frame { offset, size, local: variable.space == Space::Local }
+                // The slot may be that of a variable whose scope has ended.
+                self.returned.remove(&offset);
+                let role = if variable.space == Space::Local { Role::Local } else { Role::Call };
+                Entity::Frame { offset, size, role }
             }
             Space::Shared if variable.linkage == Linkage::Internal => {
                 Entity::Shared(self.layout.offset(self.defined.unit, variable))

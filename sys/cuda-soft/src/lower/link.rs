@@ -48,6 +48,12 @@ pub(super) enum Symbol<'a> {
 
 /// The error for a use of [`Symbol::Unresolved`].
 pub(super) fn unresolved(name: &str, at: Position) -> Diagnostic {
+    let own =
+        name.strip_prefix("cuda").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+    if own || name.starts_with("__cudaCDP2") {
+        let what = "the software device does not support the device runtime (kernels that launch kernels)";
+        return at.error(format!("Unresolved extern '{name}': {what}"));
+    }
     at.error(format!("Unresolved extern '{name}'"))
 }
 

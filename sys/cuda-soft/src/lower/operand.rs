@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::link::{Symbol, unresolved};
 use super::modifiers::word;
-use super::scope::Entity;
+use super::scope::{Entity, Role};
 use super::special::{Reading, special};
 use super::types;
 use crate::code::op::{Binary, Fp, Special};
@@ -203,8 +203,8 @@ impl Builder<'_, '_> {
                 }
                 return Ok((self.window(space), Addr { base: Base::Reg(reg), offset }));
             }
-            Some(Entity::Frame { offset: start, local, .. }) => {
-                let space = if local { Space::Local } else { Space::Param };
+            Some(Entity::Frame { offset: start, role, .. }) => {
+                let space = if role == Role::Local { Space::Local } else { Space::Param };
                 (space, Addr { base: Base::Frame, offset: i64::from(start).wrapping_add(offset) })
             }
             Some(Entity::KernelParam(start)) => (
@@ -285,7 +285,7 @@ impl Builder<'_, '_> {
                 let src = self.offset_from(Special::DynamicSharedBase, *offset, ty, into, at)?;
                 return Ok(Some((Space::Shared, src)));
             }
-            (Some(Entity::Frame { local: true, .. }), _) => Space::Local,
+            (Some(Entity::Frame { role: Role::Local, .. }), _) => Space::Local,
             (Some(Entity::Frame { .. }), _) if self.defined.ast.is_entry => {
                 return Err(at.error(format!("The address of '{name}' cannot be taken")));
             }

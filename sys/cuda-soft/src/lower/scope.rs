@@ -19,8 +19,8 @@ pub(super) enum Entity {
         offset: u32,
         /// Bytes.
         size: u32,
-        /// Whether it is `.local`, not `.param`.
-        local: bool,
+        /// What it is for.
+        role: Role,
     },
     /// A parameter of the kernel, by byte offset in the parameter buffer.
     KernelParam(u32),
@@ -34,6 +34,17 @@ pub(super) enum Entity {
     Targets(Vec<u32>),
     /// `.callprototype` or `.calltargets`, by number.
     Prototype(u32),
+}
+
+/// The roles of variables in the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// `.local`.
+    Local,
+    /// A parameter or returned value of this function.
+    Own,
+    /// A `.param` that passes values to a call or takes them from it.
+    Call,
 }
 
 /// The register slots of a function.

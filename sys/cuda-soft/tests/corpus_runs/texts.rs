@@ -86,6 +86,26 @@ fn calls_through_pointers_reach_the_function_that_each_lane_names() {
     assert_eq!(results_of(items, body, 40), expected);
 }
 
+#[test]
+fn what_a_call_returned_stays_through_later_calls() {
+    // PTX ISA 7.1 lets only the instructions right after a call read what it returned; ptxas 13 keeps it for longer, also
+    // across branches and in loops, and so does this device.
+    let items = ".func (.param .align 8 .b8 r[16]) pair(.param .b32 a) { .reg .b32 %a; ld.param.b32 %a, [a];\n\
+                 st.param.b32 [r], %a; mul.lo.s32 %a, %a, %a; st.param.b32 [r+12], %a; ret; }";
+    let body = "{ .param .b32 a; .param .b32 b; .param .align 8 .b8 p[16]; .param .align 8 .b8 q[16];\n\
+         st.param.b32 [a], %tid; st.param.b32 [b], 7; mov.u32 %r9, 0; AGAIN: call (p), pair, (a); call (q), pair, (b);\n\
+         setp.gt.u32 %p1, %tid, 15; @%p1 bra LATER; ld.param.b32 %r1, [q]; add.u32 %r9, %r9, %r1; LATER:\n\
+         ld.param.b32 %r2, [p+12]; ld.param.b32 %r3, [q+12]; add.u32 %r9, %r9, %r2; add.u32 %r9, %r9, %r3;\n\
+         setp.lt.u32 %p2, %r9, 200; @%p2 bra AGAIN; } cvt.u64.u32 %res, %r9;";
+    let expected: Vec<u64> = (0..32u64)
+        .map(|t| {
+            let round = t * t + 49 + if t > 15 { 0 } else { 7 };
+            round * 200u64.div_ceil(round)
+        })
+        .collect();
+    assert_eq!(results_of(items, body, 32), expected);
+}
+
 /// The bits of `value` as an `f16`.
 fn half(value: f32) -> u64 {
     half::f16::from_f32(value).to_bits().into()

@@ -5,8 +5,10 @@ use super::compile;
 /// A kernel that declares some registers of each kind and has `body` on line 5.
 fn in_kernel(body: &str) -> String {
     format!(
-        ".version 8.0\n.target sm_70\n.visible .entry k(.param .u64 p) {{ .reg .b32 %r<5>; .reg .b64 %d<5>; \
-         .reg .f32 %f<5>; .reg .pred %p<5>; .reg .u16 h; .shared .b32 sh; .local .b32 loc;\n\n{body}\nret; }}"
+        ".version 8.0\n.target sm_70\n.func (.param .b32 r) f(.param .b32 a) {{ ret; }} .extern .func (.param .b32 r) \
+         cudaGraphSetConditional(.param .b32 a); .visible .entry k(.param .u64 p) {{ .reg .b32 %r<5>; .reg .b64 %d<5>; \
+         .reg .f32 %f<5>; .reg .pred %p<5>; .reg .u16 h; .shared .b32 sh; .local .b32 loc; \
+         .param .b32 arg; .param .b32 got;\n\n{body}\nret; }}"
     )
 }
 
@@ -71,6 +73,23 @@ fn instructions() {
         (
             "cvt.rn.bf16x2.ue8m0x2 %r1, h;",
             "5:14 Unknown modifier '.ue8m0x2': the software device does not support it",
+        ),
+        (
+            "@%p1 st.param.b32 [arg], %r1;",
+            "5:19 Illegal to predicate instruction 'st.param' with operand 'arg'",
+        ),
+        (
+            "@%p1 ld.param.b32 %r1, [arg];",
+            "5:24 Illegal to predicate instruction 'ld.param' with operand 'arg'",
+        ),
+        ("ld.param.b32 %r1, [arg];", "5:19 'arg' is read but no call before has returned it"),
+        (
+            "st.param.b32 [arg], 1; call (got), f, (arg); ld.param.b32 %r1, [arg];",
+            "5:64 'arg' is read but no call before has returned it",
+        ),
+        (
+            "call (got), cudaGraphSetConditional, (arg);",
+            "5:13 Unresolved extern 'cudaGraphSetConditional': the software device does not support",
         ),
         (
             ".global .texref t;",

@@ -6,7 +6,7 @@ use crate::lower::builder::{Builder, Lowered, frame_access};
 use crate::lower::link::{Signature, Symbol, unresolved};
 use crate::lower::modifiers::Modifiers;
 use crate::lower::operand::Fit;
-use crate::lower::scope::Entity;
+use crate::lower::scope::{Entity, Role};
 use crate::ptx::Diagnostic;
 use crate::ptx::ast::{Instruction, Operand, OperandKind, Space, Variable};
 
@@ -117,7 +117,9 @@ fn in_frame(b: &mut Builder<'_, '_>, operand: &Operand, param: Param) -> Result<
         return Ok(None);
     };
     match b.scopes.find(name, &mut b.slots) {
-        Ok(Some(Entity::Frame { offset, size, local: false })) if size == param.size => Ok(Some(offset)),
+        Ok(Some(Entity::Frame { offset, size, role: Role::Own | Role::Call })) if size == param.size => {
+            Ok(Some(offset))
+        }
         Ok(Some(Entity::Frame { .. })) => Err(wrong_type(operand)),
         _ => Ok(None),
     }
@@ -172,6 +174,7 @@ fn result(
     loads: &mut Vec<(Reg, Ty, u32)>,
 ) -> Result<u32, Diagnostic> {
     if let Some(offset) = in_frame(b, operand, param)? {
+        b.returned.insert(offset);
         return Ok(offset);
     }
     let ty = scalar(operand, param, declared)?;

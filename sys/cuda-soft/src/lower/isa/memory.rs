@@ -7,8 +7,9 @@ use crate::code::{Addr, Base, Op, Scope, Semantics, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered, exactly};
 use crate::lower::modifiers::{Modifiers, SCOPES, SPACES};
 use crate::lower::operand::Fit;
+use crate::lower::scope::{Entity, Role};
 use crate::ptx::Diagnostic;
-use crate::ptx::ast::{Instruction, Operand};
+use crate::ptx::ast::{Instruction, Operand, OperandKind};
 
 const TYPES: [Ty; 14] = [
     Ty::B8,
@@ -44,6 +45,11 @@ pub(super) fn ld<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
     let [d, a] = without_policy(b, i, m)? else { return Err(b.mismatch(i.opcode.at, "2 operands wanted")) };
     let parts = b.parts(d);
     size_matches(b, parts, count, d)?;
+    if let Some((name, returned)) = passed(b, a)?
+        && !returned
+    {
+        return Err(a.at.error(format!("'{name}' is read but no call before has returned it")));
+    }
     let (space, addr) = b.address(a, space)?;
     let mem = Mem { sem, scope, space, ty, count, addr };
     allowed(b, &mem, a)?;
@@ -73,6 +79,7 @@ pub(super) fn st<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifi
     let parts = b.parts(value);
     size_matches(b, parts, count, value)?;
     let (space, addr) = b.address(a, space)?;
+    passed(b, a)?;
     if space == Space::Const || addr.base == Base::KernelParam {
         return Err(a.at.error("State space mismatch between instruction and address in instruction 'st'"));
     }
@@ -181,6 +188,20 @@ fn shape(m: &mut Modifiers<'_>) -> Result<(Space, u8, Ty), Diagnostic> {
             .error("Feature '256 bit wide load/store' is not supported by the software device"));
     }
     Ok((space, count, ty))
+}
+
+/// The name of the `.param` variable of a call that an access names, and whether a call has returned it. Accesses to such
+/// variables are part of the call sequence, so they have no predicate (PTX ISA 7.1).
+fn passed<'i>(b: &mut Builder<'_, '_>, a: &'i Operand) -> Result<Option<(&'i str, bool)>, Diagnostic> {
+    let OperandKind::Address { base: Some(name), .. } = &a.kind else { return Ok(None) };
+    let Ok(Some(Entity::Frame { offset, role: Role::Call, .. })) = b.scopes.find(name, &mut b.slots) else {
+        return Ok(None);
+    };
+    if b.guard.pred.is_some() {
+        let what = "Illegal to predicate instruction";
+        return Err(a.at.error(format!("{what} '{}.param' with operand '{name}'", b.opcode)));
+    }
+    Ok(Some((name, b.returned.contains(&offset))))
 }
 
 /// Checks that an ordered access is to memory that other threads can see.
