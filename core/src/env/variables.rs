@@ -129,6 +129,11 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable("AQUEDUCT_SOFT_CC", "9.0", "compute capability of the software devices"),
     variable(
+        "AQUEDUCT_SOFT_MULTICAST",
+        "0",
+        "1 gives software devices multicast objects, as over NVSwitch; nothing in aqueduct uses them yet",
+    ),
+    variable(
         "AQUEDUCT_SOFT_LACKS",
         "(none)",
         "what software devices pretend to lack, with commas: vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, \

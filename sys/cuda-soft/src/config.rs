@@ -22,6 +22,8 @@ pub struct Config {
     pub watchdog: Option<Duration>,
     /// Compute capability (`AQUEDUCT_SOFT_CC`, as in `9.0`).
     pub compute_capability: (u32, u32),
+    /// Multicast objects, as over NVSwitch (`AQUEDUCT_SOFT_MULTICAST`, 0 or 1, default 0).
+    pub multicast: bool,
     /// Features to hide, for tests of code for old or restricted machines.
     pub lacks: Lacks,
     /// What is checked while work runs.
@@ -100,6 +102,7 @@ impl Default for Config {
             cores: 0,
             watchdog: Some(Duration::from_secs(60)),
             compute_capability: (9, 0),
+            multicast: false,
             lacks: Lacks::default(),
             check: Check::default(),
             unkind: None,
@@ -152,6 +155,14 @@ impl Config {
             c.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
             Some(())
         })?;
+        field("AQUEDUCT_SOFT_MULTICAST", &mut |t| {
+            c.multicast = match t {
+                "0" => false,
+                "1" => true,
+                _ => return None,
+            };
+            Some(())
+        })?;
         field("AQUEDUCT_SOFT_UNKIND", &mut |t| {
             c.unkind = Some(t.parse().ok()?);
             Some(())
@@ -192,6 +203,13 @@ impl Config {
         })?;
         c.check.weak = c.check.weak.and(Some(weak));
         Ok(c)
+    }
+}
+
+impl Config {
+    /// Whether devices have multicast objects: they take virtual memory management and `multimem` instructions.
+    pub(crate) fn has_multicast(&self) -> bool {
+        self.multicast && !self.lacks.vmm && self.compute_capability >= (9, 0)
     }
 }
 
@@ -265,6 +283,7 @@ mod tests {
             ("AQUEDUCT_SOFT_CORES", "3"),
             ("AQUEDUCT_SOFT_WATCHDOG", "0.5"),
             ("AQUEDUCT_SOFT_CC", "8.6"),
+            ("AQUEDUCT_SOFT_MULTICAST", "1"),
             ("AQUEDUCT_SOFT_UNKIND", "7"),
             ("AQUEDUCT_SOFT_LACKS", "vmm,p2p"),
             ("AQUEDUCT_SOFT_CHECK", "aligned,weak"),
@@ -278,6 +297,7 @@ mod tests {
             cores: 3,
             watchdog: Some(Duration::from_millis(500)),
             compute_capability: (8, 6),
+            multicast: true,
             lacks: Lacks { vmm: true, p2p: true, ..Lacks::default() },
             unkind: Some(7),
             check: Check { races: true, aligned: true, weak: Some(Weak { seed: 7, lines: Lines::Torn }) },
@@ -297,6 +317,7 @@ mod tests {
             ("AQUEDUCT_SOFT_MEMORY", "99999999999999G"),
             ("AQUEDUCT_SOFT_WATCHDOG", "-1"),
             ("AQUEDUCT_SOFT_CC", "9"),
+            ("AQUEDUCT_SOFT_MULTICAST", "yes"),
             ("AQUEDUCT_SOFT_UNKIND", "very"),
             ("AQUEDUCT_SOFT_LACKS", "everything"),
             ("AQUEDUCT_SOFT_CHECK", "everything"),

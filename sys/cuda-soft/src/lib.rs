@@ -37,12 +37,15 @@
 //! - `cuMemcpyPeer` blocks the caller until both contexts are idle. Stream priorities are stored and have no effect.
 //! - Asynchronous copies (`cp.async`, bulk ones included) complete at once.
 //! - The heap of kernels has 8 MiB, and the buffer of `printf` 1 MiB; their limits cannot be changed.
+//! - Multicast is off unless `AQUEDUCT_SOFT_MULTICAST=1`. Plain loads, stores and copies of a multicast address are faults. A
+//!   process's bindings end when it has neither a handle nor a mapping of the multicast object left; others need the right to
+//!   open its descriptors, as for legacy IPC. The race detector refuses `multimem`.
 //! - There is no register file: kernels report 32 registers, and registers never limit occupancy.
 //! - A linked image is PTX, and is compiled again when it is loaded.
 //! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.
 //!
 //! # Not supported (the calls return errors)
-//! IPC events, the per-thread default stream, external event waits, multicast, fabric handles, host memory from
+//! IPC events, the per-thread default stream, external event waits, fabric handles, host memory from
 //! `cuMemCreate`, some launch attributes, cubins and fat binaries, managed memory, textures and surfaces, matrix
 //! instructions (`mma`, `wmma`, `wgmma`, `tcgen05`, `ldmatrix`), tensor maps, kernels that launch kernels.
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use aqueduct_tests::{paint, ranks};
@@ -14,11 +15,16 @@ use super::virtual_memory as vm;
 
 const SOCKET: &str = "AQUEDUCT_TEST_SOCKET";
 
-/// Starts two ranks with a socket between them; rank 0 listens.
 fn pair(d: &Dut) -> Option<(u32, UnixStream)> {
+    pair_with(d, |_| {})
+}
+
+/// Starts two ranks with a socket between them; rank 0 listens.
+pub(super) fn pair_with(d: &Dut, prepare: impl Fn(&mut Command)) -> Option<(u32, UnixStream)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let rank = ranks::start_with(2, d.test, |_, command| {
+        prepare(command);
         command.env(SOCKET, &path);
     })?;
     let path = PathBuf::from(std::env::var_os(SOCKET).unwrap());
@@ -38,7 +44,7 @@ fn pair(d: &Dut) -> Option<(u32, UnixStream)> {
     Some((rank, stream))
 }
 
-fn barrier(stream: &mut UnixStream) {
+pub(super) fn barrier(stream: &mut UnixStream) {
     stream.write_all(&[1]).unwrap();
     stream.read_exact(&mut [0]).unwrap();
 }
@@ -144,7 +150,7 @@ pub(super) fn handle_of_a_dead_process(d: &Dut) {
     assert!(result != CUresult::CUDA_SUCCESS, "the owner is gone");
 }
 
-fn send_fd(stream: &UnixStream, fd: i32) {
+pub(super) fn send_fd(stream: &UnixStream, fd: i32) {
     let mut control = [0u64; 4];
     let mut byte = [0u8];
     let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -164,7 +170,7 @@ fn send_fd(stream: &UnixStream, fd: i32) {
     }
 }
 
-fn receive_fd(stream: &UnixStream) -> OwnedFd {
+pub(super) fn receive_fd(stream: &UnixStream) -> OwnedFd {
     let mut control = [0u64; 4];
     let mut byte = [0u8];
     let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };

@@ -134,6 +134,15 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
+            Op::Multimem(m) => {
+                let bytes = m.count() * m.ty.size() as usize;
+                if !matches!(bytes, 4 | 8 | 16) {
+                    return Err(format!("multimem of {bytes} bytes"));
+                }
+                self.options(&m.d)?;
+                self.srcs(&m.src)?;
+                self.addr(m.addr, m.space)
+            }
             Op::Mapa { d, a, rank, .. } => self.both(*d, &[*a, *rank]),
             Op::CtaRank { d, a, .. } => self.both(*d, &[*a]),
             Op::Barrier { kind, id, threads } => self.barrier(kind, *id, *threads),

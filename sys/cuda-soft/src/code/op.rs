@@ -83,6 +83,8 @@ pub enum Op {
     Mbarrier(Box<Mbarrier>),
     /// `cp.async.bulk`. It completes at once, so its commit and wait forms lower to [`Op::Nop`].
     BulkCopy(Box<BulkCopy>),
+    /// `multimem` on the memory of all devices behind a multicast address.
+    Multimem(Box<Multimem>),
     /// `mapa`: the address of `a` in the block with this rank of the cluster, generic or in `.shared::cluster`.
     Mapa { generic: bool, d: Reg, a: Src, rank: Src },
     /// `getctarank`: the rank of the block that an address belongs to.
@@ -414,6 +416,51 @@ pub struct BulkCopy {
     pub size: Src,
     /// The mbarrier object at which the copy completes its bytes.
     pub mbarrier: Option<(Space, Addr)>,
+}
+
+/// A `multimem` instruction.
+#[derive(Clone, Debug)]
+pub struct Multimem {
+    /// The operation.
+    pub op: MultimemOp,
+    /// The type of each element.
+    pub ty: Ty,
+    /// Ordering.
+    pub sem: Semantics,
+    /// Scope of a strong operation.
+    pub scope: Scope,
+    /// Global or generic.
+    pub space: Space,
+    /// The address.
+    pub addr: Addr,
+    /// Results of `LdReduce`, one for each element; `None` is the sink `_`. Empty for the others.
+    pub d: Vec<Option<Reg>>,
+    /// Sources of the others, one for each element.
+    pub src: Vec<Src>,
+}
+
+/// Operations of `multimem`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MultimemOp {
+    /// Loads from all devices, and combines what they hold; with `wide`, halves are added as `f32` and rounded once.
+    LdReduce {
+        /// `Add`, `Min`, `Max`, `And`, `Or` or `Xor`.
+        op: AtomOp,
+        /// `.acc::f32`.
+        wide: bool,
+    },
+    /// Stores to all devices.
+    St,
+    /// An atomic operation on the memory of each device.
+    Red(AtomOp),
+}
+
+impl Multimem {
+    /// The number of elements.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.d.len().max(self.src.len())
+    }
 }
 
 /// Atomic read-modify-write functions.

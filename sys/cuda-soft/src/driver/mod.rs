@@ -18,6 +18,7 @@ mod link;
 mod memop;
 mod memory;
 mod module;
+mod multicast;
 mod pointer;
 mod stream;
 mod user_object;
@@ -59,6 +60,7 @@ pub fn driver_table() -> DriverTable {
     let lacks = config::current().map(|c| c.lacks).unwrap_or_default();
     if !lacks.vmm {
         vmm::install(&mut t);
+        multicast::install(&mut t);
     }
     if !lacks.stream_mem_ops {
         memop::install(&mut t);

@@ -13,16 +13,16 @@ use cuda_driver_sys::{
     CUmemAllocationHandleType as HandleType, CUmemAllocationProp, CUmemAllocationType,
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
 };
-use parking_lot::Mutex;
 
 use super::{INVALID_VALUE, context, device, entries};
 use crate::abi::Result;
 use crate::machine::{Machine, machine};
 use crate::mem::Rights;
-use crate::mem::allocation::{Origin, lacks_descriptors, refused};
-use crate::mem::budget::Charge;
+use crate::mem::allocation::Origin;
+use crate::mem::backing::Backing;
 use crate::mem::mapping::Mapping;
-use crate::mem::object::{Facts, Kind, Object};
+use crate::mem::multicast::Team;
+use crate::mem::object::{Facts, Kind, Object, lacks_descriptors, refused};
 use crate::mem::physical::{Physical, Properties};
 
 entries! {
@@ -84,7 +84,7 @@ entries! {
         let facts = Facts { kind: Kind::Physical, device: prop.device, handle_types: prop.handle_types };
         let object = Object::create(size, facts).map_err(refused)?;
         object.spoil().map_err(refused)?;
-        handle.set(add(machine, object, prop, Some(charge)));
+        handle.set(add(machine, |handle| Physical::new(handle, object, prop, None, Some(charge))));
         Ok(())
     }
 
@@ -121,9 +121,12 @@ entries! {
     ) {
         let machine = machine()?;
         let physical = find(machine, handle)?;
-        let fits = granular(size as u64) && granular_address(ptr) && size <= physical.object.size();
+        let fits = granular(size as u64) && granular_address(ptr) && size <= physical.size();
         if !fits || offset != 0 || flags != 0 {
             return Err(INVALID_VALUE);
+        }
+        if let Some(team) = &physical.team {
+            team.wait_for_devices();
         }
         // Holds the lock until the mapping is visible, so that no other call maps or frees the range in between.
         let reservations = machine.reservations.lock();
@@ -132,8 +135,13 @@ entries! {
         if !inside || machine.allocations.any_in(ptr, size as u64) {
             return Err(INVALID_VALUE);
         }
-        let backing = physical.object.map(size, NonNull::new(ptr as *mut u8));
-        let backing = backing.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let backing = match &physical.team {
+            Some(team) => Backing::Multicast { base: ptr, team: Arc::clone(team) },
+            None => {
+                let backing = Backing::of(&physical.object, size, NonNull::new(ptr as *mut u8));
+                backing.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?
+            }
+        };
         let (device, rights) = (physical.prop.device, Rights::Granted { read: 0, write: 0 });
         machine.allocations.add(backing, size as u64, Origin::Mapped(physical), device, rights, None)?;
         Ok(())
@@ -160,11 +168,15 @@ entries! {
         }
         // SAFETY: not null, and an array of `count` by contract.
         let descs = unsafe { std::slice::from_raw_parts(desc, count) };
-        let owner = machine.allocations.find(ptr).ok_or(INVALID_VALUE)?.device;
+        let found = machine.allocations.find(ptr).ok_or(INVALID_VALUE)?;
+        let may_access = |device: usize| match found.backing.team() {
+            Some(team) => team.has(device),
+            None => device == found.device || device::can_access(machine, device, found.device),
+        };
         let mut changes = Vec::with_capacity(count);
         for desc in descs {
             let device = located(machine, &desc.location)?;
-            if device != owner && !device::can_access(machine, device, owner) {
+            if !may_access(device) {
                 return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
             }
             let (read, write) = match desc.flags {
@@ -234,12 +246,20 @@ entries! {
         let number = c_int::try_from(shareable as usize).map_err(|_| INVALID_VALUE)?;
         let object = Object::open(duplicate(number)?).map_err(|_| INVALID_VALUE)?;
         let facts = object.facts();
-        if facts.kind != Kind::Physical || facts.handle_types & POSIX_FD == 0 {
+        if facts.handle_types & POSIX_FD == 0 {
+            return Err(INVALID_VALUE);
+        }
+        if facts.kind == Kind::Multicast && machine.config.has_multicast() {
+            let team = Team::open(object)?;
+            handle.set(add(machine, team_handle(team, facts.handle_types)));
+            return Ok(());
+        }
+        if facts.kind != Kind::Physical {
             return Err(INVALID_VALUE);
         }
         machine.devices.get(facts.device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
         let prop = Properties { device: facts.device, handle_types: facts.handle_types, rdma: true };
-        handle.set(add(machine, object, prop, None));
+        handle.set(add(machine, |handle| Physical::new(handle, object, prop, None, None)));
         Ok(())
     }
 
@@ -247,15 +267,19 @@ entries! {
         prop: *mut CUmemAllocationProp => out,
         handle: CUmemGenericAllocationHandle,
     ) {
-        prop.set(find(machine()?, handle)?.prop.to_c());
+        let physical = find(machine()?, handle)?;
+        if physical.team.is_some() {
+            return Err(INVALID_VALUE);
+        }
+        prop.set(physical.prop.to_c());
         Ok(())
     }
 }
 
-const GRANULARITY: u64 = 2 << 20;
-const POSIX_FD: u32 = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+pub(super) const GRANULARITY: u64 = 2 << 20;
+pub(super) const POSIX_FD: u32 = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
 
-fn granular(size: u64) -> bool {
+pub(super) fn granular(size: u64) -> bool {
     size != 0 && granular_address(size)
 }
 
@@ -283,13 +307,17 @@ fn properties(machine: &Machine, prop: &CUmemAllocationProp) -> Result<Propertie
     }
     let device = located(machine, &prop.location)?;
     let handle_types = prop.requestedHandleTypes.0;
-    for bit in (0..32).map(|b| 1 << b).filter(|b| handle_types & b != 0) {
-        posix_fd(machine, HandleType(bit))?;
-    }
+    handle_types_exist(machine, handle_types)?;
     if prop.allocFlags.usage != 0 || prop.allocFlags.compressionType != 0 {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok(Properties { device, handle_types, rdma: prop.allocFlags.gpuDirectRDMACapable != 0 })
+}
+
+/// # Errors
+/// Those of [`posix_fd`], for each handle type of the mask.
+pub(super) fn handle_types_exist(machine: &Machine, mask: u32) -> Result {
+    (0..32).map(|b| 1 << b).filter(|b| mask & b != 0).try_for_each(|bit| posix_fd(machine, HandleType(bit)))
 }
 
 fn located(machine: &Machine, location: &CUmemLocation) -> Result<usize> {
@@ -304,14 +332,22 @@ fn located(machine: &Machine, location: &CUmemLocation) -> Result<usize> {
     }
 }
 
-fn add(machine: &Machine, object: Arc<Object>, prop: Properties, charge: Option<Charge>) -> u64 {
+/// Adds what `make` returns for a new handle.
+pub(super) fn add(machine: &Machine, make: impl FnOnce(u64) -> Physical) -> u64 {
     let handle = machine.physical.fresh();
-    let references = Mutex::new(1);
-    machine.physical.insert(handle, Arc::new(Physical { handle, references, object, prop, _charge: charge }));
+    machine.physical.insert(handle, Arc::new(make(handle)));
     handle
 }
 
-fn find(machine: &Machine, handle: u64) -> Result<Arc<Physical>> {
+/// The handle of a multicast object, as one of memory that no device owns.
+pub(super) fn team_handle(team: Arc<Team>, handle_types: u32) -> impl FnOnce(u64) -> Physical {
+    move |handle| {
+        let prop = Properties { device: 0, handle_types, rdma: false };
+        Physical::new(handle, Arc::clone(team.object()), prop, Some(team), None)
+    }
+}
+
+pub(super) fn find(machine: &Machine, handle: u64) -> Result<Arc<Physical>> {
     machine.physical.get_number(handle).map_err(|_| INVALID_VALUE)
 }
 

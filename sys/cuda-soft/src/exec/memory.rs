@@ -7,6 +7,7 @@
 
 #![allow(trivial_numeric_casts, reason = "one body for all widths")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::buffer::Range;
@@ -15,6 +16,7 @@ use super::fault::{FaultKind, Trouble};
 use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::check::{Object, Spot};
 use crate::code::{Semantics, Space};
+use crate::mem::multicast::Bound;
 use crate::mem::{EventCount, EventCountRef, Span, View};
 
 /// Local memory of a warp: the stacks of its lanes, one after another.
@@ -200,6 +202,16 @@ impl<'a> Access<'a> {
             }
         }
         self.stored_len = 0;
+    }
+
+    /// The memory of all devices behind a multicast address, as of now, and the offset in the multicast object.
+    ///
+    /// # Errors
+    /// A fault if the address of the lane is no multicast address that this device may access.
+    pub(super) fn team(&self, address: u64, lane: usize, write: bool) -> Result<(Arc<Bound>, u64), Trouble> {
+        let found = self.view.team(address, write);
+        let (team, offset) = found.ok_or(Trouble::at(FaultKind::IllegalAddress, lane, address))?;
+        Ok((team.bound(), offset))
     }
 
     /// The memory at `address` that other threads can access too, for the race detector. `None` for parameters and for

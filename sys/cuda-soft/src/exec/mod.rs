@@ -32,6 +32,7 @@ mod grid;
 mod hurry;
 mod mbarrier;
 mod memory;
+mod multimem;
 mod printf;
 mod rare;
 mod regs;

@@ -22,6 +22,7 @@ fn is_unknown_to_the_race_detector(op: &Op) -> bool {
         op,
         Op::Mbarrier(_)
             | Op::BulkCopy(_)
+            | Op::Multimem(_)
             | Op::Mapa { .. }
             | Op::CtaRank { .. }
             | Op::ClusterArrive
@@ -212,6 +213,7 @@ impl Warp {
             }
             Op::Mbarrier(m) => self.mbarrier(cx, mask, frame, m)?,
             Op::BulkCopy(copy) => self.bulk_copy(cx, mask, frame, copy)?,
+            Op::Multimem(m) => self.multimem(cx, mask, frame, m)?,
             Op::Mapa { generic, d, a, rank } => self.mapa(cx, mask, *generic, *d, [*a, *rank]),
             Op::CtaRank { generic, d, a } => self.cta_rank(cx, mask, *generic, *d, *a),
             Op::ClusterArrive => self.cluster_arrive(cx, mask),

@@ -210,7 +210,7 @@ fn known(word: &str) -> bool {
         launch_dependents wait bulk tensor commit_group wait_group wait_all bulk_group read prefetch reduce \
         mbarrier init inval expect_tx complete_tx arrive_drop noComplete test_wait try_wait parity pending_count noinc \
         mbarrier::complete_tx::bytes mbarrier_init multicast::cluster cp_mask fractional \
-        mask";
+        ld_reduce st acc::f32 acc::f16 e4m3x4 e5m2x4 mask";
     ty(word).is_some()
         || SCOPES.iter().any(|(name, _)| *name == word)
         || SPACES.iter().any(|(name, _)| *name == word)

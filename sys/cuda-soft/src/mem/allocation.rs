@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cuda_driver_sys::CUresult;
 use parking_lot::Mutex;
 
+use super::backing::Backing;
 use super::budget::{Budget, Charge};
-use super::object::{Backing, Facts, Kind, Object};
+use super::object::{Facts, Kind, Object, refused};
 use super::physical::Physical;
 use super::{Rights, Space};
 use crate::abi::Result;
@@ -260,20 +261,6 @@ fn round_up(size: u64) -> Result<u64> {
     size.checked_next_multiple_of(PAGE).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Converts the error of a failed allocation. Each takes a file descriptor, and a lack of those is no lack of memory.
-pub(crate) fn refused(why: io::Error) -> CUresult {
-    if lacks_descriptors(&why) {
-        CUresult::CUDA_ERROR_OPERATING_SYSTEM
-    } else {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY
-    }
-}
-
-/// Whether a call failed because this process or host has no file descriptors left.
-pub(crate) fn lacks_descriptors(why: &io::Error) -> bool {
-    matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
 /// [`Object::spoil`], before the caller learns the address.
 fn spoil(allocation: &Allocation) -> Result {
     allocation.backing.object().map_or(Ok(()), |object| object.spoil()).map_err(refused)
@@ -281,7 +268,7 @@ fn spoil(allocation: &Allocation) -> Result {
 
 fn create(size: u64, facts: Facts) -> Result<Backing> {
     let size = usize::try_from(round_up(size)?).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-    let make = || -> io::Result<Backing> { Object::create(size, facts)?.map(size, None) };
+    let make = || -> io::Result<Backing> { Backing::of(&Object::create(size, facts)?, size, None) };
     make().map_err(refused)
 }
 
@@ -299,7 +286,8 @@ mod tests {
         let add = || {
             let facts = Facts { kind: Kind::Plain, device: 0, handle_types: 0 };
             let object = Object::create(PAGE as usize, facts).expect("create");
-            let backing = object.map(PAGE as usize, NonNull::new(place.address() as *mut u8)).expect("map");
+            let backing =
+                Backing::of(&object, PAGE as usize, NonNull::new(place.address() as *mut u8)).expect("map");
             allocations.add(backing, PAGE, Origin::Module, 0, Rights::Owned(0), None).expect("add")
         };
         let owned = Owned { allocations: Arc::clone(&allocations), allocation: add() };

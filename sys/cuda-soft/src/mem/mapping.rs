@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(r.address() % (4 << 20), 0);
         let a = Object::create(2 << 20, FACTS).expect("create");
         let m = a.map(2 << 20, NonNull::new(r.address() as *mut u8)).expect("map");
-        assert_eq!(m.base(), Some(r.address()));
+        assert_eq!(m.address(), r.address());
         drop(m);
         let again = Mapping::reserve(8 << 20, 2 << 20, Some(r.address())).expect("reserve");
         assert_ne!(again.address(), r.address(), "the range is still reserved");

@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use cuda_driver_sys::CUresult;
+
 use super::EventCount;
 use super::mapping::Mapping;
 use crate::config;
@@ -30,6 +32,8 @@ pub(crate) enum Kind {
     Physical,
     /// `cuMemHostAlloc`.
     Host,
+    /// `cuMulticastCreate`: the table of a team, not memory of a device.
+    Multicast,
 }
 
 /// Properties stored in the control page, for processes that import the object.
@@ -49,38 +53,6 @@ pub(crate) struct Object {
     size: usize,
     facts: Facts,
     control: Mapping,
-}
-
-/// The memory behind a range of the address space.
-#[derive(Debug)]
-pub(crate) enum Backing {
-    /// Pages of an object. The mapping is declared first so that it is dropped before the object.
-    Object { mapping: Mapping, object: Arc<Object> },
-    /// Memory that the user registered. Other processes that share it do not share this event count.
-    Borrowed { event_count: Arc<EventCount> },
-}
-
-/// An owning reference to an event count, usable without a view. It keeps the event count mapped, but not the memory
-/// beside it.
-#[derive(Clone, Debug)]
-pub struct EventCountRef(Keeper);
-
-#[derive(Clone, Debug)]
-enum Keeper {
-    Object(Arc<Object>),
-    Own(Arc<EventCount>),
-}
-
-impl std::ops::Deref for EventCountRef {
-    type Target = EventCount;
-
-    fn deref(&self) -> &EventCount {
-        match &self.0 {
-            // SAFETY: the control page stays mapped while the object lives, which `self` holds.
-            Keeper::Object(object) => unsafe { &*object.event_count() },
-            Keeper::Own(event_count) => event_count,
-        }
-    }
 }
 
 #[repr(C)]
@@ -120,6 +92,7 @@ impl Object {
             Kind::Plain => 0,
             Kind::Physical => 1,
             Kind::Host => 2,
+            Kind::Multicast => 3,
         };
         let contents = Control {
             magic: MAGIC,
@@ -174,6 +147,7 @@ impl Object {
                 0 => Kind::Plain,
                 1 => Kind::Physical,
                 2 => Kind::Host,
+                3 => Kind::Multicast,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             };
             if (*c).magic != MAGIC || (*c).size != size as u64 {
@@ -184,13 +158,12 @@ impl Object {
         Ok(Arc::new(Self { fd, size, facts, control }))
     }
 
-    /// Maps the first `len` bytes, at `fixed` inside a reservation or anywhere.
+    /// Maps the first `len` bytes, at `fixed` inside a reservation or anywhere. The mapping does not keep the object.
     ///
     /// # Errors
     /// The error of `mmap`.
-    pub(crate) fn map(self: &Arc<Self>, len: usize, fixed: Option<NonNull<u8>>) -> io::Result<Backing> {
-        let mapping = Mapping::of(&self.fd, 0, len.min(self.size), fixed)?;
-        Ok(Backing::Object { mapping, object: Arc::clone(self) })
+    pub(crate) fn map(&self, len: usize, fixed: Option<NonNull<u8>>) -> io::Result<Mapping> {
+        Mapping::of(&self.fd, 0, len.min(self.size), fixed)
     }
 
     /// Size of the memory in bytes, without the control page.
@@ -213,57 +186,26 @@ impl Object {
         self.fd.as_fd()
     }
 
-    fn event_count(&self) -> *const EventCount {
+    /// The object's event count, valid while `self` lives.
+    pub(crate) fn event_count(&self) -> *const EventCount {
         // SAFETY: the field lies in the control page, which stays mapped while `self` lives. No reference to the page
         // is created, because other processes may write it.
         unsafe { &raw const (*self.control.base().cast::<Control>().as_ptr()).event_count }
     }
 }
 
-impl Backing {
-    /// Describes memory that the user owns and unmaps.
-    pub(crate) fn borrowed() -> Self {
-        Self::Borrowed { event_count: Arc::default() }
+/// Converts the error of a failed allocation. Each takes a file descriptor, and a lack of those is no lack of memory.
+pub(crate) fn refused(why: io::Error) -> CUresult {
+    if lacks_descriptors(&why) {
+        CUresult::CUDA_ERROR_OPERATING_SYSTEM
+    } else {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY
     }
+}
 
-    /// The memory's event count, valid while `self` lives.
-    pub(crate) fn event_count(&self) -> *const EventCount {
-        match self {
-            Self::Object { object, .. } => object.event_count(),
-            Self::Borrowed { event_count } => &raw const **event_count,
-        }
-    }
-
-    /// An owning reference to the memory's event count.
-    pub(crate) fn event_count_ref(&self) -> EventCountRef {
-        EventCountRef(match self {
-            Self::Object { object, .. } => Keeper::Object(Arc::clone(object)),
-            Self::Borrowed { event_count } => Keeper::Own(Arc::clone(event_count)),
-        })
-    }
-
-    /// Makes the addresses inaccessible now, even if other owners of `self` remain. The caller has ended all access.
-    pub(crate) fn unmap(&self) {
-        if let Self::Object { mapping, .. } = self {
-            mapping.unmap();
-        }
-    }
-
-    /// The object, if there is one.
-    pub(crate) fn object(&self) -> Option<&Arc<Object>> {
-        match self {
-            Self::Object { object, .. } => Some(object),
-            Self::Borrowed { .. } => None,
-        }
-    }
-
-    /// The first address, if this driver mapped the memory.
-    pub(crate) fn base(&self) -> Option<u64> {
-        match self {
-            Self::Object { mapping, .. } => Some(mapping.address()),
-            Self::Borrowed { .. } => None,
-        }
-    }
+/// Whether a call failed because this process or host has no file descriptors left.
+pub(crate) fn lacks_descriptors(why: &io::Error) -> bool {
+    matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
@@ -290,14 +232,14 @@ mod tests {
         let b = Object::open(a.fd().try_clone_to_owned().expect("dup")).expect("open");
         assert_eq!((b.size(), b.facts(), b.identity()), (4 << 20, FACTS, a.identity()));
         let (ma, mb) = (a.map(4 << 20, None).expect("map"), b.map(4 << 20, None).expect("map"));
-        let (pa, pb) = (ma.base().expect("base") as *mut u32, mb.base().expect("base") as *mut u32);
+        let (pa, pb) = (ma.address() as *mut u32, mb.address() as *mut u32);
         assert_ne!(pa, pb);
         // SAFETY: both point to the start of live mappings of 4 MiB.
         unsafe {
             pa.add(77).write_volatile(0x1234_5678);
             assert_eq!(pb.add(77).read_volatile(), 0x1234_5678);
-            (*ma.event_count()).notify();
-            assert_eq!((*mb.event_count()).sequence(), 1);
+            (*a.event_count()).notify();
+            assert_eq!((*b.event_count()).sequence(), 1);
         }
     }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::budget::Charge;
 use super::mapping::Mapping;
+use super::multicast::Team;
 use super::object::Object;
 
 /// Memory from `cuMemCreate`, or imported. It is freed when no handle, no mapping and no other process holds it.
@@ -21,8 +22,27 @@ pub(crate) struct Physical {
     pub(crate) references: Mutex<u32>,
     pub(crate) object: Arc<Object>,
     pub(crate) prop: Properties,
+    /// For a multicast object, its team; `object` is then the team's table.
+    pub(crate) team: Option<Arc<Team>>,
     /// Its share of the device's memory. Imported memory has none: it counts in the process that created it.
     pub(crate) _charge: Option<Charge>,
+}
+
+impl Physical {
+    pub(crate) fn new(
+        handle: u64,
+        object: Arc<Object>,
+        prop: Properties,
+        team: Option<Arc<Team>>,
+        charge: Option<Charge>,
+    ) -> Self {
+        Self { handle, references: Mutex::new(1), object, prop, team, _charge: charge }
+    }
+
+    /// Bytes that can be mapped.
+    pub(crate) fn size(&self) -> usize {
+        self.team.as_ref().map_or(self.object.size(), |team| team.size() as usize)
+    }
 }
 
 /// The parts of `CUmemAllocationProp` that have an effect on this device.

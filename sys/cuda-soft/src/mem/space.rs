@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::object::Backing;
+use super::backing::Backing;
+use super::multicast::Team;
 use super::{EventCount, EventCountRef, MAX_DEVICES};
 use crate::check::{Checker, Object};
 
@@ -155,12 +156,22 @@ impl View<'_> {
         self.map.generation
     }
 
-    /// The span around `addr`, or `None` if the device may not read it (or write it, if `write`).
+    /// The span around `addr`, or `None` if the device may not read it (or write it, if `write`). Multicast addresses
+    /// have none: only [`team`](Self::team) finds them.
     #[must_use]
     pub fn find(&self, addr: u64, write: bool) -> Option<Span> {
-        let (base, entry) = self.map.at(addr)?;
+        let (base, entry) = self.map.at(addr).filter(|(_, entry)| entry.backing.team().is_none())?;
         let (read, writable) = self.map.rights(self.device, entry.rights);
         (if write { writable } else { read }).then(|| entry.span(base, writable))
+    }
+
+    /// The team that `addr` stands for, and the offset in the multicast object; `None` for other addresses, or if the
+    /// device may not read it (or write it, if `write`).
+    pub(crate) fn team(&self, addr: u64, write: bool) -> Option<(&Team, u64)> {
+        let (base, entry) = self.map.at(addr)?;
+        let (read, writable) = self.map.rights(self.device, entry.rights);
+        let team = entry.backing.team().filter(|_| if write { writable } else { read })?;
+        Some((team, addr - base))
     }
 
     /// The event count of the memory at `addr`, to sleep on after the view is dropped.

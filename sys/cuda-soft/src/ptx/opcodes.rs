@@ -14,7 +14,7 @@ pub(crate) fn refused(name: &str) -> bool {
 }
 
 /// Sorted for binary search. All of these are in [`OPCODES`].
-const REFUSED: [&str; 26] = [
+const REFUSED: [&str; 25] = [
     "alloca",
     "clusterlaunchcontrol",
     "fns",
@@ -22,7 +22,6 @@ const REFUSED: [&str; 26] = [
     "ldmatrix",
     "mma",
     "movmatrix",
-    "multimem",
     "stackrestore",
     "stacksave",
     "stmatrix",

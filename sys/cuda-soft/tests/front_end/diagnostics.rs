@@ -62,10 +62,7 @@ fn instructions() {
         ),
         ("bar.sync 16;", "5:10 Barrier number must be from 0 to 15"),
         ("wmma.load;", "5:1 Instruction 'wmma' is not supported by the software device"),
-        (
-            "multimem.red.add.u32 [%d1], %r1;",
-            "5:1 Instruction 'multimem' is not supported by the software device",
-        ),
+        ("multimem.red.add.u32 [%d1], %r1;", "5:1 Feature 'multimem' requires PTX ISA .version 8.1 or later"),
         (
             "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1, %r2}];",
             "5:1 Instruction 'tex' is not supported by the software device",
@@ -126,6 +123,66 @@ fn memory_accesses() {
         ),
     ] {
         check(&in_kernel(body), expected);
+    }
+}
+
+#[test]
+fn multimem() {
+    let head = ".version 9.0\n.target sm_90\n.visible .entry k(.param .u64 p) { .reg .b64 %d<3>; .reg .b32 %r<9>; \
+                .reg .b16 %h<9>; .reg .f32 %f<9>; .reg .f64 %g<3>; .shared .b32 sh;";
+    // Accepted and refused as by ptxas 13.0.
+    for good in [
+        "ld_reduce.add.u32 %r1, [%d1]",
+        "ld_reduce.and.b32 %r1, [%d1]",
+        "ld_reduce.min.s64 %d2, [%d1]",
+        "ld_reduce.acquire.sys.global.min.s32 %r1, [%d1]",
+        "ld_reduce.weak.add.v4.f32 {%f1, %f2, _, %f4}, [%d1]",
+        "ld_reduce.add.f64 %g1, [%d1]",
+        "ld_reduce.add.v8.f16 {%h1, %h2, %h3, %h4, %h5, %h6, %h7, %h8}, [%d1]",
+        "ld_reduce.add.v4.acc::f32.f16x2 {%r1, %r2, %r3, %r4}, [%d1]",
+        "ld_reduce.max.bf16x2 %r1, [%d1+16]",
+        "st.release.gpu.s32 [%d1], 5",
+        "st.v2.bf16 [%d1], {%h1, %h2}",
+        "st.weak.f64 [%d1], %g1",
+        "red.add.u64 [%d1], 1",
+        "red.release.sys.global.max.s64 [%d1], %d2",
+        "red.relaxed.cta.add.v4.f32 [%d1], {%f1, %f2, %f3, %f4}",
+    ] {
+        let text = format!("{head}\n\nmultimem.{good};\nret; }}");
+        compile(&text).unwrap_or_else(|error| panic!("{good}: {error}"));
+    }
+    for (bad, expected) in [
+        ("add.u32 %r1, [%d1];", "5:1 Operation modifier required for instruction 'multimem'"),
+        ("ld_reduce.add.s64 %d2, [%d1];", "5:1 Incorrect type '.s64' for the reduction"),
+        ("ld_reduce.add.b32 %r1, [%d1];", "5:1 Incorrect type '.b32' for the reduction"),
+        ("ld_reduce.and.u32 %r1, [%d1];", "5:1 Incorrect type '.u32' for the reduction"),
+        ("ld_reduce.min.f32 %f1, [%d1];", "5:1 Incorrect type '.f32' for the reduction"),
+        ("red.min.f16x2 [%d1], %r1;", "5:1 Incorrect type '.f16x2' for the reduction"),
+        ("ld_reduce.relaxed.min.s32 %r1, [%d1];", "5:1 Semantics and scope of 'multimem' require each other"),
+        ("st.weak.sys.u32 [%d1], %r1;", "5:1 Semantics and scope of 'multimem' require each other"),
+        ("ld_reduce.release.sys.min.s32 %r1, [%d1];", "5:1 Semantics and scope"),
+        ("red.weak.add.u32 [%d1], 1;", "5:13 Illegal modifier '.weak' for instruction 'multimem'"),
+        ("ld_reduce.add.f16 %h1, [%d1];", "5:1 '.f16' with this vector is no operand"),
+        ("st.v2.b32 [%d1], {%r1, %r2};", "5:1 '.b32' with this vector is no operand"),
+        ("ld_reduce.add.v2.f64 {%g1, %g2}, [%d1];", "5:1 '.f64' with this vector is no operand"),
+        (
+            "ld_reduce.min.acc::f32.f16x2 %r1, [%d1];",
+            "5:1 Modifier '.acc::f32' requires '.add' of 16-bit floats",
+        ),
+        (
+            "ld_reduce.add.acc::f32.f32 %f1, [%d1];",
+            "5:1 Modifier '.acc::f32' requires '.add' of 16-bit floats",
+        ),
+        ("ld_reduce.add.shared.u32 %r1, [%r2];", "5:23 Illegal modifier '.shared'"),
+        ("ld_reduce.add.u32 %r1, [sh];", "5:33 State space mismatch"),
+        ("ld_reduce.add.u32 %d2, [%d1];", "5:28 Arguments mismatch for instruction 'multimem'"),
+        ("st.v2.f16 [%d1], {%h1};", "5:27 Argument vector size mismatch for instruction 'multimem'"),
+        (
+            "ld_reduce.add.v2.e4m3x2 {%h1, %h2}, [%d1];",
+            "5:26 '.e4m3x2' of instruction 'multimem' is not supported by the software device",
+        ),
+    ] {
+        check(&format!("{head}\n\nmultimem.{bad}\nret; }}"), expected);
     }
 }
 

@@ -2,8 +2,9 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use cuda_driver_sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemLocation, CUmemLocationType, CUmemRangeHandleType, CUresult,
+    CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemRangeHandleType, CUmulticastObjectProp,
+    CUresult,
 };
 
 use super::*;
@@ -165,5 +166,20 @@ fn sizes_and_addresses_are_granular() {
         assert_eq!(t.cuMemUnmap.expect("vmm")(p + MIB2 as u64, MIB2), OK);
         assert_eq!(t.cuMemRelease.expect("vmm")(handle), OK);
         assert_eq!(t.cuMemAddressFree.expect("vmm")(p, 2 * MIB2), OK);
+    }
+}
+
+#[test]
+fn multicast_is_off_unless_asked_for() {
+    let t = on(0);
+    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED;
+    let prop = CUmulticastObjectProp { numDevices: 2, size: MIB2, ..CUmulticastObjectProp::default() };
+    let (mut value, mut handle) = (7, 0);
+    // SAFETY: pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuDeviceGetAttribute)(&raw mut value, attribute, 0), OK);
+        assert_eq!(value, 0);
+        let created = t.cuMulticastCreate.expect("vmm")(&raw mut handle, &raw const prop);
+        assert_eq!(created, CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
 }

@@ -11,7 +11,7 @@ use crate::code::{
 };
 use crate::exec::{Engine, Fault, Image, Launch, Residency, Watchdog};
 use crate::mem;
-use crate::mem::object::Backing;
+use crate::mem::backing::Backing;
 
 /// How long a test kernel may take before the test fails.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);

@@ -118,7 +118,7 @@ fn a_forked_process_answers_through_shared_memory() {
     let rig = Rig::new(1);
     let facts = Facts { kind: Kind::Physical, device: 0, handle_types: 0 };
     let object = Object::create(4096, facts).expect("memfd");
-    let here = object.map(4096, None).expect("map");
+    let here = mem::backing::Backing::of(&object, 4096, None).expect("map");
     let base = here.base().expect("address");
     let here = Arc::new(here);
     rig.space.insert(base, 4096, mem::Rights::Host { writable: true }, Arc::clone(&here));

@@ -15,6 +15,7 @@ mod float;
 mod mbarrier;
 mod memory;
 mod mov;
+mod multimem;
 mod shape;
 mod video;
 mod warp;
@@ -73,6 +74,7 @@ pub(super) fn handler(opcode: &str) -> Option<Handler> {
         "createpolicy" => memory::policy,
         "cp" => memory::cp_async,
         "mbarrier" => mbarrier::mbarrier,
+        "multimem" => multimem::multimem,
         "mapa" => cluster::mapa,
         "getctarank" => cluster::getctarank,
         "atom" | "red" => atomic::atom,
