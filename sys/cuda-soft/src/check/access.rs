@@ -4,8 +4,9 @@
 //! race unless one happens before the other, or they are *morally strong*: both strong, each with a scope that includes
 //! the other's thread, and to exactly the same bytes.
 
-use super::clock::{Clock, Stamp};
+use super::clock::Clock;
 use super::scope::{Place, includes};
+use super::stamp::Stamp;
 use crate::code::Scope;
 
 /// An access of some lanes of a warp to the same bytes.
@@ -82,7 +83,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::clock::WorkId;
+    use crate::check::stamp::WorkId;
 
     fn access(block: u32, strong: Option<Scope>, write: bool) -> Access {
         let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };

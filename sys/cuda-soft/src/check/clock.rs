@@ -7,51 +7,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Threads in a warp.
-pub(super) const LANES: usize = 32;
-
-/// The time of one thread, which advances whenever the thread publishes what it has done. The first is 1.
-pub(super) type Tick = u32;
-
-/// One piece of work: a kernel, or a memory operation of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WorkId {
-    pub(super) chain: u32,
-    /// Position in the chain. The first is 1.
-    pub(super) seq: u32,
-}
-
-/// Some lanes of one warp at one tick: who did an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) work: WorkId,
-    pub(super) block: u32,
-    pub(super) warp: u16,
-    pub(super) lanes: u32,
-    pub(super) tick: Tick,
-}
+use super::blocks::{Block, Blocks};
+use super::shared::{Shared, includes, join};
+use super::stamp::{Stamp, Tick, WorkId};
 
 /// Events of all threads that happen before something.
 ///
 /// Clocks are copied and joined at each synchronisation, and differ little then. So they share their parts, and a part that
-/// two clocks share needs no look.
+/// two clocks share needs no look: among the blocks of a large grid, copying a clock costs as much as the square root of
+/// their number, and joining two as much as differs in them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     /// For each chain, the last work that has ended.
     ended: Arc<BTreeMap<u32, u32>>,
-    /// For each block of running kernels, how far its threads had come. Sorted.
-    blocks: Vec<(Place, Arc<Block>)>,
-}
-
-/// A block of a work.
-type Place = (WorkId, u32);
-
-#[derive(Clone, Debug, Default)]
-struct Block {
-    /// All threads are known up to here.
-    all: Tick,
-    /// The threads of some warps are known further. Sorted.
-    warps: Vec<(u16, [Tick; LANES])>,
+    /// For blocks of running kernels, how far their threads had come. Sorted.
+    blocks: Vec<((WorkId, u32), Arc<Blocks>)>,
 }
 
 impl Clock {
@@ -65,31 +35,27 @@ impl Clock {
         if self.has_ended(stamp.work) {
             return 0;
         }
-        let Ok(at) = self.find((stamp.work, stamp.block)) else { return stamp.lanes };
-        let block = &self.blocks[at].1;
-        if stamp.tick <= block.all {
-            return 0;
-        }
-        let Some(ticks) = block.warp(stamp.warp) else { return stamp.lanes };
-        let known =
-            (0..LANES).filter(|lane| stamp.tick <= ticks[*lane]).fold(0, |mask, lane| mask | 1 << lane);
-        stamp.lanes & !known
+        let (group, slot) = Blocks::place(stamp.block);
+        let blocks = self.find((stamp.work, group)).ok().map(|at| &self.blocks[at].1);
+        let Some(block) = blocks.and_then(|blocks| blocks.0[slot].as_ref()) else { return stamp.lanes };
+        block.unknown(stamp)
     }
 
     fn has_ended(&self, work: WorkId) -> bool {
         self.ended.get(&work.chain).is_some_and(|seq| *seq >= work.seq)
     }
 
-    fn find(&self, place: Place) -> Result<usize, usize> {
+    fn find(&self, place: (WorkId, u32)) -> Result<usize, usize> {
         self.blocks.binary_search_by_key(&place, |(known, _)| *known)
     }
 
-    fn block(&mut self, place: Place) -> &mut Block {
-        let at = self.find(place).unwrap_or_else(|at| {
-            self.blocks.insert(at, (place, Arc::default()));
+    fn block(&mut self, work: WorkId, block: u32) -> &mut Block {
+        let (group, slot) = Blocks::place(block);
+        let at = self.find((work, group)).unwrap_or_else(|at| {
+            self.blocks.insert(at, ((work, group), Arc::default()));
             at
         });
-        Arc::make_mut(&mut self.blocks[at].1)
+        Arc::make_mut(Arc::make_mut(&mut self.blocks[at].1).0[slot].get_or_insert_default())
     }
 
     /// Adds the end of a work.
@@ -101,27 +67,25 @@ impl Clock {
 
     /// Adds what one thread did up to `tick`.
     pub(super) fn reach(&mut self, work: WorkId, block: u32, warp: u16, lane: usize, tick: Tick) {
-        let ticks = self.block((work, block)).of_warp(warp);
-        ticks[lane] = ticks[lane].max(tick);
+        self.block(work, block).reach(warp, lane, tick);
     }
 
     /// Adds what all threads of a block did up to `tick`.
     pub(super) fn reach_all(&mut self, work: WorkId, block: u32, tick: Tick) {
-        let block = self.block((work, block));
-        block.all = block.all.max(tick);
-        block.warps.retain(|(_, ticks)| ticks.iter().any(|known| *known > tick));
+        self.block(work, block).reach_all(tick);
     }
+}
 
+impl Shared for Clock {
     fn includes(&self, other: &Clock) -> bool {
         let ended = Arc::ptr_eq(&self.ended, &other.ended)
             || other.ended.iter().all(|(chain, seq)| self.ended.get(chain).is_some_and(|own| own >= seq));
         let mut own = self.blocks.iter().peekable();
         ended
-            && other.blocks.iter().all(|(place, block)| {
+            && other.blocks.iter().all(|(place, blocks)| {
                 while own.next_if(|(known, _)| known < place).is_some() {}
                 let known = own.next_if(|(known, _)| known == place);
-                known.is_some_and(|(_, own)| Arc::ptr_eq(own, block) || own.includes(block))
-                    || self.has_ended(place.0)
+                known.is_some_and(|(_, own)| includes(own, blocks)) || self.has_ended(place.0)
             })
     }
 
@@ -136,7 +100,7 @@ impl Clock {
             self.blocks.retain(|((work, _), _)| ended.get(&work.chain).is_none_or(|seq| *seq < work.seq));
         }
         let mut at = 0;
-        for (place, block) in &other.blocks {
+        for (place, blocks) in &other.blocks {
             while self.blocks.get(at).is_some_and(|(known, _)| known < place) {
                 at += 1;
             }
@@ -144,72 +108,12 @@ impl Clock {
                 continue;
             }
             match self.blocks.get_mut(at) {
-                Some((known, own)) if known == place => join_block(own, block),
-                _ => self.blocks.insert(at, (*place, Arc::clone(block))),
+                Some((known, own)) if known == place => join(own, blocks),
+                _ => self.blocks.insert(at, (*place, Arc::clone(blocks))),
             }
             at += 1;
         }
     }
-}
-
-impl Block {
-    fn warp(&self, warp: u16) -> Option<&[Tick; LANES]> {
-        let at = self.warps.binary_search_by_key(&warp, |(known, _)| *known).ok()?;
-        Some(&self.warps[at].1)
-    }
-
-    fn of_warp(&mut self, warp: u16) -> &mut [Tick; LANES] {
-        let at = self.warps.binary_search_by_key(&warp, |(known, _)| *known).unwrap_or_else(|at| {
-            self.warps.insert(at, (warp, [0; LANES]));
-            at
-        });
-        &mut self.warps[at].1
-    }
-
-    fn includes(&self, other: &Block) -> bool {
-        const UNKNOWN: &[Tick; LANES] = &[0; LANES];
-        let warp_includes = |(warp, ticks): &(u16, [Tick; LANES])| {
-            let own = self.warp(*warp).unwrap_or(UNKNOWN);
-            // Without a way out in the middle the compiler compares all lanes at once.
-            own.iter().zip(ticks).fold(true, |all, (own, tick)| all & (*own.max(&self.all) >= *tick))
-        };
-        self.all >= other.all && other.warps.iter().all(warp_includes)
-    }
-
-    fn add(&mut self, other: &Block) {
-        self.all = self.all.max(other.all);
-        for (warp, ticks) in &other.warps {
-            for (own, tick) in self.of_warp(*warp).iter_mut().zip(ticks) {
-                *own = (*own).max(*tick);
-            }
-        }
-        let all = self.all;
-        self.warps.retain(|(_, ticks)| ticks.iter().any(|known| *known > all));
-    }
-}
-
-/// Adds `other` to `own`, and shares it where it includes the other.
-fn join_block(own: &mut Arc<Block>, other: &Arc<Block>) {
-    if Arc::ptr_eq(own, other) || own.includes(other) {
-        return;
-    }
-    if other.includes(own) {
-        *own = Arc::clone(other);
-        return;
-    }
-    Arc::make_mut(own).add(other);
-}
-
-/// Adds `other` to `clock`. Copies the clock only if that changes it and others share it.
-pub(super) fn join(clock: &mut Arc<Clock>, other: &Arc<Clock>) {
-    if Arc::ptr_eq(clock, other) || clock.includes(other) {
-        return;
-    }
-    if other.includes(clock) {
-        *clock = Arc::clone(other);
-        return;
-    }
-    Arc::make_mut(clock).add(other);
 }
 
 /// Adds `other` to each of the `clocks`. Neighbours that share a clock share the result, which is computed once.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::clock::{Clock, Stamp};
+use super::clock::Clock;
+use super::stamp::Stamp;
 use super::sync::{Published, Release};
 use crate::config::Lines;
 
@@ -174,7 +175,7 @@ fn is_own(old: &Stamp, who: &Stamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::clock::WorkId;
+    use crate::check::stamp::WorkId;
 
     const WORK: WorkId = WorkId { chain: 0, seq: 1 };
 

@@ -17,12 +17,16 @@
 //! ([`history`], [`strong`]), by the choices of a seed ([`chance`]).
 
 mod access;
+mod blocks;
 mod chance;
 mod clock;
 mod history;
+mod reads;
 mod scope;
 mod shadow;
+mod shared;
 mod sources;
+mod stamp;
 mod state;
 mod strong;
 mod sync;

@@ -1,6 +1,6 @@
 //! Scopes: whether two threads are close enough for their strong operations to be ordered.
 
-use super::clock::WorkId;
+use super::stamp::WorkId;
 use crate::code::Scope;
 
 /// Where a thread runs. Stream work has no block.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::access::{Access, Race};
 use super::clock::Clock;
 use super::history::History;
+use super::reads::Reads;
 
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
@@ -78,14 +79,6 @@ struct Cell {
     write: Option<Access>,
     /// Reads since that write.
     reads: Reads,
-}
-
-#[derive(Clone, Debug, Default)]
-enum Reads {
-    #[default]
-    None,
-    One(Access),
-    Many(Vec<Access>),
 }
 
 impl Shadow {
@@ -208,10 +201,8 @@ impl Cell {
             self.reads.add(access, known);
             return Ok(());
         }
-        for read in self.reads.all() {
-            if let Some(race) = read.races(access, known) {
-                return Err(race);
-            }
+        if let Some(race) = self.reads.races(access, known) {
+            return Err(race);
         }
         self.reads = Reads::None;
         self.write = Some(*access);
@@ -219,49 +210,11 @@ impl Cell {
     }
 }
 
-impl Reads {
-    fn all(&self) -> &[Access] {
-        match self {
-            Self::None => &[],
-            Self::One(read) => std::slice::from_ref(read),
-            Self::Many(reads) => reads,
-        }
-    }
-
-    /// Adds a read. Whoever is ordered behind it is ordered behind the reads that it is ordered behind.
-    fn add(&mut self, read: &Access, known: &Clock) {
-        if let Self::None = self {
-            *self = Self::One(*read);
-            return;
-        }
-        let mut reads = match std::mem::take(self) {
-            Self::None => Vec::new(),
-            Self::One(one) => vec![one],
-            Self::Many(many) => many,
-        };
-        let merged = reads.iter_mut().any(|old| {
-            let lanes = old.who.lanes | read.who.lanes;
-            let mut wider = *old;
-            wider.who.lanes = read.who.lanes;
-            let same = wider == *read;
-            if same {
-                old.who.lanes = lanes;
-            }
-            same
-        });
-        if !merged {
-            reads.retain(|old| !known.covers(&old.who) || old.strong != read.strong);
-            reads.push(*read);
-        }
-        *self = if let [one] = reads[..] { Self::One(one) } else { Self::Many(reads) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::check::access::Why;
-    use crate::check::clock::{Stamp, WorkId};
+    use crate::check::stamp::{Stamp, WorkId};
 
     const HERE: Object = Object::Driver(7);
 

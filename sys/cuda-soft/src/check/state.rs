@@ -6,9 +6,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::chance::Chance;
-use super::clock::{Clock, WorkId};
+use super::clock::Clock;
 use super::shadow::{Object, Shadow};
 use super::sources::{Source, Sources};
+use super::stamp::WorkId;
 use super::sync::Published;
 
 /// The detector of a process.

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use super::clock::{Clock, join};
+use super::clock::Clock;
 use super::history::{KEPT, Line, Reader, Write};
 use super::shadow::Object;
+use super::shared::join;
 use super::state::State;
 use super::sync::{Published, Release};
 use super::warp::{HOST, Lane, Spot, Warp};

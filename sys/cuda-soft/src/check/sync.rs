@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::clock::{Clock, join};
+use super::clock::Clock;
 use super::scope::{Place, includes, width};
+use super::shared::join;
 use crate::code::Scope;
 
 /// What one release pattern publishes: a release, or a fence and a strong write behind it.
@@ -111,7 +112,7 @@ impl Fences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::clock::WorkId;
+    use crate::check::stamp::WorkId;
 
     #[test]
     fn a_pattern_needs_fitting_scopes_of_both_writes_and_fences() {

@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use super::access::{Access, Race, Why};
-use super::clock::{Clock, LANES, Stamp, Tick, WorkId, join, join_each};
+use super::clock::{Clock, join_each};
 use super::history::Line;
 use super::scope::Place;
 use super::shadow::Object;
+use super::shared::join;
+use super::stamp::{LANES, Stamp, Tick, WorkId};
 use super::state::State;
 use super::sync::{Fences, Published, Release};
 use crate::code::{Scope, Semantics};

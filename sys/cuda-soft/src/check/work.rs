@@ -7,8 +7,10 @@ use parking_lot::Mutex;
 
 use super::access::{Access, Race};
 use super::chance::Chance;
-use super::clock::{Clock, WorkId, join};
+use super::clock::Clock;
+use super::shared::join;
 use super::sources::Source;
+use super::stamp::WorkId;
 use super::state::{Checker, State};
 use super::warp::{STREAM, Spot, Warp, explain};
 

@@ -35,10 +35,6 @@ impl Element {
     fn low(self, value: u64) -> u64 {
         if self.size < 8 { value & ((1 << (8 * self.size)) - 1) } else { value }
     }
-
-    pub(super) fn weak(space: Space, size: u32) -> Self {
-        Self { space, size, sem: Semantics::Weak, scope: Scope::Cta }
-    }
 }
 
 /// Locks the detector for one instruction, so that no other thread accesses memory in between.
@@ -138,27 +134,6 @@ impl Warp {
             let Some(spot) = spot else { return Ok(()) };
             let values = values.map(|value| element.low(value));
             check.update(state, lane, spot, values, element.sem, element.scope)
-        })
-    }
-
-    /// Tells the detector of one weak access of each lane of `mask` whose values do not matter.
-    ///
-    /// # Errors
-    /// A race of the lane that it names.
-    pub(super) fn tell(
-        &mut self,
-        cx: &mut Context<'_, '_>,
-        state: &mut State,
-        at: &Lanes<u64>,
-        mask: u32,
-        element: Element,
-        write: bool,
-    ) -> Result<(), Trouble> {
-        let (sem, scope) = (element.sem, element.scope);
-        self.each(cx, state, at, mask, element, |check, state, lane, spot| match spot {
-            Some(spot) if write => check.write(state, lane, spot, [0; 2], sem, scope, None).map(drop),
-            Some(spot) => check.read(state, lane, spot, 0, sem, scope).map(drop),
-            None => Ok(()),
         })
     }
 

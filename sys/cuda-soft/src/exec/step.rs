@@ -9,25 +9,28 @@ use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
 use crate::code::op::{Call, CallTarget, FrameCopy};
-use crate::code::{self, Inst, Op};
+use crate::code::{self, Inst, Op, Space};
 
 /// Instructions in one turn.
 const TURN: u32 = 4096;
 /// Instructions after which lanes at other instructions get a chance.
 const FAIR: u32 = 512;
 
-/// Operations that the race detector does not follow: it would miss races, or report some that are none.
+/// Operations that the race detector does not follow: it would miss races, or report some that are none. Among them are
+/// copies that here are complete at once, but elsewhere only behind a wait that a kernel may lack.
 fn is_unknown_to_the_race_detector(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Mbarrier(_)
-            | Op::BulkCopy(_)
-            | Op::Multimem(_)
-            | Op::Mapa { .. }
-            | Op::CtaRank { .. }
-            | Op::ClusterArrive
-            | Op::ClusterWait
-    )
+    match op {
+        Op::CpAsync { .. }
+        | Op::Mbarrier(_)
+        | Op::BulkCopy(_)
+        | Op::Multimem(_)
+        | Op::Mapa { .. }
+        | Op::CtaRank { .. }
+        | Op::ClusterArrive
+        | Op::ClusterWait => true,
+        Op::Ld { mem, .. } | Op::St { mem, .. } | Op::Atom { mem, .. } => mem.space == Space::Cluster,
+        _ => false,
+    }
 }
 
 /// Why a group stopped.

@@ -213,13 +213,7 @@ impl Warp {
         if reading != 0 {
             cx.access.check(&from, reading, ask(Space::Global, false))?;
         }
-        let mut check = checked::lock(cx);
         for offset in (0..size).step_by(4) {
-            let (source, target) = (Element::weak(Space::Global, 4), Element::weak(Space::Shared, 4));
-            if let Some(state) = &mut check {
-                self.tell(cx, state, &from, reading, source, false)?;
-                self.tell(cx, state, &to, mask, target, true)?;
-            }
             // SAFETY: checked just now, under the view that `access` borrows.
             let mut values = unsafe { memory::load(&from, reading, 4) };
             for lane in lanes(mask) {

@@ -26,14 +26,18 @@ fn ok(code: CUresult) {
 
 impl Devices {
     pub(crate) fn new() -> Self {
+        // A kernel whose partner has found a race waits in vain.
+        Self::of(Config { watchdog: Some(Duration::from_millis(300)), ..Config::default() })
+    }
+
+    /// The machine, whose other properties the first call chooses.
+    pub(crate) fn of(config: Config) -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         static TABLE: OnceLock<()> = OnceLock::new();
         let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         TABLE.get_or_init(|| {
-            // A kernel whose partner has found a race waits in vain.
-            let watchdog = Some(Duration::from_millis(300));
             let check = Check { races: true, ..Check::default() };
-            cuda_soft::configure(Config { devices: 2, watchdog, check, ..Config::default() }).unwrap();
+            cuda_soft::configure(Config { devices: 2, check, ..config }).unwrap();
         });
         let table = cuda_soft::driver_table();
         let (mut contexts, mut streams, mut data) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2], 0);
