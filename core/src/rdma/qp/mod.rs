@@ -174,16 +174,17 @@ impl ProtectionDomain {
         Ok(QueuePair { inner, state: PhantomData })
     }
 
-    /// The queue pair and what it can hold. NICs refuse inline data they cannot do, and some cannot say how much they can:
-    /// without is better than not at all.
+    /// The queue pair and what it can hold. NICs refuse more inline data than they can do, and cannot say how much they can:
+    /// half as much is tried then, down to the word of a signal, and none at last.
     fn create(
         &self,
         options: &QpOptions,
         send: &CompletionQueue,
         receive: &CompletionQueue,
     ) -> Result<(NonNull<ibv_qp>, ibv_qp_cap)> {
-        let mut errno = 0;
-        for max_inline_data in [options.max_inline, 0] {
+        const WORD: u32 = 8;
+        let mut max_inline_data = options.max_inline;
+        loop {
             let mut attr = ibv_qp_init_attr {
                 qp_context: null_mut(),
                 send_cq: send.as_ptr(),
@@ -201,17 +202,20 @@ impl ProtectionDomain {
             };
             // SAFETY: the domain and the queues are live; `attr` lives during the call, which fills in what it gives.
             let raw = unsafe { (self.verbs().table().ibv_create_qp)(self.as_ptr(), &raw mut attr) };
-            match NonNull::new(raw) {
-                Some(raw) => return Ok((raw, attr.cap)),
-                None => errno = last_errno(),
+            if let Some(raw) = NonNull::new(raw) {
+                return Ok((raw, attr.cap));
             }
+            let errno = last_errno();
+            if max_inline_data == 0 {
+                let name = self.context().device().name();
+                let message = format!(
+                    "device {name} gives no queue pair with max_send {} and max_receive {}; try fewer",
+                    options.max_send, options.max_receive
+                );
+                return Err(failed("ibv_create_qp", errno, message));
+            }
+            max_inline_data = if max_inline_data > WORD { WORD.max(max_inline_data / 2) } else { 0 };
         }
-        let name = self.context().device().name();
-        let message = format!(
-            "device {name} gives no queue pair with max_send {} and max_receive {}; try fewer",
-            options.max_send, options.max_receive
-        );
-        Err(failed("ibv_create_qp", errno, message))
     }
 }
 

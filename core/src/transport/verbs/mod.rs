@@ -119,7 +119,16 @@ impl Draft {
             }
             Ok(bound)
         };
-        let queue_pairs = (0..config.queue_pairs).map(make).collect::<Result<_>>()?;
+        let queue_pairs = (0..config.queue_pairs).map(make).collect::<Result<Vec<_>>>()?;
+        if let [first, ..] = &queue_pairs[..]
+            && config.ib_signal != IbSignal::Atomic
+            && first.max_inline() < size_of::<u64>() as u32
+        {
+            let (name, most) = (nic.context.device().name(), first.max_inline());
+            let message =
+                format!("{name} takes {most} bytes of inline data, and a signal has 8; use IbSignal::Atomic");
+            return Err(Error::new(ErrorKind::Unsupported, "connect", message));
+        }
         let max_message = u64::from(port.attributes.max_message).clamp(4096, 1 << 30);
         Ok(Self { key, config: config.clone(), nic, queue_pairs, completions, channel, max_message })
     }

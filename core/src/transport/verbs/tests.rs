@@ -260,6 +260,30 @@ fn alone(run: impl Fn(&Rank, &Way) + Sync) {
 
 /// A flush has a request of its own to wait for, whatever was asked for before it.
 #[test]
+fn a_nic_that_can_do_little_inline_data_signals_all_the_same() {
+    ranks(Nic::StandIn, |rank| {
+        standin::limit_inline(8);
+        let peers = if rank.comm.rank() == 0 { vec![1, 2] } else { vec![0] };
+        let ways: Vec<Way> = peers.into_iter().map(|peer| rank.way(peer)).collect();
+        ways.iter().for_each(Way::works);
+        rank.barrier();
+        // One that can do less has no word for a signal.
+        standin::limit_inline(7);
+        let error = (rank.comm.rank() < 2).then(|| {
+            let _never = rank.comm.connect(1 - rank.comm.rank(), 1, rank.nic.endpoint()).unwrap();
+            rank.comm.setup(soon()).unwrap_err()
+        });
+        // A rank that left would be the reason for others.
+        rank.barrier();
+        if let Some(error) = error {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("use IbSignal::Atomic"), "{error}");
+        }
+        rank.comm.close(soon()).unwrap();
+    });
+}
+
+#[test]
 fn reads_alone_can_be_flushed() {
     alone(|_, way| {
         for count in [1, 20] {

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{Events, Region, close, fail, machine, pipe, take_wake};
+use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe, take_wake};
 use super::queues::*;
 use super::{devices, refused};
 
@@ -118,7 +118,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_devic
         max_mr_size: 1 << 40,
         max_qp: 1024,
         max_qp_wr: 4096,
-        max_sge: 1,
+        max_sge: MAX_SGE as c_int,
         max_cq: 1024,
         max_cqe: 1 << 16,
         max_mr: 1 << 20,

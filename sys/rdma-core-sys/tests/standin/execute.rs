@@ -7,6 +7,7 @@ use rdma_core_sys::{
     ibv_wc as Wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as wc, ibv_wr_opcode as op,
 };
 
+use super::late::Posted;
 use super::machine::{Entry, Machine, Receive};
 
 impl Machine {
@@ -16,11 +17,22 @@ impl Machine {
     /// `wr`, its list and its inline data are live. Regions name live memory without exclusive references.
     pub(super) unsafe fn request(&mut self, number: u32, wr: &ibv_send_wr) -> Result<(), i32> {
         let swallows = self.swallows;
+        let (unkind, refusal) = (self.unkind.is_some(), self.refusal());
         let qp = self.qp(number);
         let is_atomic = matches!(wr.opcode, op::IBV_WR_ATOMIC_FETCH_AND_ADD | op::IBV_WR_ATOMIC_CMP_AND_SWP);
         // SAFETY: atomic operations use this member of the union, and every member is plain data.
         if is_atomic && unsafe { wr.wr.atomic.remote_addr } % 8 != 0 {
             return Err(libc::EINVAL);
+        }
+        let sge = match wr.num_sge {
+            0 => ibv_sge::default(),
+            // SAFETY: the list has an entry.
+            _ => unsafe { *wr.sg_list },
+        };
+        let is_inline = wr.send_flags & flags::IBV_SEND_INLINE.0 != 0;
+        let fits = !is_inline || sge.length <= qp.cap.max_inline_data;
+        if !fits || wr.num_sge < 0 || wr.num_sge.cast_unsigned() > qp.cap.max_send_sge {
+            return Err(refusal);
         }
         if qp.used == qp.cap.max_send_wr {
             return Err(libc::ENOMEM);
@@ -30,24 +42,58 @@ impl Machine {
         qp.counts.requests += 1;
         if qp.state == state::IBV_QPS_ERR {
             self.end(number, wr.wr_id, wr.opcode, wc::IBV_WC_WR_FLUSH_ERR);
-        } else if qp.held {
-            qp.pending.push(wr.wr_id);
-        } else {
-            let forced = qp.fail_next.take();
-            let result = match forced {
-                Some(status) => status,
-                None if swallows => wc::IBV_WC_SUCCESS,
-                // SAFETY: the caller keeps the contract.
-                None => unsafe { self.execute(number, wr) },
+            return Ok(());
+        }
+        let inline = is_inline.then(|| {
+            let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+            let mut data = vec![0; sge.length as usize].into_boxed_slice();
+            // SAFETY: the caller's inline data are live; the length is that of both. No bytes need no address.
+            unsafe {
+                std::ptr::copy(
+                    if data.is_empty() { data.as_ptr() } else { from },
+                    data.as_mut_ptr(),
+                    data.len(),
+                )
             };
-            if result != wc::IBV_WC_SUCCESS || wr.send_flags & flags::IBV_SEND_SIGNALED.0 != 0 {
-                self.end(number, wr.wr_id, wr.opcode, result);
+            data
+        });
+        let forced = qp.fail_next.take().or(swallows.then_some(wc::IBV_WC_SUCCESS));
+        let posted = Posted { wr: *wr, sge, inline, forced, held: qp.held };
+        if posted.held || unkind {
+            qp.pending.push_back(posted);
+            if unkind {
+                Self::wake_nic();
             }
-            if result != wc::IBV_WC_SUCCESS {
-                self.break_down(number);
-            }
+        } else {
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.carry_out(number, &posted) };
         }
         Ok(())
+    }
+
+    /// The errno for a request that the queue pair is not made for. Drivers differ: mlx5 has one, rxe the other.
+    fn refusal(&mut self) -> i32 {
+        let invalid = self.unkind.as_mut().is_some_and(|unkind| unkind.below(2) == 0);
+        if invalid { libc::EINVAL } else { libc::ENOMEM }
+    }
+
+    /// Executes a request of queue pair `number` and completes it.
+    ///
+    /// # Safety
+    /// Regions name live memory without exclusive references.
+    pub(super) unsafe fn carry_out(&mut self, number: u32, posted: &Posted) {
+        let result = match posted.forced {
+            Some(status) => status,
+            // SAFETY: the caller keeps the contract.
+            None => unsafe { self.execute(number, posted) },
+        };
+        let wr = &posted.wr;
+        if result != wc::IBV_WC_SUCCESS || wr.send_flags & flags::IBV_SEND_SIGNALED.0 != 0 {
+            self.end(number, wr.wr_id, wr.opcode, result);
+        }
+        if result != wc::IBV_WC_SUCCESS {
+            self.break_down(number);
+        }
     }
 
     /// Moves a queue pair to the error state and flushes its requests and receives.
@@ -55,8 +101,8 @@ impl Machine {
         let qp = self.qp(number);
         qp.state = state::IBV_QPS_ERR;
         let (pending, receives) = (std::mem::take(&mut qp.pending), std::mem::take(&mut qp.receives));
-        for id in pending {
-            self.end(number, id, op::IBV_WR_SEND, wc::IBV_WC_WR_FLUSH_ERR);
+        for posted in pending {
+            self.end(number, posted.wr.wr_id, posted.wr.opcode, wc::IBV_WC_WR_FLUSH_ERR);
         }
         for receive in receives {
             self.received(number, receive, wc::IBV_WC_WR_FLUSH_ERR, 0, None, false);
@@ -77,17 +123,13 @@ impl Machine {
         let queue = qp.send_cq;
         let end =
             Wc { wr_id, status, opcode, vendor_err: status.0 << 4, qp_num: number, ..Default::default() };
-        self.complete(queue, Entry { wc: end, qp: number, frees });
+        self.complete(queue, Entry { wc: end, qp: number, received: false, frees });
     }
 
     /// # Safety
     /// As for `request`.
-    unsafe fn execute(&mut self, number: u32, wr: &ibv_send_wr) -> wc {
-        let sge = match wr.num_sge {
-            0 => ibv_sge::default(),
-            // SAFETY: the list has an entry.
-            _ => unsafe { *wr.sg_list },
-        };
+    unsafe fn execute(&mut self, number: u32, posted: &Posted) -> wc {
+        let (wr, sge) = (&posted.wr, posted.sge);
         let peer = self.qp(number).peer;
         let ready =
             matches!(self.find_qp(peer).map(|qp| qp.state), Some(state::IBV_QPS_RTR | state::IBV_QPS_RTS));
@@ -96,9 +138,8 @@ impl Machine {
         }
         let writes_here =
             !matches!(wr.opcode, op::IBV_WR_RDMA_WRITE | op::IBV_WR_RDMA_WRITE_WITH_IMM | op::IBV_WR_SEND);
-        let inline = wr.send_flags & flags::IBV_SEND_INLINE.0 != 0;
-        let here = if inline {
-            std::ptr::with_exposed_provenance_mut(sge.addr as usize)
+        let here = if let Some(inline) = &posted.inline {
+            inline.as_ptr().cast_mut()
         } else {
             let needed = if writes_here { access::IBV_ACCESS_LOCAL_WRITE.0 } else { 0 };
             match self.reach(sge.lkey, sge.addr, sge.length, needed) {
@@ -219,7 +260,7 @@ impl Machine {
             end.__bindgen_anon_1.imm_data = immediate;
         }
         let queue = self.qp(number).receive_cq;
-        self.complete(queue, Entry { wc: end, qp: number, frees: 0 });
+        self.complete(queue, Entry { wc: end, qp: number, received: true, frees: 0 });
     }
 
     /// The address of the peer's memory, if key, range and the rights of region and queue pair allow the access. An

@@ -9,8 +9,13 @@ use rdma_core_sys::{
     ibv_qp_cap, ibv_qp_state, ibv_wc, ibv_wc_status,
 };
 
+use super::late::{Posted, Unkind};
+
 /// The number of the first queue pair. Numbers 0 and 1 are reserved for fabric management.
 pub(super) const FIRST_QP: u32 = 17;
+
+/// Entries of a request's list, on every device.
+pub(super) const MAX_SGE: u32 = 1;
 
 #[derive(Default)]
 pub(super) struct Machine {
@@ -28,6 +33,8 @@ pub(super) struct Machine {
     /// Whether requests succeed without being executed.
     pub(super) swallows: bool,
     pub(super) registrations: Registrations,
+    /// With it, requests are executed later.
+    pub(super) unkind: Option<Unkind>,
 }
 
 // SAFETY: the pointers are addresses of objects that the provider owns and frees only under its lock.
@@ -59,7 +66,8 @@ pub(super) struct Qp {
     pub(super) uncovered: u32,
     pub(super) receives: VecDeque<Receive>,
     pub(super) held: bool,
-    pub(super) pending: Vec<u64>,
+    /// Requests that have not been executed.
+    pub(super) pending: VecDeque<Posted>,
     pub(super) fail_next: Option<ibv_wc_status>,
     /// The attributes of its moves to INIT, RTR and RTS.
     pub(super) moves: Vec<ibv_qp_attr>,
@@ -99,6 +107,8 @@ pub(super) struct Cq {
     pub(super) channel: usize,
     pub(super) room: usize,
     pub(super) ready: VecDeque<Entry>,
+    /// Completions that cannot be polled yet.
+    pub(super) late: VecDeque<Entry>,
     pub(super) lost: bool,
     pub(super) notify: bool,
     pub(super) unacknowledged: u32,
@@ -107,6 +117,8 @@ pub(super) struct Cq {
 pub(super) struct Entry {
     pub(super) wc: ibv_wc,
     pub(super) qp: u32,
+    /// Whether it is of a receive.
+    pub(super) received: bool,
     /// Places in the send queue that become free when it is polled.
     pub(super) frees: u32,
 }
@@ -124,11 +136,27 @@ pub(super) struct Events {
 
 pub(super) fn machine() -> MutexGuard<'static, Machine> {
     static MACHINE: OnceLock<Mutex<Machine>> = OnceLock::new();
-    let machine = MACHINE.get_or_init(Mutex::default);
+    let new = || Mutex::new(Machine { unkind: Unkind::from_env(), ..Machine::default() });
+    let machine = MACHINE.get_or_init(new);
     machine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Machine {
+    /// Bytes that requests can carry: NICs differ, and a seed is one of them.
+    pub(super) fn max_inline(&self) -> u32 {
+        let limit = super::MAX_INLINE.get();
+        limit.unwrap_or_else(|| self.unkind.as_ref().map_or(256, Unkind::max_inline))
+    }
+
+    /// What a queue pair gets that was asked for `inline` bytes.
+    pub(super) fn granted(&mut self, inline: u32) -> u32 {
+        let most = self.max_inline();
+        match &mut self.unkind {
+            Some(unkind) if inline > 0 => inline + unkind.below((most - inline + 1) as usize) as u32,
+            _ => inline,
+        }
+    }
+
     pub(super) fn find_qp(&mut self, number: u32) -> Option<&mut Qp> {
         self.qps.get_mut(number.checked_sub(FIRST_QP)? as usize)?.as_mut()
     }
@@ -170,7 +198,7 @@ impl Machine {
         if cq.lost {
             return;
         }
-        if cq.ready.len() == cq.room {
+        if cq.ready.len() + cq.late.len() == cq.room {
             cq.lost = true;
             let raw = cq.raw;
             let element = ibv_async_event__bindgen_ty_1 { cq: raw };
@@ -179,6 +207,17 @@ impl Machine {
             self.event(context, ibv_async_event { element, event_type: ibv_event_type::IBV_EVENT_CQ_ERR });
             return;
         }
+        if self.unkind.is_some() {
+            self.cq(queue).late.push_back(entry);
+            Self::wake_nic();
+        } else {
+            self.appear(queue, entry);
+        }
+    }
+
+    /// A completion can be polled.
+    pub(super) fn appear(&mut self, queue: u32, entry: Entry) {
+        let cq = self.cq(queue);
         cq.ready.push_back(entry);
         if std::mem::take(&mut cq.notify) {
             let (raw, channel) = (cq.raw, cq.channel);

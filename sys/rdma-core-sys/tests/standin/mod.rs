@@ -7,6 +7,8 @@
 //! is polled; a completion queue that overflows fails; and destroying an object in use is refused and counted in
 //! [`violations`].
 //!
+//! With `AQUEDUCT_SOFT_UNKIND` or [`unkind`] it is as late and as unordered as verbs allow ([`late`]).
+//!
 //! | device | description |
 //! |---|---|
 //! | `null0` | RoCE; the usable GID is at index 3 |
@@ -20,10 +22,11 @@
 mod devices;
 mod entries;
 mod execute;
+mod late;
 mod machine;
 mod queues;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 pub use entries::table;
 use machine::machine;
@@ -75,6 +78,11 @@ pub fn swallow(on: bool) {
     machine().swallows = on;
 }
 
+/// From now on, executes requests later, and completes them later still, as `seed` chooses.
+pub fn unkind(seed: u64) {
+    machine().unkind = Some(late::Unkind::new(seed));
+}
+
 /// Makes the next request of queue pair `number` fail with `status`.
 pub fn fail_next(number: u32, status: ibv_wc_status) {
     machine().qp(number).fail_next = Some(status);
@@ -87,7 +95,13 @@ pub fn raise(number: u32, kind: ibv_event_type) {
 }
 
 thread_local! {
+    static MAX_INLINE: Cell<Option<u32>> = const { Cell::new(None) };
     static REFUSED: RefCell<Vec<(&'static str, i32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on, queue pairs that this thread makes take at most as many bytes of inline data.
+pub fn limit_inline(bytes: u32) {
+    MAX_INLINE.set(Some(bytes));
 }
 
 /// Makes the next call of `function` on this thread fail with `errno`.

@@ -6,7 +6,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{Channel, Cq, FIRST_QP, Machine, Qp, Receive, close, fail, machine, pipe, take_wake};
+use super::machine::{
+    Channel, Cq, FIRST_QP, MAX_SGE, Machine, Qp, Receive, close, fail, machine, pipe, take_wake,
+};
 use super::refused;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -47,7 +49,16 @@ pub(super) unsafe extern "C" fn create_cq(
     }
     let (channel, room) = (channel.addr(), cqe as usize);
     let ready = VecDeque::with_capacity(room.min(4096));
-    let cq = Cq { raw, channel, room, ready, lost: false, notify: false, unacknowledged: 0 };
+    let cq = Cq {
+        raw,
+        channel,
+        room,
+        ready,
+        late: VecDeque::new(),
+        lost: false,
+        notify: false,
+        unacknowledged: 0,
+    };
     machine.cqs.push(Some(cq));
     raw
 }
@@ -137,6 +148,13 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
     // SAFETY: the protection domain is live.
     let context = unsafe { (*pd).context };
     let mut machine = machine();
+    let cap = &mut init.cap;
+    let sges = cap.max_send_sge.max(cap.max_recv_sge);
+    if cap.max_inline_data > machine.max_inline() || sges > MAX_SGE {
+        return fail(libc::EINVAL);
+    }
+    // What a NIC gives may be more than what was asked for.
+    cap.max_inline_data = machine.granted(cap.max_inline_data);
     for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
         machine.adopt(owner);
     }
@@ -165,7 +183,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
         uncovered: 0,
         receives: VecDeque::new(),
         held: false,
-        pending: Vec::new(),
+        pending: VecDeque::new(),
         fail_next: None,
         moves: Vec::new(),
         counts: Default::default(),
@@ -242,6 +260,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     machine.qps[(qp.qp_num - FIRST_QP) as usize].take().expect("a queue pair");
     for queue in machine.cqs.iter_mut().flatten() {
         queue.ready.retain(|entry| entry.qp != qp.qp_num);
+        queue.late.retain(|entry| entry.qp != qp.qp_num);
     }
     for owner in [qp.pd.cast::<c_void>(), qp.send_cq.cast(), qp.recv_cq.cast()] {
         machine.release(owner);
@@ -299,6 +318,12 @@ pub(super) unsafe extern "C" fn post_recv(
         }
         // SAFETY: the caller's list is live.
         let request = unsafe { &*wr };
+        if request.num_sge < 0 || request.num_sge.cast_unsigned() > record.cap.max_recv_sge {
+            // SAFETY: the caller passes a valid output pointer.
+            unsafe { *bad = wr };
+            result = libc::EINVAL;
+            break;
+        }
         let sge = match request.num_sge {
             0 => ibv_sge::default(),
             // SAFETY: the request has an entry.
