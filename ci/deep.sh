@@ -89,7 +89,7 @@ thread() {
     # Naming the frames of a panic takes this sanitizer longer than tests wait.
     RUST_BACKTRACE=0 TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
         --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
-        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: group:: setup:: memory:: transport:: abort
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: abort
 }
 
 # Every way that memory is written, with each access checked against the memory model, and memory as weak as it allows, by
