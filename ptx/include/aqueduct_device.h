@@ -45,8 +45,8 @@
 #define AQUEDUCT_LAST_EPOCH 4294967295u
 #define AQUEDUCT_FIRST_EPOCH_OF_LAP 2u
 
-/* What every wait of a kernel needs: the word that tells it to leave, the claim through which it records what it was
- * waiting for, and for whom. */
+/* Parameters that every wait of a kernel needs: the word that tells it to leave, the claim through which it records what
+ * it was waiting for, and the peer. */
 typedef struct AqueductAbortHandle {
     /* Address of the abort word (u32, pinned host memory): written by the host, see ABORT_WORD_RUN. */
     uint64_t word;

@@ -66,6 +66,7 @@ fn every_variable_is_there() {
         "AQUEDUCT_RANK",
         "AQUEDUCT_LAUNCHER",
         "AQUEDUCT_PROGRESS",
+        "AQUEDUCT_FAILURES",
     ];
     for variable in VARIABLES {
         let launcher = variable.name.ends_with("WORLD_SIZE") || variable.name.ends_with("LOCAL_RANK");

@@ -315,7 +315,7 @@ fn ipv6_and_an_address_of_no_machine() {
         if rank.me() == 0 {
             let text = error.to_string();
             assert!(
-                text.contains("203.0.113.7") && text.contains("with_interface"),
+                text.contains("203.0.113.7") && text.contains("with_local_address"),
                 "names the setting: {text}"
             );
         }

@@ -11,7 +11,7 @@ use crate::support::{aqueduct, run};
 fn on_a_machine_with_nothing() {
     run(&mut aqueduct(&["info"])).exited(0).prints(&[
         concat!("aqueduct ", env!("CARGO_PKG_VERSION")),
-        "NVIDIA driver: none: load driver: unsupported: no CUDA driver library could be opened",
+        "NVIDIA driver: none: Driver::load: unsupported: no CUDA driver library could be opened",
         "tried /nonexistent/libcuda.so.1",
         "install the NVIDIA driver",
         "software device: loaded from software, CUDA ",
@@ -51,7 +51,7 @@ fn with_an_invalid_software_device() {
 fn a_bad_environment_is_told_by_one_sentence() {
     let outcome = run(aqueduct(&["info"]).env("AQUEDUCT_TIMEOUT", "soon")).exited(1).prints(&[
         "jobs use: nothing, because of the environment\n",
-        "environment: AQUEDUCT_TIMEOUT=soon is not valid; it takes a positive number of seconds\n",
+        "environment: AQUEDUCT_TIMEOUT=soon is not valid; it takes a positive number of seconds, or a time such as 500ms, 5s or 2m\n",
     ]);
     assert_eq!(outcome.stderr, "");
     run(aqueduct(&["info", "--env"]).env("AQUEDUCT_TIMEOUT", "soon")).exited(0);

@@ -130,9 +130,7 @@ fn an_interrupt_keeps_the_rows_so_far() {
 #[test]
 fn an_interrupt_keeps_a_row_whose_pair_is_not_done() {
     for (ranks, arguments, about) in [
-        ("2", &["put", "-b", "8", "-e", "8"][..], ("algorithm", "copy-eng")),
-        ("2", &["get", "-b", "8", "-e", "8"], ("algorithm", "copy-eng")),
-        ("2", &["ll16", "-b", "8", "-e", "8"], ("algorithm", "bare")),
+        ("2", &["ll16", "-b", "8", "-e", "8"][..], ("algorithm", "bare")),
         ("1", &["all-reduce", "-b", "8", "-e", "8"], ("place", "out-of-place")),
     ] {
         let (json, csv) = (temporary("half.jsonl"), temporary("half.csv"));
