@@ -125,6 +125,8 @@ unkind() {
 
 # Every mutant of the kernels: hours. With MUTANTS_SHARD (as 1/8) only a part of them.
 mutants() { timeout 14400 ci/mutants.sh --jobs 2 --seeds 4 --shard "${MUTANTS_SHARD:-1/1}"; }
+# Every mutant of the library in the rooms that docs/mutants.md names: hours, and a part of them in the same way.
+rust-mutants() { timeout 14400 ci/rust-mutants.sh --shard "${MUTANTS_SHARD:-1/1}"; }
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.
@@ -247,6 +249,7 @@ lane thread thread
 lane races races
 lane unkind unkind
 lane mutants mutants
+lane rust-mutants rust-mutants
 lane launchers launchers
 lane faults faults
 lane fuzz fuzz

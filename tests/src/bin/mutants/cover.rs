@@ -1,4 +1,4 @@
-//! Which sources each test uses, and how long it takes: what decides which tests judge a mutant, and in which order.
+//! What mutants concern each test, and how long it takes: what decides which tests judge a mutant, and in which order.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(crate) struct Covered {
     pub(crate) suite: String,
     pub(crate) test: String,
     pub(crate) millis: u64,
-    /// Sources, by their path under `kernels/`.
+    /// Kernels' sources by their path under `kernels/`, or numbers of the library's mutants.
     pub(crate) uses: BTreeSet<String>,
 }
 
@@ -35,9 +35,29 @@ impl Covered {
     }
 }
 
-/// Runs each test by itself without a mutant under each of `checks`, and keeps those that pass and use any source. What `folder` knows already is not
-/// run again.
-pub(crate) fn cover(suites: &[Suite], checks: &[Check], folder: &Path, jobs: usize) -> Vec<Covered> {
+/// How a test tells what it uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uses {
+    /// The variable that names an empty folder for it.
+    pub(crate) variable: &'static str,
+    /// Reads that folder.
+    pub(crate) read: fn(&Path) -> BTreeSet<String>,
+}
+
+impl Uses {
+    /// Each source is a file in the folder.
+    pub(crate) const SOURCES: Self = Self { variable: "PTX_USED", read: names };
+}
+
+/// Runs each test by itself without a mutant under each of `checks`, and keeps those that pass. What `folder` knows already is
+/// not run again.
+pub(crate) fn cover(
+    suites: &[Suite],
+    checks: &[Check],
+    uses: Uses,
+    folder: &Path,
+    jobs: usize,
+) -> Vec<Covered> {
     let table = folder.join("cover.tsv");
     let known = load(folder);
     let mut missing = Vec::new();
@@ -57,10 +77,10 @@ pub(crate) fn cover(suites: &[Suite], checks: &[Check], folder: &Path, jobs: usi
         std::fs::create_dir_all(&used).expect("the folder can be written");
         let output = folder.join(format!("cover.{worker}.log"));
         let began = Instant::now();
-        let end = run(suite, *check, &[test], &[("PTX_USED", &used)], &output, Duration::from_secs(120));
+        let end = run(suite, *check, &[test], &[(uses.variable, &used)], &output, Duration::from_secs(120));
         let millis = u64::try_from(began.elapsed().as_millis()).expect("a test ends within years");
         let uses = match end {
-            End::Passed => names(&used),
+            End::Passed => (uses.read)(&used),
             other => {
                 let how = if matches!(other, End::TimedOut) { "takes too long" } else { "fails" };
                 println!("{} {} {test}: {how} without a mutant, so it judges none", check.name(), suite.name);

@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::cover::Covered;
-use crate::rules::Mutant;
 use crate::suite::{Check, End, Suite, run};
 
 /// What became of a mutant.
@@ -46,6 +45,16 @@ impl Verdict {
     }
 }
 
+/// A mutant as its judge sees it.
+pub(crate) struct Case<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: &'a str,
+    /// A test judges it that uses this.
+    pub(crate) used: &'a str,
+    /// The variable that plants it.
+    pub(crate) variable: (&'a str, &'a Path),
+}
+
 /// Tests that share one process: their expected time together.
 const BATCH: u64 = 1500;
 
@@ -55,18 +64,22 @@ pub(crate) struct Judge<'a> {
     pub(crate) folder: &'a Path,
     /// Seeds that weak loads are tried with.
     pub(crate) seeds: u64,
-    /// How often each test has caught a mutant of each source: such tests are asked first.
+    /// The shortest time after which a run is ended: so many milliseconds, and eight times what it takes without a mutant.
+    pub(crate) patience: u64,
+    /// Tests that take so many milliseconds together are enough for one mutant.
+    pub(crate) most: u64,
+    /// How often each test has caught a mutant: such tests are asked first.
     pub(crate) catches: Mutex<HashMap<(Check, String, String), u32>>,
 }
 
 impl Judge<'_> {
-    pub(crate) fn judge(&self, worker: usize, mutant: &Mutant, source: &str) -> Verdict {
-        let text = crate::plant(self.folder, worker, mutant, source);
-        let output = self.folder.join("logs").join(mutant.name.replace(['/', ':'], "+"));
+    pub(crate) fn judge(&self, worker: usize, mutant: &Case<'_>) -> Verdict {
+        let log: String = mutant.name.replace(['/', ':'], "+").chars().take(120).collect();
+        let output = self.folder.join("logs").join(log);
         let began = Instant::now();
         let mut runs = 0;
         let verdict = |outcome: &str, check: &str, test: String, how: &str, runs| Verdict {
-            name: mutant.name.clone(),
+            name: mutant.name.to_owned(),
             kind: mutant.kind.to_owned(),
             outcome: outcome.to_owned(),
             check: check.to_owned(),
@@ -83,9 +96,9 @@ impl Judge<'_> {
             let tests: Vec<&str> = batch.iter().map(|covered| covered.test.as_str()).collect();
             runs += u32::try_from(tests.len()).expect("few tests");
             let expected: u64 = batch.iter().map(|covered| covered.millis).sum();
-            let limit = Duration::from_secs(12) + 8 * Duration::from_millis(expected);
+            let limit = Duration::from_millis(self.patience + 8 * expected);
             let check = &first.check.name();
-            let end = run(suite, first.check, &tests, &[("PTX_REPLACED", &text)], &output, limit);
+            let end = run(suite, first.check, &tests, &[mutant.variable], &output, limit);
             // A busy machine can look like a hang or give a wrong result, and a seed may find what has nothing to do with the
             // mutant: the tests must pass without it now. Only races, which time does not bring about, need no such proof.
             let doubtful = match &end {
@@ -115,7 +128,7 @@ impl Judge<'_> {
                 }
                 End::Failed(test, printed) => {
                     // A test that fails now and then by itself has not caught anything.
-                    let again = run(suite, first.check, &[&test], &[("PTX_REPLACED", &text)], &output, limit);
+                    let again = run(suite, first.check, &[&test], &[mutant.variable], &output, limit);
                     if matches!(again, End::Passed) {
                         continue;
                     }
@@ -135,11 +148,11 @@ impl Judge<'_> {
 
     /// The tests to run, those first that are quick, catch much and use little else; orderings are the race detector's
     /// business, and weak loads come last.
-    fn batches(&self, mutant: &Mutant) -> Vec<Vec<Covered>> {
+    fn batches(&self, mutant: &Case<'_>) -> Vec<Vec<Covered>> {
         let ordering = ["order", "scope", "fence", "barrier", "reload"].contains(&mutant.kind);
         let catches = self.catches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut tests: Vec<Covered> = Vec::new();
-        for covered in self.covered.iter().filter(|covered| covered.uses.contains(&mutant.file)) {
+        for covered in self.covered.iter().filter(|covered| covered.uses.contains(mutant.used)) {
             match covered.check {
                 Check::Weak(_) => {
                     tests.extend(
@@ -167,7 +180,12 @@ impl Judge<'_> {
             (turn, covered.millis * uses / (1 + caught), covered.millis)
         });
         let mut batches: Vec<Vec<Covered>> = Vec::new();
+        let mut together = 0;
         for covered in tests {
+            if !batches.is_empty() && together + covered.millis > self.most {
+                break;
+            }
+            together += covered.millis;
             match batches.last_mut() {
                 Some(batch)
                     if batch[0].suite == covered.suite

@@ -1,4 +1,5 @@
-//! Mutants of the PTX kernels: each is one small fault, and a behavioural test must notice it (docs/mutants.md).
+//! Mutants of the PTX kernels and of the library: each is one small fault, and a behavioural test must notice it
+//! (docs/mutants.md).
 //!
 //! `ci/mutants.sh` builds the tests with replaceable kernels and starts this program:
 //!
@@ -10,8 +11,19 @@
 //!     --jobs N                                     mutants at a time
 //!     --seeds N                                    seeds of weak loads, for what nothing else caught (default 0)
 //!     --longest MS                                 only tests that take at most this long without a mutant
+//!     --most MS                                    tests that take so long together are enough for one mutant
 //! mutants sample FOLDER [OPTION]...                those of ci/mutants/sample.txt, each with the test that it names
 //! mutants table FOLDER                             what a run found, by kind, and the survivors
+//! ```
+//!
+//! `ci/rust-mutants.sh` does the same for the library, whose mutants cargo-mutants lists:
+//!
+//! ```text
+//! mutants rust list FOLDER
+//! mutants rust plant FOLDER                        makes FOLDER/tree, in which all mutants are planted
+//! mutants rust run FOLDER [OPTION]... [PART]...    with a suite of that tree, and the options above
+//!     --changed BASE                               only what the changes since the commit BASE concern
+//! mutants rust table FOLDER
 //! ```
 //!
 //! FOLDER keeps what was found: a run that is repeated there goes on where it ended.
@@ -20,6 +32,7 @@ mod cover;
 mod judge;
 mod report;
 mod rules;
+mod rust;
 mod sample;
 mod statement;
 mod suite;
@@ -57,6 +70,11 @@ fn main() -> ExitCode {
             Err(message) => usage(&message),
         },
         ["table", folder] => report::table(Path::new(folder), &all()),
+        ["rust", command, folder, options @ ..] => match Options::parse(options) {
+            Ok(options) => rust::command(command, Path::new(folder), &options)
+                .unwrap_or_else(|| usage(&format!("rust {command}: no such command"))),
+            Err(message) => usage(&message),
+        },
         _ => usage("mutants list, mutants run FOLDER [OPTION]... [PART]..., or mutants table FOLDER"),
     }
 }
@@ -72,7 +90,9 @@ struct Options {
     shard: (usize, usize),
     jobs: usize,
     longest: u64,
+    most: u64,
     seeds: u64,
+    changed: Option<String>,
     parts: Vec<String>,
 }
 
@@ -83,7 +103,9 @@ impl Options {
             shard: (1, 1),
             jobs: 1,
             longest: u64::MAX,
+            most: u64::MAX,
             seeds: 0,
+            changed: None,
             parts: Vec::new(),
         };
         let mut words = words.iter();
@@ -99,6 +121,8 @@ impl Options {
                 "--jobs" => options.jobs = value.parse().map_err(|_| wrong())?,
                 "--seeds" => options.seeds = value.parse().map_err(|_| wrong())?,
                 "--longest" => options.longest = value.parse().map_err(|_| wrong())?,
+                "--most" => options.most = value.parse().map_err(|_| wrong())?,
+                "--changed" => options.changed = Some((*value).to_owned()),
                 "--shard" => {
                     let (k, n) = value.split_once('/').ok_or_else(wrong)?;
                     options.shard = (k.parse().map_err(|_| wrong())?, n.parse().map_err(|_| wrong())?);
@@ -112,10 +136,10 @@ impl Options {
         Ok(options)
     }
 
-    fn takes(&self, index: usize, mutant: &Mutant) -> bool {
+    fn takes(&self, index: usize, name: &str) -> bool {
         let (k, n) = self.shard;
         index % n == k - 1
-            && (self.parts.is_empty() || self.parts.iter().any(|part| mutant.name.contains(part.as_str())))
+            && (self.parts.is_empty() || self.parts.iter().any(|part| name.contains(part.as_str())))
     }
 }
 
@@ -148,17 +172,12 @@ fn plant(folder: &Path, worker: usize, mutant: &Mutant, source: &str) -> PathBuf
 fn judge_all(folder: &Path, options: &Options) {
     std::fs::create_dir_all(folder.join("logs")).expect("the folder can be written");
     let checks = if options.seeds == 0 { &suite::Check::ALL[..2] } else { &suite::Check::ALL[..] };
-    let mut covered = cover::cover(&options.suites, checks, folder, options.jobs);
-    let given = |name: &str| options.suites.iter().any(|suite| suite.name == name);
-    covered.retain(|covered| covered.millis <= options.longest && given(&covered.suite));
-    // What survived is judged again: by more tests, or by other ones.
-    let verdicts = judge::verdicts(folder).into_iter();
-    let done: HashSet<String> =
-        verdicts.filter(|v| v.outcome != "survived" && v.outcome != "unused").map(|v| v.name).collect();
+    let covered = covered(options, checks, cover::Uses::SOURCES, folder);
+    let done = done(folder);
     let left: Vec<(Mutant, String)> = all()
         .into_iter()
         .enumerate()
-        .filter(|(index, (mutant, _))| options.takes(*index, mutant) && !done.contains(&mutant.name))
+        .filter(|(index, (mutant, _))| options.takes(*index, &mutant.name) && !done.contains(&mutant.name))
         .map(|(_, mutant)| mutant)
         .collect();
     let judge = judge::Judge {
@@ -166,13 +185,44 @@ fn judge_all(folder: &Path, options: &Options) {
         covered: &covered,
         folder,
         seeds: options.seeds,
+        patience: 12_000,
+        most: options.most,
         catches: Mutex::new(HashMap::new()),
     };
     work(&left, options.jobs, |worker, (mutant, source)| {
-        let verdict = judge.judge(worker, mutant, source);
-        println!("{}", verdict.line());
-        append(&judge::results(folder), &verdict.line());
+        let text = plant(folder, worker, mutant, source);
+        let variable = ("PTX_REPLACED", text.as_path());
+        judge_one(
+            &judge,
+            worker,
+            &judge::Case { name: &mutant.name, kind: mutant.kind, used: &mutant.file, variable },
+        );
     });
+}
+
+/// The tests of the given suites, with what they use.
+fn covered(
+    options: &Options,
+    checks: &[suite::Check],
+    uses: cover::Uses,
+    folder: &Path,
+) -> Vec<cover::Covered> {
+    let mut covered = cover::cover(&options.suites, checks, uses, folder, options.jobs);
+    let given = |name: &str| options.suites.iter().any(|suite| suite.name == name);
+    covered.retain(|covered| covered.millis <= options.longest && given(&covered.suite));
+    covered
+}
+
+/// The names of mutants that need no other judgement. What survived is judged again: by more tests, or by other ones.
+fn done(folder: &Path) -> HashSet<String> {
+    let verdicts = judge::verdicts(folder).into_iter();
+    verdicts.filter(|v| v.outcome != "survived" && v.outcome != "unused").map(|v| v.name).collect()
+}
+
+fn judge_one(judge: &judge::Judge<'_>, worker: usize, case: &judge::Case<'_>) {
+    let verdict = judge.judge(worker, case);
+    println!("{}", verdict.line());
+    append(&judge::results(judge.folder), &verdict.line());
 }
 
 /// Does `each` for all `items`, `jobs` at a time; tells it which worker it is.

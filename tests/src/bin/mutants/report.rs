@@ -21,7 +21,7 @@ struct Row {
 
 /// Prints the table. Fails if a mutant was neither caught nor proved, or the list of proofs names one that is not there.
 pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
-    let proofs = proofs();
+    let proofs = answers(include_str!("../../../../ci/mutants/proved.txt"));
     let verdicts: HashMap<String, Verdict> =
         verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
@@ -86,8 +86,8 @@ fn print(rows: &BTreeMap<&str, Row>) {
     println!("caught by behaviour: {caught} of {all}, {:.1} %", 100.0 * caught as f64 / all.max(1) as f64);
 }
 
-/// Key and proof of each mutant of `ci/mutants/proved.txt`.
-fn proofs() -> BTreeMap<&'static str, &'static str> {
-    let lines = include_str!("../../../../ci/mutants/proved.txt").lines();
+/// Key and proof of each mutant of a list in `ci/mutants`.
+pub(crate) fn answers(list: &'static str) -> BTreeMap<&'static str, &'static str> {
+    let lines = list.lines();
     lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(" | ")).collect()
 }

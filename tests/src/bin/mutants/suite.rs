@@ -131,22 +131,30 @@ pub(crate) fn run(
     });
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", suite.binary.display()));
     let deadline = Instant::now() + limit;
-    while !process::has_exited(child.id()) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
+    let text = || String::from_utf8_lossy(&std::fs::read(output).unwrap_or_default()).into_owned();
+    // The first failure is enough: the tests after it may hang.
+    while !process::has_exited(child.id()) && Instant::now() < deadline && !text().lines().any(is_failure) {
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let in_time = process::has_exited(child.id());
+    let ended = process::has_exited(child.id());
     // Ranks, too, and before the child is reaped: then the number of its group may be another's.
     process::kill_group(child.id());
     let status = child.wait().expect("a child can be reaped");
-    if !in_time {
-        return End::TimedOut;
-    }
-    if status.success() {
+    let text = text();
+    if ended && status.success() {
         return End::Passed;
     }
-    let text = String::from_utf8_lossy(&std::fs::read(output).unwrap_or_default()).into_owned();
-    let test = failed(&text).unwrap_or_else(|| format!("{} (signal {:?})", tests[0], status.signal()));
+    if !ended && !text.lines().any(is_failure) {
+        return End::TimedOut;
+    }
+    let signal = status.signal().filter(|_| ended);
+    let test = failed(&text).unwrap_or_else(|| format!("{} (signal {signal:?})", tests[0]));
     End::Failed(test, text)
+}
+
+/// Whether a line of the output ends a test that failed.
+fn is_failure(line: &str) -> bool {
+    line.ends_with("FAILED") && !line.starts_with("test result")
 }
 
 /// The first test that the output calls failed.
@@ -157,7 +165,7 @@ fn failed(output: &str) -> Option<String> {
         if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             running = Some(test);
         }
-        if line.ends_with("FAILED") && !line.starts_with("test result") {
+        if is_failure(line) {
             return running.map(str::to_owned);
         }
     }
