@@ -404,4 +404,21 @@ mod tests {
         let huge = u32::MAX.to_le_bytes();
         assert!(matches!(Reader::new(&huge).count(usize::MAX, 16), Err(WireError::Truncated { .. })));
     }
+
+    #[test]
+    fn limits_are_taken_and_what_is_above_them_is_refused() {
+        let too_long = |length, limit| WireError::TooLong { length, limit };
+        let mut record = Writer::new();
+        record.count(3).raw(&[0; 6]);
+        let count = |limit, item_bytes| Reader::new(record.as_bytes()).count(limit, item_bytes);
+        assert_eq!((count(3, 2), count(4, 2)), (Ok(3), Ok(3)));
+        assert_eq!((count(2, 2), count(0, 2)), (Err(too_long(3, 2)), Err(too_long(3, 0))));
+        assert_eq!(count(3, 3), Err(WireError::Truncated { needed: 9, available: 6 }));
+
+        let header = FrameHeader { kind: 1, length: 5, fds: 3 };
+        let decode = |length, fds| FrameHeader::decode(&header.encode(), length, fds);
+        assert_eq!((decode(5, 3), decode(6, 4)), (Ok(header), Ok(header)));
+        assert_eq!((decode(4, 3), decode(0, 3)), (Err(too_long(5, 4)), Err(too_long(5, 0))));
+        assert_eq!((decode(5, 2), decode(5, 0)), (Err(too_long(3, 2)), Err(too_long(3, 0))));
+    }
 }

@@ -124,7 +124,9 @@ fn sizes_that_are_no_power_of_two_are_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidUsage);
         assert!(error.to_string().contains(&size.to_string()), "{error}");
     }
-    assert_eq!(Fifo::new(&context, 1).unwrap().size(), 1);
+    for size in [1, 2, 512] {
+        assert_eq!(Fifo::new(&context, size).unwrap().size(), size);
+    }
 }
 
 #[test]
@@ -145,5 +147,7 @@ fn the_handle_names_four_places_of_their_own() {
     let handle = fifo.device_handle(AbortHandle { word: 1, claim: 2, rank: 3, peer: NO_PEER });
     assert_eq!((handle.capacity, handle.capacity_log2, handle.abort.rank), (64, 6, 3));
     assert_eq!(handle.slots % 32, 0);
-    assert!(handle.tail.abs_diff(handle.slots) >= 128 && handle.head.abs_diff(handle.tail_cache) >= 128);
+    // Each behind the other in its buffer, on a line of its own.
+    assert_eq!(handle.slots.checked_sub(handle.tail), Some(128));
+    assert_eq!(handle.tail_cache.checked_sub(handle.head), Some(128));
 }
