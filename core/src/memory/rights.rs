@@ -126,6 +126,7 @@ mod tests {
     #[test]
     fn rights_say_what_they_are_to_wires_nics_and_readers() {
         let all = Rights::READ_WRITE | Rights::REMOTE_ATOMIC;
+        assert_eq!(all | Rights::REMOTE_READ, all);
         for bits in 0..8 {
             assert_eq!(Rights::from_wire(bits).map(Rights::to_wire), Ok(bits));
         }

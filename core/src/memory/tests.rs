@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::registered::Origin;
 use super::wire::{MemoryWire, Way};
-use super::{HostBuffer, Rights, import, registry};
+use super::{HostBuffer, Registration, Rights, import, registry};
 use crate::bootstrap::{self, Bootstrap as _};
-use crate::comm::{Communicator, CommunicatorConfig, Transports};
+use crate::comm::{Communicator, CommunicatorConfig, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::ErrorKind;
 use crate::gpu::{Context, Device, Driver, GpuBuffer};
@@ -102,15 +102,15 @@ fn what_may_only_be_read_does_not_share_a_mapping_with_what_may_be_written() {
     let buffer = GpuBuffer::new(&exchange.context, 4096).unwrap();
     let piece = buffer.allocation().expect("it has a descriptor");
     let size = piece.size() as u64;
-    let received = |rights| {
+    let received_at = |offset, rights| {
         let wire = MemoryWire {
             transports: Transports::CUDA_IPC,
             rights,
             process: 77,
             allocation: 1,
             total: size,
-            offset: 0,
-            len: 4096,
+            offset,
+            len: 1024,
             way: Way::Fds(vec![size]),
             region: None,
             keys: Vec::new(),
@@ -118,9 +118,97 @@ fn what_may_only_be_read_does_not_share_a_mapping_with_what_may_be_written() {
         let offer = Offer { body: wire.encode(), fds: vec![piece.export_fd().unwrap()], holds: Vec::new() };
         import(exchange, 1, offer).unwrap()
     };
+    let received = |rights| received_at(0, rights);
     let [read, write, again] = [Rights::REMOTE_READ, Rights::READ_WRITE, Rights::REMOTE_READ].map(received);
     assert_ne!(read.ptr(), write.ptr());
     assert_eq!(read.ptr(), again.ptr(), "mapped once");
+    assert_eq!(received_at(256, Rights::REMOTE_READ).ptr(), read.ptr() + 256);
+    // A mapping that is gone is forgotten when another one is made.
+    drop((read, again));
+    assert_eq!(exchange.imports.live.lock().unwrap().len(), 2);
+    let read = received(Rights::REMOTE_READ);
+    drop((read, write));
+    let _read = received(Rights::REMOTE_READ);
+    assert_eq!(exchange.imports.live.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_registration_is_the_range_that_was_asked_for() {
+    let ranks = communicators();
+    let (rank, context) = (&ranks[0], ranks[0].context());
+    let buffer = Arc::new(GpuBuffer::new(context, 4096).unwrap());
+    let pages = Arc::new(HostBuffer::new(context, 4096).unwrap());
+    let device = |offset, len| rank.register_range(&buffer, offset, len, Transport::CudaIpc);
+    let host = |offset, len| rank.register_host_range(&pages, offset, len, Transport::CudaIpc);
+    for (offset, len) in [(0, 4096), (1024, 3072), (4095, 1)] {
+        let memory = device(offset, len).unwrap();
+        assert_eq!((memory.ptr(), memory.len()), (buffer.ptr() + offset as u64, len));
+        assert!(memory.buffer().is_some_and(|known| Arc::ptr_eq(known, &buffer)));
+        let memory = host(offset, len).unwrap();
+        assert_eq!(memory.host().unwrap().as_ptr(), pages.memory().as_ptr().wrapping_add(offset));
+        assert!(memory.buffer().is_none());
+    }
+    for (offset, len) in [(0, 0), (0, 4097), (4096, 1), (4095, 2), (usize::MAX, 2)] {
+        for result in [device(offset, len), host(offset, len)] {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidUsage, "{len} bytes at {offset}");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_is_one_allocation_however_often_it_is_registered() {
+    let ranks = communicators();
+    let (rank, context) = (&ranks[0], ranks[0].context());
+    let number = |memory: &super::RegisteredMemory| match &memory.origin {
+        Origin::Local { allocation, .. } => allocation.number(),
+        Origin::Received { .. } => panic!("it was registered here"),
+    };
+    let buffers = [1, 2].map(|_| Arc::new(GpuBuffer::new(context, 4096).unwrap()));
+    let pages = Arc::new(HostBuffer::new(context, 4096).unwrap());
+    let device = |buffer| rank.register_memory(buffer, Transports::ETHERNET).unwrap();
+    let host = || rank.register_host(&pages, Transports::ETHERNET).unwrap();
+    let memories = [device(&buffers[0]), device(&buffers[0]), device(&buffers[1]), host(), host()];
+    let [first, same, second, third, again] = memories.each_ref().map(number);
+    assert_eq!((first, third), (same, again));
+    assert!(first != second && second != third && first != third);
+    assert!([first, second, third].iter().all(|number| registry::find(*number).is_some()));
+    drop(memories);
+    assert!([first, second, third].iter().all(|number| registry::find(*number).is_none()));
+}
+
+#[test]
+fn a_memory_says_what_may_be_done_with_it() {
+    let ranks = communicators();
+    let exchange = ranks[0].exchange();
+    let buffer = HostBuffer::new(&exchange.context, 4096).unwrap();
+    let wire = MemoryWire {
+        transports: Transports::CUDA_IPC,
+        rights: Rights::REMOTE_READ,
+        process: 77,
+        allocation: 1,
+        total: 4096,
+        offset: 0,
+        len: 4096,
+        way: Way::Host,
+        region: None,
+        keys: Vec::new(),
+    };
+    let offer = Offer { body: wire.encode(), fds: vec![buffer.fd().unwrap()], holds: Vec::new() };
+    let memory = import(exchange, 1, offer).unwrap();
+    let usage = |result: crate::Result<()>| result.is_err_and(|e| e.kind() == ErrorKind::InvalidUsage);
+    assert!(memory.check_rights("read", Rights::REMOTE_READ).is_ok());
+    assert!(usage(memory.check_rights("write", Rights::REMOTE_WRITE)));
+    assert!(memory.check_transport("read", Transport::CudaIpc).is_ok());
+    assert!(usage(memory.check_transport("read", Transport::Ethernet)));
+    assert!(memory.check_range("read", 4095, 1).is_ok() && memory.check_range("read", 4096, 0).is_ok());
+    assert!(usage(memory.check_range("read", 4095, 2)) && usage(memory.check_range("read", usize::MAX, 2)));
+    let part = memory.range(64, 128).unwrap();
+    assert_eq!((part.ptr(), part.len(), part.remote().unwrap().1), (memory.ptr() + 64, 128, 64));
+    assert_eq!(part.range(8, 8).unwrap().remote().unwrap().1, 72);
+    // A rank may do everything with its own.
+    let registration = Registration::new(Transports::ETHERNET).with_rights(Rights::LOCAL_ONLY);
+    let own = ranks[0].register_host(&Arc::new(buffer), registration).unwrap();
+    assert!(own.check_rights("write", Rights::REMOTE_WRITE).is_ok());
 }
 
 #[test]

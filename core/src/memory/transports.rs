@@ -178,6 +178,13 @@ mod tests {
         let beyond = Transports::from(Transport::Ib(23)) | Transport::Ib(255).into();
         assert!(!beyond.contains(Transport::Ib(24)) && beyond.check("test").is_err());
         assert!(!Transports::NONE.contains(Transport::CudaIpc));
+        let both = Transports::CUDA_IPC | Transports::ETHERNET;
+        assert_eq!(both.without(Transport::CudaIpc), Transports::ETHERNET);
+        assert_eq!(Transports::ETHERNET.without(Transport::CudaIpc), Transports::ETHERNET);
+        assert!(Transports::NONE.is_empty() && !both.is_empty());
+        assert!(both.check("register_memory").is_ok());
+        assert!(Transports::from(Transport::Ib(23)).check("register_memory").is_ok());
+        assert!((both | Transport::Ib(24).into()).check("register_memory").is_err());
         assert!(Transport::Ib(0).matches(Transport::Ib(1)) && !Transport::Ib(0).matches(Transport::Ethernet));
     }
 }
