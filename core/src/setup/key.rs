@@ -159,6 +159,25 @@ mod tests {
             }
         }
         assert_ne!(Key::user(Kind::Connection, 1, 3), Key::library(Kind::Connection, 1, 3));
-        assert_ne!(Key::user(Kind::Connection, 1, 3).number(), Key::library(Kind::Connection, 1, 3).number());
+        for tag in [3, 1 << 63 | 3] {
+            let (user, library) =
+                (Key::user(Kind::Connection, 1, tag), Key::library(Kind::Connection, 1, tag));
+            assert_eq!(user.number(), tag);
+            assert_ne!(user.number(), library.number());
+        }
+        // Of two items of one rank, the one that sends.
+        assert!(Key::user(Kind::MemorySend, 2, 3).leads(2) && !Key::user(Kind::MemoryRecv, 2, 3).leads(2));
+    }
+
+    #[test]
+    fn namespaces_are_read_as_they_were_written() {
+        for space in [Namespace::User, Namespace::Library, Namespace::Exchange { buffer: 3, count: 5 }] {
+            let mut w = Writer::new();
+            space.encode(&mut w);
+            let mut r = Reader::new(w.as_bytes());
+            assert_eq!(Namespace::decode(&mut r), Ok(space));
+            assert_eq!(r.finish(), Ok(()));
+        }
+        assert!(Namespace::decode(&mut Reader::new(&[3, 0, 0, 0, 0])).is_err());
     }
 }

@@ -151,10 +151,15 @@ mod tests {
         let early = pending.get().unwrap_err();
         assert_eq!(early.kind(), ErrorKind::InvalidUsage);
         assert!(early.message().contains("rank 3, tag 7") && early.message().contains("setup()"));
+        assert!(!pending.is_ready() && !pending.is_failed());
+        assert_eq!((pending.peer(), pending.tag()), (3, 7));
         let clone = pending.clone();
         pending.complete(Ok(5));
         pending.complete(Err(Error::usage("connect", "late")));
         assert_eq!(clone.get().unwrap(), 5);
         assert!(clone.is_ready() && !clone.is_failed());
+        let failed = Pending::<u32>::new(Key::user(Kind::Connection, 3, 7));
+        failed.complete(Err(Error::usage("connect", "no")));
+        assert!(failed.is_failed() && !failed.is_ready());
     }
 }

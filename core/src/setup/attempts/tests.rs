@@ -26,6 +26,8 @@ fn a_peer_far_ahead_is_refused_single_items_and_takes_no_more_memory() {
     leader.begin(send(2));
     assert!(leader.hear(send(most + 1), 1, Message::Ask).unwrap().answer.is_none());
     assert_eq!(leader.peers[&0].ahead, MAX_AHEAD);
+    // To ask for what has begun here takes nothing.
+    assert!(leader.hear(send(2), 1, Message::Ask).unwrap().answer.is_none());
 }
 
 #[test]
@@ -64,11 +66,108 @@ fn messages_out_of_turn_end_their_sender() {
         assert_eq!(leader.hear(send(0), 1, message).unwrap_err().peer(), Some(0));
     }
     assert!(leader.hear(send(7), 1, Message::Accept(Offer::default())).is_err(), "nobody asked");
+    leader.hear(send(0), 1, Message::Ask).unwrap();
+    assert!(leader.offer(send(0)));
+    assert!(leader.hear(send(0), 1, Message::Offer(Offer::default())).is_err(), "it offers itself");
     let recv = send(0).mirrored(1);
     let mut follower = Attempts::new(0, 2);
     follower.begin(recv);
     assert!(follower.hear(recv, 1, Message::Commit).is_err(), "nothing was accepted");
     assert!(follower.hear(recv, 1, Message::Accept(Offer::default())).is_err());
+    follower.ask(recv);
+    assert!(follower.hear(recv, 1, Message::Accept(Offer::default())).is_err(), "it accepts itself");
+}
+
+#[test]
+fn a_group_of_any_size_has_room_for_some_offers_and_for_all_its_peers() {
+    let sizes = [0, 1, 2, 8, 16, 64, 128, 1000];
+    assert_eq!(sizes.map(window), [32, 32, 32, 32, 16, 4, 2, 2]);
+}
+
+#[test]
+fn a_leader_that_is_first_asks_and_a_follower_that_is_asked_keeps_nothing() {
+    let mut leader = Attempts::new(1, 2);
+    leader.begin(send(0));
+    assert!(leader.ask(send(0)), "the follower may not know yet");
+    let mut follower = Attempts::new(0, 2);
+    assert!(follower.hear(send(0).mirrored(1), 1, Message::Ask).unwrap().answer.is_none());
+    assert!(follower.names.is_empty() && follower.peers.values().all(|counts| counts.ahead == 0));
+}
+
+#[test]
+fn what_is_said_of_an_attempt_that_is_over_does_not_touch_the_next() {
+    let late = |why: &'static str| Error::timeout("recv_memory", why);
+    let mut follower = Attempts::new(0, 2);
+    let recv = send(0).mirrored(1);
+    for why in ["first", "second"] {
+        follower.begin(recv);
+        follower.ask(recv);
+        follower.end(recv, Some(&late(why)));
+    }
+    assert!(follower.hear(recv, 1, Message::Commit).is_ok());
+    let told =
+        |attempts: &mut Attempts, attempt| match attempts.hear(recv, attempt, Message::Ask).unwrap().answer {
+            Some(Message::End(error)) => error,
+            other => panic!("{other:?}"),
+        };
+    assert!(told(&mut follower, 2).message().contains("second"));
+    assert!(told(&mut follower, 1).message().contains("has gone on"));
+    assert_eq!(follower.begin(recv), 3);
+    follower.ask(recv);
+    assert!(follower.hear(recv, 2, Message::End(late("second"))).unwrap().answer.is_none());
+    assert!(matches!(follower.next(recv), Next::Wait));
+    assert!(follower.hear(recv, 3, Message::Offer(Offer::default())).is_ok());
+    assert!(matches!(follower.next(recv), Next::Build(_)));
+}
+
+#[test]
+fn a_leader_remembers_an_ask_for_its_next_attempt_and_no_older_one() {
+    let mut leader = Attempts::new(1, 2);
+    let late = Error::timeout("send_memory", "late");
+    leader.begin(send(0));
+    leader.hear(send(0), 1, Message::Ask).unwrap();
+    leader.end(send(0), Some(&late));
+    leader.begin(send(0));
+    assert!(leader.ask(send(0)), "the ASK was for the attempt before");
+    leader.hear(send(0), 3, Message::Ask).unwrap();
+    leader.end(send(0), Some(&late));
+    leader.begin(send(0));
+    assert!(!leader.ask(send(0)), "the follower has said so already");
+    assert!(matches!(leader.next(send(0)), Next::Offer));
+}
+
+#[test]
+fn a_leader_does_not_commit_what_the_follower_has_withdrawn() {
+    let mut leader = Attempts::new(1, 2);
+    leader.begin(send(0));
+    leader.hear(send(0), 1, Message::Ask).unwrap();
+    leader.ask(send(0));
+    assert!(leader.offer(send(0)));
+    leader.hear(send(0), 1, Message::Accept(Offer::default())).unwrap();
+    assert!(matches!(leader.next(send(0)), Next::Build(_)));
+    leader.hear(send(0), 1, Message::End(Error::timeout("recv_memory", "late"))).unwrap();
+    assert!(!leader.commit(send(0)));
+    assert!(matches!(leader.next(send(0)), Next::Ended(Err(_))));
+}
+
+#[test]
+fn an_offer_that_is_never_used_makes_room_for_another() {
+    let late = Error::timeout("recv_memory", "late");
+    let mut follower = Attempts::new(0, 2);
+    let recv = send(0).mirrored(1);
+    for (attempt, withdraws) in [(1, true), (2, false)] {
+        follower.begin(recv);
+        follower.ask(recv);
+        follower.hear(recv, attempt, Message::Offer(Offer::default())).unwrap();
+        assert_eq!(follower.peers[&1].offers, 1);
+        if withdraws {
+            assert!(follower.end(recv, Some(&late)).unused.is_some());
+        } else {
+            assert!(follower.hear(recv, attempt, Message::End(late.clone())).unwrap().unused.is_some());
+            follower.end(recv, Some(&late));
+        }
+        assert_eq!(follower.peers[&1].offers, 0);
+    }
 }
 
 #[test]
