@@ -289,6 +289,20 @@ mod tests {
     }
 
     #[test]
+    fn all_living_listeners_hear_it_and_those_that_are_gone_are_forgotten() {
+        let abort = Abort::new();
+        let counters = [0, 1, 2].map(|_| Arc::new(Counter(AtomicU32::new(0))));
+        let listeners = counters.each_ref().map(|counter| counter.clone() as Arc<dyn AbortListener>);
+        for listener in &listeners {
+            abort.listen(listener);
+            abort.listen(&(Arc::new(Counter(AtomicU32::new(0))) as Arc<dyn AbortListener>));
+        }
+        assert_eq!(lock(&abort.shared.outlets).listeners.len(), 4, "the last of those that are gone, too");
+        abort.abort(AbortCause::requested(2, "user"));
+        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [1, 1, 1]);
+    }
+
+    #[test]
     fn a_record_is_read_only_when_complete() {
         #[repr(C)]
         struct Record([AtomicU32; 2]);

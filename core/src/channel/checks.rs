@@ -46,3 +46,32 @@ pub(super) fn check_packets(
     }
     check(op, data.what, data.offset, bytes, data.len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_at_the_latest_where_their_memory_does() {
+        let check = |offset, bytes| check("put", "src", offset, bytes, 64).is_ok();
+        assert!(check(0, 64) && check(63, 1) && check(64, 0));
+        assert!(!check(0, 65) && !check(64, 1) && !check(usize::MAX, 2));
+    }
+
+    #[test]
+    fn packets_need_a_flag_and_room_for_themselves_and_for_their_data() {
+        let place = |offset, len| Location { what: "memory", offset, len };
+        let check = |bytes, flag, data, packets: &[Location]| {
+            check_packets("put_packets", PacketFormat::Ll8, bytes, flag, &data, packets).is_ok()
+        };
+        assert!(check(8, 1, place(8, 16), &[place(0, 16), place(16, 32)]));
+        assert!(!check(8, 0, place(8, 16), &[place(0, 16)]), "no flag");
+        assert!(!check(8, 1, place(12, 16), &[place(0, 16)]), "data past the end");
+        assert!(!check(8, 1, place(8, 16), &[place(0, 16), place(24, 32)]), "packets past the end");
+        assert!(!check(8, 1, place(8, 16), &[place(4, 64)]), "packets out of line");
+        assert!(
+            !check(usize::MAX - 3, 1, place(0, usize::MAX), &[place(0, usize::MAX)]),
+            "more than there is"
+        );
+    }
+}

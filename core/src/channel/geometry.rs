@@ -56,6 +56,8 @@ mod tests {
         assert_eq!(gpu.copy(1 << 40, 4), LaunchConfig::linear(132, 512));
         assert_eq!(gpu.packets(1), LaunchConfig::linear(1, 32));
         assert_eq!(gpu.packets(129), LaunchConfig::linear(2, 128));
+        assert_eq!(gpu.packets(4096), LaunchConfig::linear(32, 128));
+        assert_eq!(gpu.packets(4097), LaunchConfig::linear(9, 512));
         let soft = Geometry { sms: 16, software: true };
         assert_eq!(soft.copy(1 << 30, 4), LaunchConfig::linear(2, 128));
     }

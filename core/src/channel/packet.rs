@@ -97,6 +97,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn work_is_counted_in_packets_and_for_lines_in_lanes() {
+        let work = |bytes| PacketFormat::ALL.map(|format| format.work(bytes));
+        assert_eq!(work(0), [0, 0, 0]);
+        assert_eq!(work(24), [6, 3, 32]);
+        assert_eq!(work(968), [242, 121, 64]);
+        assert_eq!(PacketFormat::ALL.map(PacketFormat::name), ["ll8", "ll16", "ll128"]);
+    }
+
+    #[test]
     fn room_and_granularity() {
         assert_eq!(PacketFormat::Ll8.packet_bytes(4), Some(8));
         assert_eq!(PacketFormat::Ll16.packet_bytes(8), Some(16));
