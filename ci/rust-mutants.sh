@@ -5,14 +5,14 @@
 #   ci/rust-mutants.sh --changed BASE           only what the changes since the commit BASE concern
 #
 # RUST_MUTANTS (default target/rust-mutants) keeps the tree, its build and what was found. A run goes on where the last one
-# ended; remove results.tsv and cover.tsv there after a change of tests that catch mutants.
+# ended, with what survived; remove results.tsv there to judge all again.
 # SUITES (default "library it command"): the tests that judge. MOST (default 60000): milliseconds of tests for a mutant.
 cd "$(dirname "$0")/.." || exit 1
 set -uo pipefail
 cargo mutants --version >/dev/null 2>&1 ||
     { echo "cargo mutants is missing: cargo install --locked cargo-mutants --version 27.1.0"; exit 77; }
 folder=${RUST_MUTANTS:-target/rust-mutants}
-mkdir -p "$folder/bin"
+mkdir -p "$folder/bin" && touch "$folder/cover.tsv" || exit 1
 folder=$(cd "$folder" && pwd)
 cargo build --quiet --locked -p aqueduct-tests --bin mutants || exit 1
 ln -f target/debug/mutants "$folder/bin/mutants"
@@ -30,6 +30,8 @@ suite() { # NAME SOURCE CRATE: a test binary
     local binary
     binary=$(sed -n "s|.* $2 (\(.*\))$|\1|p" <<<"$log" | grep "/$3-")
     [ -x "$binary" ] || { echo "rust-mutants: no test binary of $2"; exit 1; }
+    # Other tests may reach other mutants.
+    cmp -s "$binary" "$folder/bin/$1" || sed -i "/^[^\t]*\t$1\t/d" "$folder/cover.tsv"
     # A link of its own: a build during the run does not replace it.
     ln -f "$binary" "$folder/bin/$1"
     options+=(--suite "$1=$folder/bin/$1")
@@ -37,6 +39,8 @@ suite() { # NAME SOURCE CRATE: a test binary
 [[ " $suites " != *" library "* ]] || suite library unittests\ src/lib.rs aqueduct
 [[ " $suites " != *" it "* ]] || suite it it/main.rs it
 [[ " $suites " != *" command "* ]] || suite command tests/command/main.rs command
+# The choices of ci/test.sh on every run; what failed with a mutant is not kept for runs without it.
+export AQUEDUCT_TEST_SEED=1 PROPTEST_RNG_SEED=1 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1
 parts=(wire.rs: abort.rs: proxy/ memory/ setup/ channel/ transport/ group/ net/)
 for ((at = 1; at <= $#; at++)); do
     case ${!at} in --*) at=$((at + 1)) ;; *) parts=() ;; esac

@@ -24,8 +24,15 @@ struct Row {
 /// Prints the table of `wanted`. Fails if a mutant was neither caught nor answered, or an answer is wrong.
 pub(super) fn table(folder: &Path, wanted: &[&Mutant], all: &[Mutant]) -> ExitCode {
     let answers = answers(include_str!("../../../../../ci/mutants/rust-proved.txt"));
-    let verdicts: HashMap<String, Verdict> =
-        verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
+    // A mutant is caught if any run caught it: runs differ in their tests.
+    let mut of_names: HashMap<String, Verdict> = HashMap::new();
+    for verdict in verdicts(folder) {
+        let survived = ["survived", "unused"].contains(&verdict.outcome.as_str());
+        if !survived || !of_names.contains_key(&verdict.name) {
+            of_names.insert(verdict.name.clone(), verdict);
+        }
+    }
+    let verdicts = of_names;
     let refused = tree::refused(folder);
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
     let mut wrong = 0;
