@@ -164,3 +164,61 @@ impl Payload {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::frame::HEADER_BYTES;
+    use super::*;
+    use crate::gpu::{Context, Device, Driver};
+
+    fn staging() -> Staging {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        Staging::new(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_rest_of_a_piece_is_what_the_socket_has_not_taken() {
+        let staging = staging();
+        let mut piece = Piece::new(Vec::new(), Frame::Ask);
+        piece.append(&[1; 8]);
+        let head = HEADER_BYTES + 8;
+        piece.carry(Payload::Staged { at: 64, len: 100, filled: None });
+        let begin = piece.rest(&staging).map(|part| part.iov_base);
+        assert!(!piece.has_begun() && !piece.is_sent());
+        for (step, sent) in [(7, 7), (head, head + 7), (90, head + 97), (0, head + 97)] {
+            assert_eq!(piece.advance(step), step);
+            assert!(piece.has_begun() && !piece.is_sent());
+            let skipped = [sent.min(head), sent.saturating_sub(head)];
+            for (part, (base, (len, skipped))) in
+                piece.rest(&staging).iter().zip(begin.iter().zip([head, 100].iter().zip(skipped)))
+            {
+                assert_eq!((part.iov_base, part.iov_len), (base.wrapping_byte_add(skipped), len - skipped));
+            }
+        }
+        assert_eq!(piece.advance(50), 3, "the others belong to the next piece");
+        assert!(piece.is_sent() && piece.rest(&staging).iter().all(|part| part.iov_len == 0));
+    }
+
+    #[test]
+    fn frames_are_collected_up_to_a_size_and_not_behind_bytes_elsewhere() {
+        let mut piece = Piece::new(Vec::new(), Frame::Ask);
+        let room = COLLECTED - HEADER_BYTES;
+        assert!(piece.has_room(room) && !piece.has_room(room + 1));
+        piece.append(&[0; 16]);
+        assert!(piece.has_room(room - 16) && !piece.has_room(room - 15));
+        piece.carry(Payload::Staged { at: 0, len: 1, filled: None });
+        assert!(!piece.has_room(0));
+    }
+
+    #[test]
+    fn a_piece_is_filled_when_its_copy_is_done() {
+        let mut staging = staging();
+        let mut piece = Piece::new(Vec::new(), Frame::Ask);
+        assert!(piece.is_filled(&mut staging).unwrap());
+        let event = staging.event().unwrap();
+        while !event.is_done().unwrap() {}
+        piece.carry(Payload::Staged { at: 0, len: 1, filled: Some(event) });
+        assert!(piece.is_filled(&mut staging).unwrap());
+        assert!(matches!(piece.payload, Payload::Staged { filled: None, .. }), "it went back");
+    }
+}

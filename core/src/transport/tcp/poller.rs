@@ -133,7 +133,8 @@ mod tests {
         }
         assert!(waits >= RUN);
         assert_eq!(wait(&poller), (true, End::StillUser));
-        assert!(poller.check().is_some(), "somebody has waited");
+        let before = Instant::now();
+        assert!(poller.check().is_some_and(|next| next >= before + TERM), "somebody has waited");
         assert!(poller.check().is_none() && !poller.is_user(), "nobody has since");
         poller.disturb();
         assert_eq!(wait(&poller), (false, End::Service), "a new run is needed");

@@ -99,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_looks_until_its_time_is_over_and_then_sleeps() {
+        let budget = SpinBudget::default();
+        let (mut spin, before) = (budget.begin(), Instant::now());
+        spin.again();
+        assert!(spin.until.is_some_and(|until| until >= before + Duration::from_micros(MOST.into())));
+        let far = Some(before + Duration::from_secs(3600));
+        let looks = |until, slept| Spin { until, most: MOST, slept }.again();
+        assert!(looks(far, false) && !looks(Some(before), false));
+        assert!(!looks(far, true), "it has come to sleeping");
+        assert!(!Spin { until: far, most: 0, slept: false }.again(), "looking was given up");
+    }
+
+    #[test]
     fn what_is_there_already_teaches_nothing() {
         let budget = SpinBudget::default();
         let spin = budget.begin();

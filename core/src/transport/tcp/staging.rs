@@ -116,6 +116,27 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_ring_is_used_to_its_end_and_from_its_beginning_up_to_the_oldest() {
+        let mut space = Space::new(1024);
+        assert_eq!((space.take(1024), space.take(1)), (Some(0), None));
+        space.free_oldest();
+        assert_eq!((space.take(512), space.take(512)), (Some(0), Some(512)));
+        space.free_oldest();
+        assert_eq!((space.take(64), space.take(384)), (Some(0), Some(64)));
+        assert_eq!(space.take(64), None, "up to the oldest it would look empty");
+        space.free_oldest();
+        assert_eq!((space.take(64), space.take(512), space.take(1)), (Some(448), Some(512), None));
+        // What does not fit behind the last begins at 0, and bytes are taken by whole lines.
+        let mut space = Space::new(1024);
+        assert_eq!((space.take(300), space.take(1), space.take(300)), (Some(0), Some(320), Some(384)));
+        space.free_oldest();
+        assert_eq!((space.take(321), space.take(256)), (None, Some(704)));
+        assert_eq!(space.take(257), None);
+        space.free_oldest();
+        assert_eq!(space.take(257), Some(0));
+    }
+
     proptest! {
         #[test]
         fn pieces_never_overlap_and_an_empty_ring_takes_all(steps in prop::collection::vec((1usize..400, any::<bool>()), 1..200)) {
