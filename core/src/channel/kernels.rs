@@ -69,11 +69,15 @@ fn without_abort_check(text: &str) -> String {
     changed
 }
 
+/// A version of CUDA as its driver writes it.
+fn number(major: i32, minor: i32) -> u32 {
+    u32::try_from(major * 1000 + minor * 10).unwrap_or(0)
+}
+
 fn target(context: &Context) -> Result<Target> {
     let capability = context.device().compute_capability()?;
     let (major, minor) = context.driver().version();
-    let version = u32::try_from(major * 1000 + minor * 10).unwrap_or(0);
-    Target::for_device(capability.major, capability.minor, version).ok_or_else(|| {
+    Target::for_device(capability.major, capability.minor, number(major, minor)).ok_or_else(|| {
         let what = format!(
             "compute capability {capability} under CUDA {major}.{minor}: kernels need 7.0 and a driver of CUDA 9.0 or newer"
         );
@@ -84,6 +88,14 @@ fn target(context: &Context) -> Result<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_are_numbers_as_the_driver_writes_them() {
+        assert_eq!(
+            [(9, 0), (12, 8), (13, 1)].map(|(major, minor)| number(major, minor)),
+            [9000, 12_080, 13_010]
+        );
+    }
 
     #[test]
     fn only_the_branch_back_of_a_wait_is_changed() {

@@ -94,3 +94,9 @@ pub(crate) fn find_or_insert(
 pub(crate) fn find(number: u64) -> Option<Arc<Allocation>> {
     lock(&REGISTRY).by_number.get(&number).and_then(Weak::upgrade)
 }
+
+/// Whether there is an entry of that number, alive or not.
+#[cfg(test)]
+pub(super) fn is_known(number: u64) -> bool {
+    lock(&REGISTRY).by_number.contains_key(&number)
+}

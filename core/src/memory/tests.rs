@@ -174,6 +174,8 @@ fn a_buffer_is_one_allocation_however_often_it_is_registered() {
     assert!([first, second, third].iter().all(|number| registry::find(*number).is_some()));
     drop(memories);
     assert!([first, second, third].iter().all(|number| registry::find(*number).is_none()));
+    let next = device(&buffers[0]);
+    assert!(registry::is_known(number(&next)) && !registry::is_known(first), "the dead are forgotten");
 }
 
 #[test]
@@ -205,6 +207,7 @@ fn a_memory_says_what_may_be_done_with_it() {
     let part = memory.range(64, 128).unwrap();
     assert_eq!((part.ptr(), part.len(), part.remote().unwrap().1), (memory.ptr() + 64, 128, 64));
     assert_eq!(part.range(8, 8).unwrap().remote().unwrap().1, 72);
+    assert!(!part.is_empty() && part.range(8, 0).unwrap().is_empty() && !buffer.is_empty());
     // A rank may do everything with its own.
     let registration = Registration::new(Transports::ETHERNET).with_rights(Rights::LOCAL_ONLY);
     let own = ranks[0].register_host(&Arc::new(buffer), registration).unwrap();

@@ -179,6 +179,7 @@ mod tests {
         assert!(!beyond.contains(Transport::Ib(24)) && beyond.check("test").is_err());
         assert!(!Transports::NONE.contains(Transport::CudaIpc));
         let both = Transports::CUDA_IPC | Transports::ETHERNET;
+        assert_eq!(both | Transports::ETHERNET, both);
         assert_eq!(both.without(Transport::CudaIpc), Transports::ETHERNET);
         assert_eq!(Transports::ETHERNET.without(Transport::CudaIpc), Transports::ETHERNET);
         assert!(Transports::NONE.is_empty() && !both.is_empty());

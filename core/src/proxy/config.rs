@@ -103,3 +103,28 @@ impl Idler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_proxy_sleeps_only_after_many_polls_in_vain_and_while_no_work_is_under_way() {
+        let took = |pause, polls, waiting| {
+            let mut idler = Idler { idle: Idle::Sleep(pause), polls };
+            let began = Instant::now();
+            idler.pause(waiting);
+            assert_eq!(idler.polls, polls + 1);
+            began.elapsed()
+        };
+        let (long, short) = (Duration::from_secs(10), Duration::from_millis(10));
+        assert!(took(long, 0, false) < long && took(long, BEFORE_SLEEP - 1, false) < long);
+        assert!(took(long, BEFORE_SLEEP, true) < long);
+        assert!(took(short, BEFORE_SLEEP, false) >= short);
+        let mut idler = Idler { idle: Idle::Spin, polls: BEFORE_SLEEP };
+        idler.reset();
+        assert_eq!(idler.polls, 0);
+    }
+}

@@ -99,3 +99,38 @@ impl Words {
         unsafe { AtomicU32::from_ptr(self.pinned.host_ptr().add(slot * SLOT + ABORT).as_ptr().cast()) }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::gpu::{Device, Driver};
+
+    #[test]
+    fn each_slot_has_two_words_that_nothing_else_has() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let words = Words::new(&context, 7, 3).unwrap();
+        assert_eq!((words.slots(), words.record()), (3, None));
+        let base = words.pinned.device_ptr();
+        for slot in 0..3 {
+            let at = base + (SLOT * slot) as u64;
+            let (handle, flushed) = (words.handle(slot), words.flushed_slice(slot).unwrap());
+            assert_eq!((handle.word, handle.rank, handle.peer), (at + 8, 7, NO_PEER));
+            assert_eq!((words.flushed_ptr(slot), flushed.ptr(), flushed.len()), (at, at, 8));
+        }
+        assert_ne!(words.handle(0).claim, 0);
+        let seen = || {
+            let load = |slot| {
+                let (flushed, abort) = (words.word64(slot), words.word32(slot));
+                (flushed.load(Ordering::Relaxed), abort.load(Ordering::Relaxed))
+            };
+            [0, 1, 2].map(load)
+        };
+        words.set_flushed(1, 5);
+        words.raise(2);
+        assert_eq!(seen(), [(0, 0), (5, 0), (0, 1)]);
+        words.reset(1);
+        words.reset(2);
+        assert_eq!(seen(), [(0, 0); 3]);
+    }
+}

@@ -232,4 +232,17 @@ mod tests {
         };
         assert!(error.message().contains("nobody came"), "{error}");
     }
+
+    #[test]
+    fn a_wait_ends_with_a_change_or_with_its_time() {
+        let mail = SetupMail::new(0, 2);
+        let over = || Deadline::after(Duration::ZERO);
+        for _ in 0..3 {
+            let seen = mail.version();
+            assert!(!mail.wait(seen, over()));
+            mail.changed();
+            assert!(mail.wait(seen, over()));
+            assert_ne!(mail.version(), seen);
+        }
+    }
 }

@@ -151,3 +151,13 @@ fn the_handle_names_four_places_of_their_own() {
     assert_eq!(handle.slots.checked_sub(handle.tail), Some(128));
     assert_eq!(handle.tail_cache.checked_sub(handle.head), Some(128));
 }
+
+#[test]
+fn only_a_closed_fifo_can_be_drained() {
+    let fifo = Fifo::new(&context(), 8).unwrap();
+    let consumer = fifo.consumer().unwrap();
+    let soon = || std::time::Duration::from_secs(60);
+    assert_eq!(consumer.is_drained(soon()).unwrap_err().kind(), ErrorKind::InvalidUsage);
+    fifo.close(soon()).unwrap();
+    assert!(consumer.is_drained(soon()).unwrap());
+}
