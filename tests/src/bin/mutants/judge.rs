@@ -75,7 +75,8 @@ pub(crate) struct Judge<'a> {
 impl Judge<'_> {
     pub(crate) fn judge(&self, worker: usize, mutant: &Case<'_>) -> Verdict {
         let log: String = mutant.name.replace(['/', ':'], "+").chars().take(120).collect();
-        let output = self.folder.join("logs").join(log);
+        // The worker's number keeps names apart that differ only in what is replaced here, or behind the end.
+        let output = self.folder.join("logs").join(format!("{worker}.{log}"));
         let began = Instant::now();
         let mut runs = 0;
         let verdict = |outcome: &str, check: &str, test: String, how: &str, runs| Verdict {
