@@ -133,4 +133,19 @@ mod tests {
         .unwrap();
         assert!(Cores::allowed().unwrap().iter().eq(before.iter()));
     }
+
+    #[test]
+    fn a_thread_is_bound_to_the_core_it_names_or_where_no_core_is_beside_the_device_to_none() {
+        let driver = crate::gpu::Driver::software(cuda_soft::driver_table()).unwrap();
+        let device = Device::new(&driver, 0).unwrap();
+        let before: Vec<usize> = Cores::allowed().unwrap().iter().collect();
+        let last = *before.last().unwrap();
+        let bound = |cpu| bind(&device, cpu).map(|()| Cores::allowed().unwrap().iter().collect::<Vec<_>>());
+        std::thread::scope(|scope| {
+            assert_eq!(scope.spawn(|| bound(None).unwrap()).join().unwrap(), before);
+            assert_eq!(scope.spawn(|| bound(Some(last)).unwrap()).join().unwrap(), [last]);
+            let error = scope.spawn(|| bound(Some(last + 1)).unwrap_err()).join().unwrap();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidUsage, "{error}");
+        });
+    }
 }
