@@ -181,7 +181,7 @@ impl Machine {
             call!(self.table, cuMemcpyHtoD_v2(address, data.as_ptr().cast(), data.len()));
             // The call may return before the last bytes of pageable memory have arrived ("API synchronization behavior" of the
             // driver API), and a kernel that runs may look at once.
-            call!(self.table, cuStreamSynchronize(ptr::null_mut()));
+            call!(self.table, cuStreamSynchronize(null_mut()));
         }
     }
 
