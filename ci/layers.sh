@@ -77,8 +77,9 @@ check_modules() { # SRC
             (map { $_ => 8 } qw(comm)),
             (map { $_ => 9 } qw(proxy)),
             (map { $_ => 10 } qw(channel)),
-            (map { $_ => 11 } qw(plan collective message device)),
-            (map { $_ => 12 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
+            (map { $_ => 11 } qw(plan)),
+            (map { $_ => 12 } qw(collective message device)),
+            (map { $_ => 13 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
         );
         my $src = shift;
         open my $list, "-|", "find", $src, "-name", "*.rs" or die; my @files = sort <$list>; chomp @files;

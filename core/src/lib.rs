@@ -50,7 +50,8 @@
 //! | 8 | [`comm`] |
 //! | 9 | [`proxy`] |
 //! | 10 | [`channel`] |
-//! | 11 | [`collective`], [`device`] |
+//! | 11 | [`plan`] |
+//! | 12 | [`collective`], [`device`] |
 
 mod abort;
 mod deadline;
@@ -78,6 +79,8 @@ pub mod comm;
 pub mod proxy;
 
 pub mod channel;
+
+pub mod plan;
 
 pub mod collective;
 

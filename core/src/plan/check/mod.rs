@@ -1,0 +1,48 @@
+//! Finds what is wrong with a plan without running it.
+//!
+//! [`structure`] looks at each operation alone: ranges, types, channels. [`check`] then runs the plan once on symbols: every
+//! chunk is the set of inputs that it is made of, every access is compared with those before it by vector clocks, and two or
+//! three calls follow each other as in a stream. Because signals, waits and packets are counted, the order in which blocks run
+//! changes nothing, so one run speaks for all.
+
+mod cells;
+mod clock;
+mod ends;
+mod finding;
+mod packets;
+mod pairing;
+mod resolution;
+mod run;
+mod semaphores;
+mod structure;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use finding::{Finding, FindingKind, Location};
+pub use structure::structure;
+
+use finding::MOST;
+
+use super::ir::Plan;
+use super::{collective, cursor, geometry, ir, position};
+
+/// What is wrong with a plan: nothing, if it is right for every size that it divides.
+///
+/// At most 32 findings, the most basic first: a plan of wrong structure is not run.
+pub fn check(plan: &Plan) -> Vec<Finding> {
+    let mut findings = structure(plan);
+    if findings.is_empty() {
+        findings = pairing::pairing(plan);
+        // Left over signals would end waits of the next call, and what follows would only confuse.
+        let calls = match findings.is_empty() {
+            true if plan.settings.double_scratch => 3,
+            true => 2,
+            false => 1,
+        };
+        findings.extend(run::run(plan, calls));
+    }
+    findings.truncate(MOST);
+    findings
+}

@@ -1,0 +1,305 @@
+//! Right plans pass; each kind of mistake is found by the checks alone, and told where it is.
+
+use super::super::oracle;
+use super::super::simulate::{self, Config};
+use super::super::{Block, Buffer, Channel, ChannelKind, Form, Kind, Op, Operand, Plan, PortPut, samples};
+use super::{Finding, FindingKind, check};
+
+fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
+    findings.iter().map(|finding| finding.kind).collect()
+}
+
+/// The first finding of a kind, as text.
+fn first(plan: &Plan, kind: FindingKind) -> String {
+    let findings = check(plan);
+    let found = findings.iter().find(|finding| finding.kind == kind);
+    found.unwrap_or_else(|| panic!("no {kind:?} in {findings:?}")).to_string()
+}
+
+/// Index of the n-th operation that `is` holds for.
+fn nth(plan: &Plan, nth: usize, is: impl Fn(&Op) -> bool) -> usize {
+    let ops = &plan.ranks[0].blocks[0].ops;
+    ops.iter().enumerate().filter(|(_, operation)| is(&operation.op)).nth(nth).unwrap().0
+}
+
+#[test]
+fn right_plans_pass() {
+    for plan in samples::all() {
+        assert_eq!(check(&plan), [], "{}", plan.name);
+    }
+}
+
+#[test]
+fn a_removed_wait() {
+    let mut plan = samples::two_shot(2);
+    let last = nth(&plan, 1, |op| matches!(op, Op::Wait { .. }));
+    samples::ops(&mut plan, 0, 0).remove(last);
+    let text = first(&plan, FindingKind::Pairing);
+    assert!(
+        text.contains("rank 1 signals rank 0 2 times, but rank 0 waits for it through this channel 1 time"),
+        "{text}"
+    );
+    // The signal removed, too: nothing is left over, but the result is not there when the call ends.
+    let signal = nth(&plan, 1, |op| matches!(op, Op::Signal { .. }));
+    samples::ops(&mut plan, 1, 0).remove(signal);
+    let text = first(&plan, FindingKind::Race);
+    assert!(text.contains("rank 1 block 0 operation 3: output chunk 1 of rank 0"), "{text}");
+    assert!(text.contains("may write this chunk after rank 0 has ended the call"), "{text}");
+}
+
+#[test]
+fn a_swapped_chunk() {
+    let mut plan = samples::packet_two_shot();
+    samples::change(&mut plan, 1, 1, 1, |moved| moved.sources[0].first = 1);
+    let text = first(&plan, FindingKind::Result);
+    assert!(
+        text.contains("rank 1 block 1 operation 1: output chunk 0 of rank 1: is no result of allreduce"),
+        "{text}"
+    );
+    assert!(text.contains("lacks input chunk 0 of rank 0"), "{text}");
+}
+
+#[test]
+fn a_missing_signal() {
+    let mut plan = samples::two_shot(2);
+    let last = nth(&plan, 1, |op| matches!(op, Op::Signal { .. }));
+    samples::ops(&mut plan, 0, 0).remove(last);
+    assert!(kinds(&check(&plan)).contains(&FindingKind::Pairing));
+    let text = first(&plan, FindingKind::Deadlock);
+    assert!(
+        text.contains(
+            "rank 1 block 0 operation 6: waits for ever for a signal of rank 0 through Memory channel 0"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("rank 0 block 0 operation 0 has given it, but not often enough"), "{text}");
+}
+
+#[test]
+fn a_circle_of_waits() {
+    let mut plan = samples::two_shot(2);
+    for rank in 0..2 {
+        samples::ops(&mut plan, rank, 0).swap(0, 1);
+    }
+    let text = first(&plan, FindingKind::Deadlock);
+    assert!(
+        text.contains("rank 1 block 0 operation 0 would give it, but the block waits in operation 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn scratch_used_twice() {
+    // By the next call, which may come before the peer has read.
+    let text = first(&samples::one_shot(2, false), FindingKind::Reuse);
+    assert!(text.contains("operation 0: may overwrite packets of the call before, for which rank"), "{text}");
+    assert!(text.contains("use double scratch"), "{text}");
+    // By the same call.
+    let mut plan = samples::packet_two_shot();
+    samples::change(&mut plan, 0, 0, 0, |moved| moved.targets[0].first = 2);
+    let text = first(&plan, FindingKind::Reuse);
+    assert!(text.contains("rank 0 block"), "{text}");
+    assert!(text.contains("packets of the same call lie"), "{text}");
+}
+
+#[test]
+fn a_reduction_with_a_wrong_operand() {
+    let mut plan = samples::one_shot(4, true);
+    samples::change(&mut plan, 2, 0, 3, |moved| moved.sources[1].first = 1);
+    let text = first(&plan, FindingKind::Result);
+    assert!(text.contains("rank 2 block 0 operation 3: output chunk 0 of rank 2"), "{text}");
+    assert!(text.contains("lacks input chunk 0 of rank 0 and has instead input chunk 0 of rank 1"), "{text}");
+}
+
+#[test]
+fn a_chunk_out_of_range() {
+    let mut plan = samples::two_shot(2);
+    samples::change(&mut plan, 1, 0, 0, |moved| moved.sources[1].first = 2);
+    let findings = check(&plan);
+    assert_eq!(kinds(&findings), [FindingKind::Bounds]);
+    let text = findings[0].to_string();
+    assert!(
+        text.contains(
+            "rank 1 block 0 operation 3: input chunk 2 of rank 0: chunks 2..3 do not exist; the buffer has 2"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_missing_sync() {
+    let mut plan = samples::two_shot(2);
+    let sync = nth(&plan, 0, |op| *op == Op::Sync);
+    samples::ops(&mut plan, 0, 0).remove(sync);
+    let text = first(&plan, FindingKind::Reuse);
+    assert!(text.contains("rank 0 block 0 operation 3: "), "{text}");
+    assert!(text.contains("a buffer of rank 1, which may not have begun the call"), "{text}");
+    let mut plan = samples::all().into_iter().find(|plan| plan.name == "reading").unwrap();
+    let sync = nth(&plan, 1, |op| *op == Op::Sync);
+    samples::ops(&mut plan, 0, 0).remove(sync);
+    let text = first(&plan, FindingKind::Race);
+    assert!(text.contains("scratch chunk 0 of rank 0: reads while rank 0 block 0 operation 3 writes; put a sync (nop) between"), "{text}");
+}
+
+#[test]
+fn a_signal_that_should_not_be_relaxed() {
+    let mut plan = samples::two_shot(2);
+    for operation in samples::ops(&mut plan, 0, 0) {
+        if let Op::Signal { relaxed, .. } = &mut operation.op {
+            *relaxed = true;
+        }
+    }
+    let text = first(&plan, FindingKind::Race);
+    assert!(text.contains("rank 0 block 0 operation 3: output chunk 0 of rank 1"), "{text}");
+}
+
+#[test]
+fn a_port_put_without_flush() {
+    let mut plan = samples::all().into_iter().find(|plan| plan.name == "port").unwrap();
+    let flush = nth(&plan, 0, |op| matches!(op, Op::Flush { .. }));
+    samples::ops(&mut plan, 0, 0).remove(flush);
+    let text = first(&plan, FindingKind::Reuse);
+    assert!(text.contains("flush the port channel"), "{text}");
+}
+
+#[test]
+fn a_semaphore_that_is_not_released() {
+    let mut plan = samples::all().into_iter().find(|plan| plan.name == "pipelined").unwrap();
+    for operation in samples::ops(&mut plan, 0, 0) {
+        if let Op::Loop(repeated) = &mut operation.op {
+            repeated.body.pop();
+        }
+    }
+    let text = first(&plan, FindingKind::Pairing);
+    assert!(
+        text.contains("semaphore 0 of rank 0 is released never, but acquired 1 time per iteration"),
+        "{text}"
+    );
+    let text = first(&plan, FindingKind::Deadlock);
+    assert!(
+        text.contains("rank 0 block 1 operation 0 (operation 0 of its loop): waits for ever for semaphore 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn structures() {
+    let wrong = |change: &dyn Fn(&mut Plan), expected: &str| {
+        let mut plan = samples::two_shot(2);
+        change(&mut plan);
+        let findings = super::structure(&plan);
+        let found = findings.iter().any(|finding| finding.to_string().contains(expected));
+        assert!(found, "{expected}: {findings:?}");
+    };
+    let op = |op: Op| move |plan: &mut Plan| samples::ops(plan, 0, 0)[3].op = op.clone();
+    let port = Channel { kind: ChannelKind::Port, index: 0 };
+    let input = Operand::local(Buffer::Input, 0);
+    let put = PortPut {
+        channel: 0,
+        source: (Buffer::Input, 0),
+        target: (Buffer::Input, 0),
+        count: 1,
+        form: Form::Packets,
+        forward: true,
+        signal: false,
+        flush: false,
+    };
+    wrong(&|plan| plan.ranks.clear(), "the plan has no ranks");
+    wrong(&|plan| plan.settings.threads_per_block = 100, "100 threads per block");
+    wrong(&|plan| plan.settings.alignment = 12, "an alignment of 12 bytes");
+    wrong(
+        &|plan| (plan.settings.min_bytes, plan.settings.max_bytes) = (2, 1),
+        "the smallest message, 2 bytes",
+    );
+    wrong(&|plan| plan.collective.kind = Kind::Broadcast { root: 2 }, "the root, rank 2");
+    wrong(&|plan| plan.collective.kind = Kind::AllGather, "output chunks for the input chunks of all ranks");
+    wrong(&|plan| plan.ranks[1].input_chunks = 4, "rank 1 has other numbers");
+    wrong(&|plan| plan.ranks[0].memory_channels[0] = 0, "no channel to pair it with");
+    wrong(&|plan| plan.ranks[0].memory_channels.clear(), "reaches rank 1 without a memory channel");
+    wrong(&op(Op::Signal { channel: port, relaxed: false }), "Port channel 0 does not exist");
+    wrong(&op(Op::Flush { channel: 0 }), "port channel 0 does not exist");
+    wrong(&op(Op::Acquire { semaphore: 0 }), "semaphore 0 does not exist");
+    wrong(
+        &op(Op::Barrier(super::super::Barrier { id: 0, blocks: 2 })),
+        "is of 2 blocks, but blocks [0] come to it",
+    );
+    wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");
+    wrong(&op(samples::moved(&[input], &[], 1)), "needs a source and a target");
+    wrong(&op(samples::moved(&[input], &[input], 0)), "of no chunks");
+    wrong(&op(samples::moved(&[input], &[Operand::local(Buffer::Input, 1)], 2)), "do not exist");
+    wrong(&op(samples::moved(&[input], &[input, input], 1)), "two targets are the same chunks");
+    wrong(&op(samples::moved(&[Operand::switch(0, 0)], &[input], 1)), "switch 0 does not exist");
+    wrong(&op(samples::moved(&[input], &[input.packets()], 1)), "packets lie in scratch only");
+    let mut shifted = samples::all().into_iter().find(|plan| plan.name == "port").unwrap();
+    let (from, to) = (Operand::local(Buffer::Output, 0), Operand::local(Buffer::Output, 1));
+    shifted.ranks[0].blocks.push(Block { ops: vec![samples::moved(&[from], &[to], 2).at(0)] });
+    assert!(first(&shifted, FindingKind::Operands).contains("operands overlap in part"));
+}
+
+#[test]
+fn a_plan_too_large_to_check_says_so() {
+    let mut plan = samples::one_shot(2, true);
+    plan.ranks[0].scratch_chunks = u32::MAX;
+    assert_eq!(kinds(&check(&plan)), [FindingKind::Limit]);
+}
+
+/// Whether three calls give the right result in some orders.
+fn runs(plan: &Plan) -> bool {
+    (0..12).all(|seed| {
+        let input =
+            |call: u64, rank: u64| (0..48).map(|element| 1 + element * 64 + rank * 7 + call * 5000).collect();
+        let inputs = |call| (0..plan.ranks.len() as u64).map(|rank| input(call, rank)).collect();
+        let calls: Vec<Vec<Vec<u64>>> = (0..3).map(inputs).collect();
+        let Ok(outputs) = simulate::run(plan, &calls, Config { seed, reduction: None }) else { return false };
+        outputs.iter().zip(&calls).all(|(outputs, inputs)| {
+            let expected = oracle::outputs(&plan.collective.kind, inputs, u64::wrapping_add);
+            expected
+                .iter()
+                .zip(outputs)
+                .all(|(expected, output)| expected.as_ref().is_none_or(|expected| expected == output))
+        })
+    })
+}
+
+#[test]
+fn every_mutation_is_found_or_harmless() {
+    let (mut found, mut harmless) = (0, 0);
+    for original in samples::all() {
+        let mut try_one = |plan: &Plan, what: &str| {
+            if check(plan).is_empty() {
+                assert!(runs(plan), "{}: {what}: not found, and wrong", original.name);
+                harmless += 1;
+            } else {
+                found += 1;
+            }
+        };
+        for rank in 0..original.ranks.len() {
+            for block in 0..original.ranks[rank].blocks.len() {
+                for op in 0..original.ranks[rank].blocks[block].ops.len() {
+                    let what = format!("rank {rank} block {block} operation {op}");
+                    let mut plan = original.clone();
+                    samples::ops(&mut plan, rank, block).remove(op);
+                    try_one(&plan, &format!("{what} removed"));
+                    let mut plan = original.clone();
+                    let ops = samples::ops(&mut plan, rank, block);
+                    if op + 1 < ops.len() {
+                        ops.swap(op, op + 1);
+                        try_one(&plan, &format!("{what} swapped with the next"));
+                    }
+                    for (side, by) in [(0, 1), (0, u32::MAX), (1, 1), (1, u32::MAX)] {
+                        let mut plan = original.clone();
+                        if let Op::Move(moved) = &mut samples::ops(&mut plan, rank, block)[op].op {
+                            let operand =
+                                if side == 0 { moved.sources.last_mut() } else { moved.targets.last_mut() };
+                            let operand = operand.unwrap();
+                            operand.first = operand.first.wrapping_add(by);
+                            try_one(&plan, &format!("{what} operand {side} moved"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Harmless are neighbours in another order, a sync at the end, another operand of packets with equal meaning.
+    assert!(found > 3 * harmless, "{found} found, {harmless} harmless");
+}

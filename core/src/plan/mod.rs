@@ -1,0 +1,26 @@
+//! Plans: what every thread block of every rank does in one collective.
+//!
+//! A [`Plan`] is a value: it names no device and holds no memory. [`mod@file`] reads and writes it as MSCCL++'s execution-plan
+//! JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors, and [`oracle`] says what a
+//! collective should give. `docs/plans.md` explains the ideas and the words.
+#![forbid(unsafe_code)]
+
+pub mod check;
+mod collective;
+mod cursor;
+pub mod file;
+mod geometry;
+mod ir;
+mod json;
+pub mod oracle;
+mod position;
+#[cfg(test)]
+mod samples;
+pub mod simulate;
+
+pub use collective::{Collective, Kind};
+pub use ir::{
+    Barrier, Block, Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan,
+    PortPut, Protocol, RankPlan, Reduction, Settings, Share, Switch,
+};
+pub use position::Position;
