@@ -5,6 +5,7 @@ mod info;
 mod job;
 mod main_job;
 mod perf;
+mod plan;
 mod program;
 mod refusal;
 mod run;
@@ -43,6 +44,8 @@ enum Command {
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
     Perf(Box<perf::Command>),
+    /// Check, show and simulate plans of collectives
+    Plan(plan::Args),
     /// Check every operation on this machine and print a summary for a support ticket
     Selftest(selftest::Args),
 }
@@ -117,6 +120,7 @@ fn execute() -> Result<ExitCode> {
             }
             args.execute()
         }
+        Some(Command::Plan(args)) => plan::execute(&args),
         Some(Command::Selftest(args)) => selftest::execute(&args),
         None => main_job::execute(),
     }

@@ -23,5 +23,6 @@ mod perf_options;
 mod perf_output;
 mod perf_ports;
 mod perf_schema;
+mod plan;
 mod progress;
 mod run;

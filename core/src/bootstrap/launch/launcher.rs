@@ -3,8 +3,10 @@
 
 use std::fmt;
 
-use super::OP;
 use crate::error::Error;
+
+/// The operation that errors of joining by a launcher name.
+pub(super) const OP: &str = "bootstrap::from_env";
 
 /// The program that started this process as a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

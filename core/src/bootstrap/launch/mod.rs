@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use launcher::{Launch, Launcher};
 
-use self::launcher::Service;
+use self::launcher::{OP, Service};
 use self::pmix::Pmix;
 use self::store::Store;
 use super::file::{Place, read_private};
@@ -37,9 +37,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;
 
 type Joined = Arc<dyn Bootstrap>;
-
-/// The operation that errors of this module name.
-const OP: &str = "bootstrap::from_env";
 
 /// Joins the job that the environment describes, as `aqueduct run`, mpirun, mpiexec, srun and torchrun do; waits at
 /// most `AQUEDUCT_TIMEOUT`. `None` if no launcher has started this process; an error that names what is missing if

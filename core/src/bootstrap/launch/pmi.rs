@@ -10,7 +10,7 @@
 use std::io::{ErrorKind as IoErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use super::OP;
+use super::launcher::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;

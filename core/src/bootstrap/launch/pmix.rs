@@ -10,7 +10,7 @@ use std::sync::mpsc;
 
 use libloading::Library;
 
-use super::OP;
+use super::launcher::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::SecretText;

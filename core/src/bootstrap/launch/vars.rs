@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::OP;
-use super::launcher::{Launch, Launcher, Service};
+use super::launcher::{Launch, Launcher, OP, Service};
 use crate::error::{Error, Result};
 
 /// The variables, with errors that name them.

@@ -1,0 +1,61 @@
+//! `aqueduct plan`: what it prints and how it exits.
+
+use std::path::PathBuf;
+
+use crate::support::{aqueduct, run};
+
+/// Two ranks exchange their inputs as packets and add them.
+fn one_shot() -> String {
+    let gpu = |rank: u32| {
+        let peer = 1 - rank;
+        format!(
+            r#"{{"id":{rank},"input_chunks":1,"output_chunks":1,"scratch_chunks":2,
+            "channels":[{{"channel_type":"memory","connected_to":[{peer}]}}],
+            "remote_buffers":[{{"rank":{peer},"type":"s","access_channel_types":["memory"]}}],
+            "threadblocks":[{{"id":0,"channels":[{{"channel_type":"memory","channel_ids":[0]}}],
+            "remote_buffer_refs":[{{"access_channel_type":"memory","remote_buffer_ids":[0]}}],
+            "ops":[{{"name":"ppkt","channel_type":"memory","src_buff":[{{"type":"i","index":0,"size":1}}],
+                     "dst_buff":[{{"buffer_id":0,"index":{rank},"size":1}}]}},
+                   {{"name":"repkt","reduce_op":"sum",
+                     "src_buff":[{{"type":"i","index":0,"size":1}},{{"type":"s","index":{peer},"size":1}}],
+                     "dst_buff":[{{"type":"o","index":0,"size":1}}]}}]}}]}}"#
+        )
+    };
+    let head = r#""name":"pair","collective":"allreduce","protocol":"LL","inplace":false,"use_double_scratch_buffer":true"#;
+    format!("{{{head},\"gpus\":[{},{}]}}", gpu(0), gpu(1))
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("aqueduct-plan-{}-{name}.json", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn right_and_wrong_plans() {
+    let right = file("right", &one_shot());
+    let wrong =
+        file("wrong", &one_shot().replace("\"type\":\"s\",\"index\":0", "\"type\":\"s\",\"index\":1"));
+    let torn = file("torn", &one_shot()[..100]);
+    let [right, wrong, torn] = [&right, &wrong, &torn].map(|path| path.to_str().unwrap());
+    run(&mut aqueduct(&["plan", "check", right])).exited(0).prints(&["right: 2 ranks, 4 operations"]);
+    run(&mut aqueduct(&["plan", "check", right, wrong]))
+        .exited(1)
+        .prints(&["right: 2 ranks", "deadlock: rank 1 block 0 operation 1: waits for ever for packets"]);
+    run(&mut aqueduct(&["plan", "check", torn])).exited(1).says(&["line ", "column "]);
+    run(&mut aqueduct(&["plan", "check", "/nonexistent", wrong]))
+        .exited(2)
+        .says(&["/nonexistent: No such file"]);
+    run(&mut aqueduct(&["plan", "check"])).exited(2);
+    run(&mut aqueduct(&["plan", "show", right])).exited(0).prints(&[
+        "pair: allreduce of 2 ranks, out of place",
+        "    0: move input[0] -> rank 1 scratch[0] packets",
+        "    1: sum input[0], scratch[1] packets -> output[0]",
+    ]);
+    let expected = ["pair: 4 orders of 3 calls with 100 elements per rank: every element right"];
+    run(&mut aqueduct(&["plan", "simulate", right, "-e", "100", "--seeds", "4"])).exited(0).prints(&expected);
+    run(&mut aqueduct(&["plan", "simulate", wrong])).exited(1).prints(&["deadlock: ", "waits for packets"]);
+    for path in [right, wrong, torn] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
