@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::env::Env;
 use crate::fault::Plan;
+use crate::plan::{check, file};
 use crate::rdma::{QpAddress, RemoteRegion};
 use crate::wire::{Reader, Writer};
 
@@ -48,6 +49,14 @@ pub fn environment(bytes: &[u8]) -> Option<Vec<u8>> {
 /// A plan of faults.
 pub fn faults(bytes: &[u8]) -> Option<Vec<u8>> {
     Plan::parse(str::from_utf8(bytes).ok()?).ok().map(|plan| format!("{plan:?}").into_bytes())
+}
+
+/// A plan file. Looking at the structure of what was read must end, whatever it is.
+pub fn plan_file(bytes: &[u8]) -> Option<Vec<u8>> {
+    let plan = file::read(str::from_utf8(bytes).ok()?).ok()?;
+    check::structure(&plan);
+    // Not every combination that can be read has one operation in the format, so some are refused.
+    file::write(&plan).ok().map(String::into_bytes)
 }
 
 /// `NAME=value` lines; `None` if they are no text.

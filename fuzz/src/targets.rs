@@ -57,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     new("collective", core::collective, Form::OneWay),
     new("mail", core::mail, Form::Exact),
     new("membership", core::membership, Form::Exact),
+    new("plan-file", core::plan_file, Form::Stable),
     new("environment", core::environment, Form::OneWay),
     new("faults", core::faults, Form::OneWay),
     new("channel-trigger", software::channel_trigger, Form::Exact),
