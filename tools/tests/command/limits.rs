@@ -24,8 +24,9 @@ fn the_rank_that_ran_out_first_is_named() {
         if outcome.code == Some(0) {
             continue;
         }
-        let named =
-            outcome.last().strip_prefix("aqueduct run: rank ").expect("a rank").split(' ').next().unwrap();
+        let last = outcome.last();
+        let named = last.strip_prefix("aqueduct run: rank ").and_then(|rest| rest.split(' ').next());
+        let named = named.unwrap_or_else(|| panic!("{limit}: no rank is named: {outcome:#?}"));
         let own = |line: &&str| line.starts_with('[') && line.contains("] aqueduct: ") && !accuses(line);
         let first = outcome.stderr.lines().find(own).unwrap_or_else(|| panic!("{outcome:#?}"));
         assert!(first.starts_with(&format!("[{named}] ")), "{limit}: {outcome:#?}");

@@ -168,12 +168,12 @@ fn what_the_format_has_no_word_for_is_refused() {
     assert!(write(&plan).unwrap_err().to_string().contains("has no word for"));
 }
 
-/// Reads, checks and runs the plans of the folder `AQUEDUCT_PLANS`. What MSCCL++ wrote only to look at one operation waits
+/// Reads, checks and runs the plans of the folder `AQUEDUCT_TEST_PLANS`. What MSCCL++ wrote only to look at one operation waits
 /// for packets or a peer that no other operation brings, and so has findings.
 #[test]
-#[ignore = "needs the folder of MSCCL++'s plans in AQUEDUCT_PLANS"]
+#[ignore = "needs the folder of MSCCL++'s plans in AQUEDUCT_TEST_PLANS"]
 fn plans_of_mscclpp() {
-    let folder = std::env::var("AQUEDUCT_PLANS").expect("AQUEDUCT_PLANS names the folder");
+    let folder = std::env::var("AQUEDUCT_TEST_PLANS").expect("AQUEDUCT_TEST_PLANS names the folder");
     let fragments = [
         "unit_flush_test.json",
         "unit_put_with_signal_test.json",
