@@ -6,6 +6,7 @@
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
 #
 # ROUNDS (default 10): repetitions of the soak lanes. FUZZ_SECONDS (default 30): fuzzing time of each decoder.
+# PLANS: a folder of MSCCL++ execution plans for the lane of that name.
 # AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
@@ -240,6 +241,12 @@ fuzz() {
     return $failed
 }
 
+# Every plan file that MSCCL++ itself has written, which are not ours to keep here.
+plans() {
+    [ -d "${PLANS:-}" ] || { echo "no plan files: set PLANS to a folder of MSCCL++'s execution plans (*.json)"; return 77; }
+    AQUEDUCT_TEST_PLANS=$(realpath "$PLANS") tests 300 -p aqueduct --lib -- --quiet --ignored plans_of_mscclpp
+}
+
 lane oldest oldest
 lane bindings bindings
 lane corpus corpus
@@ -254,6 +261,7 @@ lane launchers launchers
 lane faults faults
 lane fuzz fuzz
 lane scale scale
+lane plans plans
 lane gpus gpus
 lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long

@@ -14,6 +14,7 @@ lane_of() {
         "needs root, "*) echo two-users ;;
         *"ci/deep.sh faults") echo faults ;;
         *"ci/deep.sh scale") echo scale ;;
+        *AQUEDUCT_TEST_PLANS) echo plans ;;
         # Other tests start these as processes of their own.
         *"another test"* | *"the next test"* | *"other tests start"* | *"by the tests of this file" | "runs only as the child of"*) echo tests ;;
         *) return 1 ;;

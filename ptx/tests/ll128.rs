@@ -126,7 +126,7 @@ fn an_aborted_unpack_says_whom_it_waited_for() {
     );
 }
 
-/// What lies in a packet buffer behind a hop of `mode`.
+/// Contents of a packet buffer behind a hop of `mode`.
 fn packets(mode: &str, data: &[u8], flag: u32) -> Vec<u8> {
     match mode {
         "ll128" => lines(data, flag),

@@ -91,7 +91,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             kill_group(child.id());
-            // Nobody is there to hear of a failure.
+            // A failure has no one to be reported to.
             let _ = child.wait();
         }
     }

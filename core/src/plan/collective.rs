@@ -1,6 +1,6 @@
 //! Collectives: how chunks of input and output correspond.
 
-/// What a plan promises.
+/// The result that a plan promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
     /// Which collective.
@@ -106,7 +106,7 @@ impl Kind {
         matches!(self, Self::AllReduce | Self::Broadcast { .. } | Self::Reduce { .. } | Self::SendRecv)
     }
 
-    /// What chunk `chunk` of `rank`'s output is made of, if every rank has so many chunks of input and output.
+    /// The parts that chunk `chunk` of `rank`'s output is made of, if every rank has so many chunks of input and output.
     pub(super) fn expected(
         &self,
         ranks: u32,

@@ -10,12 +10,12 @@
 
 use super::collective::Collective;
 
-/// What every rank of a collective does. A value that names no device: check, simulate or compile it.
+/// The work of every rank in one collective. A value that names no device: check, simulate or compile it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Name, for people and for caches.
     pub name: String,
-    /// What the plan promises to compute.
+    /// The result that the plan promises.
     pub collective: Collective,
     /// Settings that hold for all ranks.
     pub settings: Settings,
@@ -105,7 +105,7 @@ pub struct Block {
 /// An [`Op`] and where it came from.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What is done.
+    /// The operation.
     pub op: Op,
     /// Index, among its block's or loop's operations as the author wrote them, of the operation that this one came from.
     /// Passes keep it, so that messages name what the author wrote. Not part of the meaning: comparisons ignore it.
@@ -120,7 +120,7 @@ impl PartialEq for Operation {
 
 impl Eq for Operation {}
 
-/// What a block, or one thread of it, does.
+/// One step of a block, or of one of its threads.
 ///
 /// Control operations (all but `Sync`, `Barrier`, `Move` and `Loop`) of a block take effect in program order. Moves are
 /// ordered against each other and against control operations only by `Sync` and `Barrier`.
@@ -198,9 +198,9 @@ pub enum ChannelKind {
 /// A rank's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
-    /// What the caller sends.
+    /// Data that the caller sends.
     Input,
-    /// What the caller receives.
+    /// Data that the caller receives.
     Output,
     /// The library's own, kept between calls.
     Scratch,

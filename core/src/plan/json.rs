@@ -25,7 +25,7 @@ pub(super) enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// What kind of value this is, for messages.
+    /// Kind of this value, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",

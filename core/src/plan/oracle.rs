@@ -4,7 +4,7 @@
 
 use super::collective::Kind;
 
-/// What each rank should receive, `None` where nothing is promised.
+/// The expected output of each rank, `None` where nothing is promised.
 ///
 /// `inputs` holds every rank's input, all of one length; `combine` reduces two elements. Elements are combined in the order
 /// of ranks.

@@ -26,14 +26,14 @@ pub struct Config {
     pub multicast: bool,
     /// Features to hide, for tests of code for old or restricted machines.
     pub lacks: Lacks,
-    /// What is checked while work runs.
+    /// Checks while work runs.
     pub check: Check,
     /// With a seed, work of streams begins and ends late, and new memory is filled with garbage: all that the driver API
     /// allows and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
     pub unkind: Option<u64>,
 }
 
-/// What the machine checks while work runs, at the cost of speed.
+/// Checks that the machine makes while work runs, at the cost of speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     /// Data races of kernels, copies and stream operations (`AQUEDUCT_SOFT_CHECK=races`).
@@ -52,7 +52,7 @@ pub struct Check {
 pub struct Weak {
     /// Determines all choices (`AQUEDUCT_SOFT_SEED`, default 0).
     pub seed: u64,
-    /// What holds for lines (`AQUEDUCT_SOFT_LINES`).
+    /// The rule for lines (`AQUEDUCT_SOFT_LINES`).
     pub lines: Lines,
 }
 

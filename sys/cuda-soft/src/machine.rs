@@ -188,7 +188,7 @@ impl Machine {
     /// Submits work to a stream. Returns its operation, or `None` if the stream captured the work.
     ///
     /// # Errors
-    /// Those of stream capture.
+    /// The errors of stream capture.
     pub(crate) fn submit(&self, stream: &Stream, work: Work) -> Result<Option<Arc<Op>>> {
         self.devices[stream.device].streams.submit(stream, &[], work)
     }
@@ -196,7 +196,7 @@ impl Machine {
     /// The unfinished operations of a stream, as [`Streams::pending_in`] returns them.
     ///
     /// # Errors
-    /// Those of stream capture.
+    /// The errors of stream capture.
     pub(crate) fn pending(&self, stream: &Stream) -> Result<Vec<Arc<Op>>> {
         self.devices[stream.device].streams.pending_in(stream)
     }

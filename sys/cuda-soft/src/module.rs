@@ -119,7 +119,7 @@ pub(crate) fn parse(capability: (u32, u32), text: &str) -> std::result::Result<a
 /// Compiles and links PTX texts for devices of this compute capability.
 ///
 /// # Errors
-/// Those of [`parse`].
+/// The errors of [`parse`].
 pub(crate) fn compile(capability: (u32, u32), texts: &[String]) -> std::result::Result<Compiled, Refusal> {
     let modules = texts.iter().map(|t| parse(capability, t)).collect::<std::result::Result<Vec<_>, _>>()?;
     let ptx_version = modules.iter().map(|m| m.version.0 * 10 + m.version.1).max().unwrap_or(0);

@@ -231,7 +231,7 @@ impl Member {
         self.on().download_u32(self.own, count)
     }
 
-    /// What `sum` returns for the first words.
+    /// Result of `sum` for the first words.
     fn sums(&self, count: u32) -> Vec<u32> {
         let d = self.on();
         let out = d.alloc(4 * count as usize);

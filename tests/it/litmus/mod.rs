@@ -65,7 +65,7 @@ instances! {
 }
 
 /// Tags of the software device alone, which no kernel of the library bears.
-const SOFTWARE_ONLY: &[&str] = &["soft.event-count"];
+const SOFTWARE_ONLY: &[&str] = &["soft.event-count", "soft.multicast"];
 
 #[test]
 fn every_tag_of_the_memory_model_has_a_litmus() {

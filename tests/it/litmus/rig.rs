@@ -14,7 +14,7 @@ use crate::group::{Machine, Rank, config, threads_with};
 pub(super) struct Litmus {
     /// The row of `docs/memory-model.md`.
     pub(super) tag: &'static str,
-    /// What is special about this one, where a tag has several.
+    /// The variant, where a tag has several.
     pub(super) way: &'static str,
     pub(super) ranks: u32,
     pub(super) run: fn(&Rank, &Play<'_>),
@@ -49,7 +49,7 @@ pub(super) struct Play<'a> {
     tally: Mutex<Tally>,
 }
 
-/// What both ranks have seen so far.
+/// Counts of both ranks so far.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     trials: u64,
@@ -113,7 +113,7 @@ impl Play<'_> {
     pub(super) fn is_over(&self, rank: &Rank) -> bool {
         rank.barrier();
         let tally = self.tally.lock().unwrap().clone();
-        // Nobody counts again before all have looked.
+        // Neither rank counts again before both have looked.
         rank.barrier();
         tally.ended.is_some() || self.effort == Effort::Seeds && tally.forbidden > 0
     }
@@ -128,7 +128,7 @@ impl Play<'_> {
     }
 }
 
-/// What a litmus kernel is written for.
+/// Target of a litmus kernel.
 pub(super) fn target(context: &Context) -> Target {
     let capability = context.device().compute_capability().expect("the device says its capability");
     let (major, minor) = context.driver().version();

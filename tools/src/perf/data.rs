@@ -87,7 +87,7 @@ impl Kind {
     /// Bytes that are computed at a time, in whole elements.
     fn block(self) -> usize {
         match self {
-            // Those of a block may begin and end within a word.
+            // The bytes of a block may begin and end within a word.
             Self::Byte => (WORDS - 1) * 4,
             Self::Element(ty) => WORDS * ty.bytes(),
         }

@@ -59,7 +59,7 @@ impl Report {
                 if let Some((name, started)) = state.running.take() {
                     let verdict = Verdict::Failed(format!("ended by signal {signal} during this check"));
                     state.rows.push(Row { name, verdict, time: started.elapsed() });
-                    // Nobody is left to hear of an output that cannot be written.
+                    // No one is left to be told of an output that cannot be written.
                     let _ = state.rows.last().map(print_row);
                 }
                 let _ = summary::print(rank, &state.rows).and_then(|_| Ok(stdout::finish()?));

@@ -75,7 +75,7 @@ fn a_terminal() {
     // Ctrl-D ends the input.
     let ranks = ["run", "-n", "3", "--no-prefix", "--", "sh", "-c", COUNT];
     rank_0_reads(2, at_a_terminal(&mut aqueduct(&ranks), "one\ntwo\n\u{4}"));
-    // Nobody types.
+    // The terminal stays silent.
     at_a_terminal(&mut aqueduct(&["run", "-n", "2", "--", "true"]), "").exited(0);
     // A command that starts ranks by itself does not read the terminal, so the next program gets the line.
     let next = "aqueduct selftest --quick -n 1 > /dev/null; read line; echo got $line";

@@ -107,7 +107,7 @@ fn a_slow_reader_gets_everything() {
     }
 }
 
-/// Nobody reads, nor ever will: a signal and `--timeout` still end the job.
+/// The output has no reader and never will: a signal and `--timeout` still end the job.
 #[test]
 fn a_job_that_waits_for_its_reader_can_be_ended() {
     for (signal, limit, code) in [(Some(libc::SIGTERM), "100", 143), (None, "4", 124)] {

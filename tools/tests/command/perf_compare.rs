@@ -94,7 +94,7 @@ fn files_of_perf_are_read_in_both_formats() {
     let interrupted = "has no footer: the run was interrupted, and only the rows that it had finished are compared; measure";
     outcome.says(&[interrupted]);
     compare(&slow, &csv, &[]).exited(0).says(&[interrupted]).prints(&["# 4 faster\n"]);
-    // Nobody knows how the rows are that it had not measured yet.
+    // Its missing rows could be of any speed.
     let outcome = compare(&slow, &csv, &["--fail-above", "1.05"]).exited(2).prints(&["# 4 faster\n"]);
     outcome.says(&[interrupted, "no verdict: ", "may lack the slowest rows; measure again"]);
 }

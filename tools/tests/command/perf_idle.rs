@@ -107,7 +107,7 @@ fn idle(operation: &str) -> &'static [&'static str] {
 
 /// The long names of the options that `--help` lists.
 fn options(operation: &str) -> BTreeSet<String> {
-    // Those that share options have one list.
+    // Operations that share options have one list.
     let one = ["put", "get", "ll8", "ll16", "ll128", "signal", "all-reduce"].contains(&operation);
     let arguments: &[&str] = if one { &["perf", "--help"] } else { &["perf", operation, "--help"] };
     let help = run(&mut aqueduct(arguments)).exited(0).stdout;

@@ -164,7 +164,7 @@ fn processes_that_a_rank_leaves_running_have_time_to_end() {
     assert!(folder.join("tidy").exists(), "{outcome:#?}");
     assert!(Duration::from_secs(2) <= outcome.time && outcome.time < PROMPT, "{:?}", outcome.time);
     wait_for_sleepers(&nap, 0);
-    // Nobody is left, so nobody is waited for. A busy machine may need longer for a run.
+    // No process is left, so the launcher waits for none. A busy machine may need longer for a run.
     let mut runs = (0..5).map(|_| run(&mut aqueduct(&["run", "-n", "2", "--", "true"])).exited(0).time);
     assert!(runs.any(|time| time < Duration::from_secs(2)));
 }

@@ -46,7 +46,7 @@ impl Clock {
     }
 }
 
-/// What a block knows. A relaxed signal orders what was read before it with what is written after its wait, but not what was
+/// Clocks of a block. A relaxed signal orders what was read before it with what is written after its wait, but not what was
 /// written before it; so `all` counts relaxed signals and `data` does not.
 #[derive(Clone, Debug)]
 pub(super) struct Knowledge {

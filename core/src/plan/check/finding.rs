@@ -1,4 +1,4 @@
-//! What a check found.
+//! Findings of a check.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ pub(super) const MOST: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of mistake.
+    /// Kind of the mistake.
     pub kind: FindingKind,
     /// The operation, if it is one operation's mistake.
     pub position: Option<Position>,
     /// The chunk that it is about.
     pub chunk: Option<Location>,
-    /// What is wrong and what to do, in one sentence.
+    /// One sentence: the mistake, and the remedy.
     pub message: String,
 }
 

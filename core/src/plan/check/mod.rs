@@ -28,7 +28,7 @@ use finding::MOST;
 use super::ir::Plan;
 use super::{collective, cursor, geometry, ir, position};
 
-/// What is wrong with a plan: nothing, if it is right for every size that it divides.
+/// Finds the mistakes of a plan: none, if it is right for every size that it divides.
 ///
 /// At most 32 findings, the most basic first: a plan of wrong structure is not run.
 pub fn check(plan: &Plan) -> Vec<Finding> {

@@ -9,7 +9,7 @@ use super::clock::{Epoch, Knowledge};
 pub(super) struct Packet {
     /// The call that wrote it.
     pub(super) call: u32,
-    /// What its writer knew.
+    /// The writer's clock.
     pub(super) know: Knowledge,
     /// The operation that wrote it, in the graph.
     pub(super) node: u32,

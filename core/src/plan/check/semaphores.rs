@@ -13,7 +13,7 @@ pub(super) struct Semaphore {
     initial: u64,
     /// Several blocks release, or several acquire: which release an acquire takes is open.
     open: bool,
-    /// What was known at each release that may still be acquired.
+    /// The clock of each release that may still be acquired.
     releases: VecDeque<Knowledge>,
     released: u64,
     acquired: HashMap<u32, u64>,

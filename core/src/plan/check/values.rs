@@ -1,4 +1,4 @@
-//! What a chunk is made of.
+//! Symbolic values: the contributions that a chunk is made of.
 //!
 //! A value is a multiset of inputs. It is held as a hash to which every input adds its own number, so that values are compared
 //! at once however they were computed; how a value was reduced is kept as a graph, to explain a wrong one. The hash has 128

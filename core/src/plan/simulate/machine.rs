@@ -10,7 +10,7 @@ use super::memory::{Memory, Sizes};
 use super::position::Position;
 use crate::error::Result;
 
-/// What has happened between ranks and blocks.
+/// Signals, barriers and semaphores between ranks and blocks.
 pub(super) struct Machine<'p, T> {
     pub(super) plan: &'p Plan,
     pub(super) sizes: Sizes,
@@ -267,7 +267,7 @@ impl Control<'_> {
         matches!(self.op, Op::Barrier(_))
     }
 
-    /// What the operation waits for.
+    /// The condition that the operation waits for.
     pub(super) fn waits<T>(&self, machine: &Machine<'_, T>) -> String {
         let rank = self.position.rank;
         let what = match *self.op {

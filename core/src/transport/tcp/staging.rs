@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(space.take(64), None, "up to the oldest it would look empty");
         space.free_oldest();
         assert_eq!((space.take(64), space.take(512), space.take(1)), (Some(448), Some(512), None));
-        // What does not fit behind the last begins at 0, and bytes are taken by whole lines.
+        // A piece that does not fit behind the last begins at 0, and bytes are taken by whole lines.
         let mut space = Space::new(1024);
         assert_eq!((space.take(300), space.take(1), space.take(300)), (Some(0), Some(320), Some(384)));
         space.free_oldest();

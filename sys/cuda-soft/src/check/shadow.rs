@@ -1,4 +1,4 @@
-//! What was last done to each byte of memory.
+//! The last accesses to each byte of memory.
 //!
 //! Accesses are kept for words of four bytes, and for single bytes once an access was to less than a word.
 

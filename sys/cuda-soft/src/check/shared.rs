@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// What is known of some threads.
+/// Clocks of some threads.
 pub(super) trait Shared: Clone {
     fn includes(&self, other: &Self) -> bool;
     fn add(&mut self, other: &Self);

@@ -1,4 +1,4 @@
-//! What the detector knows of a process.
+//! The detector's state for a process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub(crate) struct Checker {
 pub(crate) struct State {
     pub(super) shadow: Shadow,
     pub(super) sources: Sources,
-    /// What happens before the host's next call.
+    /// Events before the host's next call.
     pub(super) host: Arc<Clock>,
-    /// What the fences of sequential consistency have published so far.
+    /// Events that fences of sequential consistency have published so far.
     pub(super) ordered: Published,
     /// With it, loads may be weak.
     pub(super) chance: Option<Arc<Chance>>,

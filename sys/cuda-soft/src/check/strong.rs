@@ -126,7 +126,7 @@ impl Warp {
     pub(crate) fn range(&mut self, state: &mut State, spot: Spot, write: bool) -> Result<(), Raced> {
         self.checked(state, 0, spot, write, Semantics::Weak, Scope::Cta)?;
         if !write {
-            // What it read may reach threads in ways that are not seen.
+            // The value may reach threads in ways that the detector does not see.
             state.shadow.settle(spot.object, spot.at, spot.size.into());
         }
         Ok(())

@@ -7,11 +7,11 @@ use super::scope::{Place, includes, width};
 use super::shared::join;
 use crate::code::Scope;
 
-/// What one release pattern publishes: a release, or a fence and a strong write behind it.
+/// Events that one release pattern publishes: a release, or a fence and a strong write behind it.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) clock: Arc<Clock>,
-    /// Who published.
+    /// The publishing thread.
     pub(super) from: Place,
     /// The scope of the fence, or of the release itself.
     pub(super) fence: Scope,
@@ -36,7 +36,7 @@ impl Release {
     }
 }
 
-/// What several release patterns publish together: those that a write belongs to, and those that the write read of which it
+/// Events that several release patterns publish together: those that a write belongs to, and those that the write read of which it
 /// is the update.
 ///
 /// Each block of a grid may add to it. So what a reader of device or system scope acquires is one clock for each device,

@@ -36,7 +36,7 @@ pub(super) struct Lane {
     /// Places that it has read something old from, and how often since it read the last write.
     pub(super) stale: Vec<(Object, u64, u8)>,
     fences: Fences,
-    /// What strong reads have seen published: a fence behind them acquires it.
+    /// Events that strong reads have seen published: a fence behind them acquires these.
     seen: Vec<Release>,
 }
 
@@ -80,7 +80,7 @@ impl Warp {
         Self { place, warp, lanes, lines: Vec::new(), at: (0, 0), source: 0 }
     }
 
-    /// What happens before the next event of a lane.
+    /// Events before the next event of a lane.
     pub(super) fn known(&self, lane: usize) -> &Arc<Clock> {
         &self.lanes[lane].known
     }
@@ -209,7 +209,7 @@ impl Warp {
         join_each(clocks, &meeting.known);
     }
 
-    /// What happens before the next event of `lane`, with all that it has done itself.
+    /// Events before the next event of `lane`, with all that it has done itself.
     fn publish(&mut self, lane: usize) -> Arc<Clock> {
         let Place { work, block, .. } = self.place;
         let own = &mut self.lanes[lane];
@@ -234,7 +234,7 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
 }
 
-/// What a report says about the reason.
+/// The reason, for a report.
 pub(super) fn explain(why: Why) -> &'static str {
     match why {
         Why::Unordered => "nothing orders them, and not both are strong",

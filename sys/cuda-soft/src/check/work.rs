@@ -33,7 +33,7 @@ pub(crate) struct Past {
 }
 
 impl Checker {
-    /// What happens before the work that the host submits now.
+    /// Events before the work that the host submits now.
     pub(crate) fn submitted(&self) -> Arc<Clock> {
         Arc::clone(&self.lock().host)
     }
@@ -75,7 +75,7 @@ impl Work {
         self.warp(STREAM, 0)
     }
 
-    /// What a warp's lane knew when it ended happens before the end of the work.
+    /// Everything that a warp's lane knew when it ended happens before the end of the work.
     pub(crate) fn leaves(&self, warp: &Warp, lane: usize) {
         join(&mut self.end.lock(), warp.known(lane));
     }

@@ -274,7 +274,7 @@ pub struct Video {
     pub signed: [bool; 3],
     /// `.sat`: to the range of the result's type.
     pub sat: bool,
-    /// What happens with the result and `c`: with several parts `Add` adds all of them to `c`.
+    /// How the result and `c` combine: with several parts `Add` adds all of them to `c`.
     pub then: Option<AtomOp>,
 }
 

@@ -125,7 +125,7 @@ fn bind(
     if !whole || !within(offset, team.size()) || !within(memory_offset, memory.size() as u64) || flags != 0 {
         return Err(INVALID_VALUE);
     }
-    // What other processes may hold can only be bound to memory that they may hold.
+    // An object that other processes may hold can only be bound to memory that they may hold.
     let shareable = |types: u32| types & POSIX_FD != 0;
     let matches = !shareable(object.prop.handle_types) || shareable(memory.prop.handle_types);
     if memory.team.is_some() || !matches {

@@ -315,7 +315,7 @@ fn properties(machine: &Machine, prop: &CUmemAllocationProp) -> Result<Propertie
 }
 
 /// # Errors
-/// Those of [`posix_fd`], for each handle type of the mask.
+/// The errors of [`posix_fd`], for each handle type of the mask.
 pub(super) fn handle_types_exist(machine: &Machine, mask: u32) -> Result {
     (0..32).map(|b| 1 << b).filter(|b| mask & b != 0).try_for_each(|bit| posix_fd(machine, HandleType(bit)))
 }

@@ -69,7 +69,7 @@ impl Barriers {
         self.slots[id].result
     }
 
-    /// Those who met in the last completed use of barrier `id`.
+    /// Threads that met in the last completed use of barrier `id`.
     pub(super) fn met(&self, id: usize) -> &Meeting {
         &self.slots[id].met
     }

@@ -1,4 +1,4 @@
-//! What kernels print, until the driver writes it out at the next synchronisation.
+//! Output of kernels, kept until the driver writes it at the next synchronisation.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What kernels share with the host, besides memory.
+//! Services that kernels share with the host, besides memory.
 
 use super::console::Console;
 use crate::mem::heap::Heap;

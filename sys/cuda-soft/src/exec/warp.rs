@@ -33,7 +33,7 @@ pub(super) struct Warp {
     pub(super) met: u32,
     /// Lanes that have arrived at the cluster's barrier and have not waited yet.
     pub(super) arrived: u32,
-    /// Those of them that arrived in an odd phase.
+    /// Lanes of them that arrived in an odd phase.
     pub(super) arrived_odd: u32,
     /// The value of `clock` when each lane last ran, for fairness.
     stamp: Lanes<u32>,

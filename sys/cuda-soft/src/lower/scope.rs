@@ -19,7 +19,7 @@ pub(super) enum Entity {
         offset: u32,
         /// Bytes.
         size: u32,
-        /// What it is for.
+        /// Its purpose.
         role: Role,
     },
     /// A parameter of the kernel, by byte offset in the parameter buffer.

@@ -70,7 +70,7 @@ struct Binding {
     place: Place,
 }
 
-/// What this process knows of the bindings.
+/// The bindings, as far as this process knows them.
 #[derive(Debug, Default)]
 struct Seen {
     generation: Option<u64>,

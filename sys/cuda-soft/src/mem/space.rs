@@ -157,7 +157,7 @@ impl View<'_> {
     }
 
     /// The span around `addr`, or `None` if the device may not read it (or write it, if `write`). Multicast addresses
-    /// have none: only [`team`](Self::team) finds them.
+    /// have none: only `team` finds them.
     #[must_use]
     pub fn find(&self, addr: u64, write: bool) -> Option<Span> {
         let (base, entry) = self.map.at(addr).filter(|(_, entry)| entry.backing.team().is_none())?;

@@ -29,7 +29,7 @@ impl GraphExec {
     /// until the launch has ended, even if the executable is destroyed before.
     ///
     /// # Errors
-    /// Those of [`Capture::add_graph`](super::capture::Capture::add_graph) and [`Streams::enqueue`].
+    /// The errors of [`Capture::add_graph`](super::capture::Capture::add_graph) and [`Streams::enqueue`].
     pub(crate) fn launch(&self, streams: &Streams, stream: &Stream) -> Result {
         if let Some(capture) = stream.capture() {
             return capture.add_graph(&stream.participant, &self.work, &self.objects);

@@ -25,7 +25,7 @@ struct State {
     begin: Option<Begin>,
     dependents: Vec<Arc<Op>>,
     ended_at: Option<Instant>,
-    /// What happened before the end, for the race detector.
+    /// Events before the end, for the race detector.
     past: Option<Past>,
 }
 
@@ -87,7 +87,7 @@ impl Op {
         self.tell_host();
     }
 
-    /// What happened before the end of the operation, if it has ended and the race detector is on.
+    /// Events before the end of the operation, if it has ended and the race detector is on.
     pub(super) fn past(&self) -> Option<Past> {
         self.state.lock().past.clone()
     }

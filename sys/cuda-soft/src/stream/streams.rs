@@ -89,7 +89,7 @@ impl Streams {
     /// Submits work to a stream after all of `after`. Returns its operation, or `None` if the stream captured the work.
     ///
     /// # Errors
-    /// Those of [`Capture::add`] and [`enqueue`](Self::enqueue).
+    /// The errors of [`Capture::add`] and [`enqueue`](Self::enqueue).
     pub(crate) fn submit(&self, stream: &Stream, after: &[Arc<Op>], work: Work) -> Result<Option<Arc<Op>>> {
         if let Some(capture) = stream.capture() {
             capture.add(&stream.participant, work)?;

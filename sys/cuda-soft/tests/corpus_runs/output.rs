@@ -1,4 +1,4 @@
-//! What kernels print, seen by a parent process.
+//! Output of kernels, seen by a parent process.
 
 use std::process::Command;
 

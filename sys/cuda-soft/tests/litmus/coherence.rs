@@ -29,7 +29,7 @@ fn a_thread_reads_its_own_write_or_a_later_one() {
             "st.relaxed.SCOPE.global.u32 [%x], 2;",
         ],
         seen: &[Register(0, 0), Word(0)],
-        // What it read is not older than what is there at the end, if that is its own.
+        // The value read is not older than the one there at the end, if that is its own.
         forms: &[Form { name: "", fills: &[], allowed: &[&[1, 1], &[1, 2], &[2, 2]] }],
     }]);
 }

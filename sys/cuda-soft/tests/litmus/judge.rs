@@ -5,7 +5,7 @@ use cuda_soft::Lines;
 use self::Seen::{Register, Word};
 use crate::rig::{Devices, Placement, SEEDS};
 
-/// What a test looks at.
+/// Values that a test looks at.
 #[derive(Clone, Copy)]
 pub(crate) enum Seen {
     /// A register of a thread.

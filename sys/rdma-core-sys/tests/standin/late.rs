@@ -23,7 +23,7 @@ pub(super) struct Posted {
     pub(super) held: bool,
 }
 
-/// What is left open by verbs, and chosen by a seed.
+/// Choices that verbs leave open, made by a seed.
 pub(super) struct Unkind {
     seed: u64,
     state: u64,

@@ -62,7 +62,7 @@ pub(super) struct Qp {
     pub(super) receive_cq: u32,
     /// Occupied places in the send queue.
     pub(super) used: u32,
-    /// Those of them that no completion covers yet.
+    /// Requests of them that no completion covers yet.
     pub(super) uncovered: u32,
     pub(super) receives: VecDeque<Receive>,
     pub(super) held: bool,
@@ -148,7 +148,7 @@ impl Machine {
         limit.unwrap_or_else(|| self.unkind.as_ref().map_or(256, Unkind::max_inline))
     }
 
-    /// What a queue pair gets that was asked for `inline` bytes.
+    /// The inline limit of a queue pair that was asked for `inline` bytes.
     pub(super) fn granted(&mut self, inline: u32) -> u32 {
         let most = self.max_inline();
         match &mut self.unkind {

@@ -153,7 +153,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
     if cap.max_inline_data > machine.max_inline() || sges > MAX_SGE {
         return fail(libc::EINVAL);
     }
-    // What a NIC gives may be more than what was asked for.
+    // A NIC may give more than it was asked for.
     cap.max_inline_data = machine.granted(cap.max_inline_data);
     for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
         machine.adopt(owner);

@@ -1,4 +1,4 @@
-//! What mutants concern each test, and how long it takes: what decides which tests judge a mutant, and in which order.
+//! Mutants that concern each test, and how long it takes: they decide which tests judge a mutant, and in which order.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -93,7 +93,7 @@ pub(crate) fn cover(
     load(folder)
 }
 
-/// What an earlier [`cover`] found.
+/// Results of an earlier [`cover`].
 pub(crate) fn load(folder: &Path) -> Vec<Covered> {
     let text = std::fs::read_to_string(folder.join("cover.tsv")).unwrap_or_default();
     text.lines().filter_map(Covered::parse).collect()

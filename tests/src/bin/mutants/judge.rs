@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cover::Covered;
 use crate::suite::{Check, End, Suite, run};
 
-/// What became of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) name: String,
@@ -17,7 +17,7 @@ pub(crate) struct Verdict {
     pub(crate) outcome: String,
     pub(crate) check: String,
     pub(crate) test: String,
-    /// What the test noticed: `race`, `diverged`, `hang` or `wrong`.
+    /// The symptom that the test noticed: `race`, `diverged`, `hang` or `wrong`.
     pub(crate) how: String,
     pub(crate) runs: u32,
     pub(crate) millis: u64,
@@ -202,7 +202,7 @@ impl Judge<'_> {
     }
 }
 
-/// What a failed test noticed.
+/// The symptom that a failed test noticed.
 fn how(output: &str) -> &'static str {
     let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
     if says(&["CUDA_ERROR_INVALID_PTX", "never uses the name", "unknown name", "INVALID_PTX"]) {

@@ -35,7 +35,7 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// What the lists in `ci/mutants` call it: its name without the line, which changes, and what stands there.
+    /// Its name in the lists of `ci/mutants`: without the line, which changes, but with the text there.
     pub(crate) fn key(&self) -> String {
         let kind = self.name.rsplit(':').next().unwrap_or_default();
         let nth = if self.nth == 1 { String::new() } else { format!("#{}", self.nth) };

@@ -40,7 +40,7 @@ impl Suite {
     }
 }
 
-/// What the software device checks while a test runs.
+/// Checks of the software device while a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Check {
     /// Results only; ranks are processes.
@@ -54,7 +54,7 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    /// Those under which a test is tried without a mutant; weak loads are the last.
+    /// Checks under which a test is tried without a mutant; weak loads are the last.
     pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Races, Self::Weak(1)];
 
     pub(crate) fn name(self) -> String {
@@ -161,7 +161,7 @@ fn is_failure(line: &str) -> bool {
 fn failed(output: &str) -> Option<String> {
     let mut running = None;
     for line in output.lines() {
-        // What the test prints may stand between its name and its end.
+        // The test's own output may stand between its name and its end.
         if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             running = Some(test);
         }

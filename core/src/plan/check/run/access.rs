@@ -90,7 +90,7 @@ impl Run<'_> {
         packets.map(|source| place(source.cell + atom)).find(|&cell| self.packets.get(cell, call).is_none())
     }
 
-    /// What an element's packets tell, and the operations that wrote them. `None` if they tell nothing new.
+    /// The clock that an element's packets carry, and the operations that wrote them. `None` if it holds nothing new.
     fn learned(
         &self,
         base: &Knowledge,

@@ -31,11 +31,11 @@ pub(super) struct Block<'p> {
     pub(super) event: u32,
     /// Event before the first operation of each call.
     pub(super) starts: Vec<u32>,
-    /// What moves know: all before the last sync.
+    /// Clock of moves: everything before the last sync.
     pub(super) base: Knowledge,
-    /// What control operations know, and moves after the next sync will.
+    /// Clock of control operations, which moves take over at the next sync.
     pub(super) control: Knowledge,
-    /// What packets told since the last sync.
+    /// Clock learned from packets since the last sync.
     pub(super) pending: Option<Knowledge>,
     /// A barrier that the block has come to.
     pub(super) at_barrier: bool,

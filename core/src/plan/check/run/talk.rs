@@ -1,4 +1,4 @@
-//! What tells blocks and ranks about each other: syncs, barriers, signals, proxies.
+//! Synchronisation between blocks and ranks: syncs, barriers, signals, proxies.
 
 use super::super::clock::{Epoch, Knowledge};
 use super::super::ir::{Barrier, Channel};

@@ -104,7 +104,7 @@ pub(super) fn fma(a: f64, b: f64, c: f64, mode: Round) -> f64 {
     let more = shifted.checked_shl(distance).unwrap_or(0) != small.magnitude;
     let magnitude = match sign == other {
         true => large.magnitude + shifted,
-        // What was lost makes the difference smaller: one unit less, and something more than that.
+        // The lost bits make the difference smaller: one unit less, and something more than that.
         false => large.magnitude - shifted - u128::from(more),
     };
     if magnitude == 0 {

@@ -14,7 +14,7 @@ use crate::ptx::ast::{Instruction, Operand, OperandKind};
 const SHARED: [(&str, Space); 3] =
     [("shared", Space::Shared), ("shared::cta", Space::Shared), ("shared::cluster", Space::Cluster)];
 
-/// What an `mbarrier` instruction does.
+/// Operation of an `mbarrier` instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Init,

@@ -57,7 +57,7 @@ pub(super) fn all(root: &Path) -> Vec<Mutant> {
     mutants
 }
 
-/// Those of `all` that the changes since the commit `base` concern.
+/// Mutants of `all` that the changes since the commit `base` concern.
 pub(super) fn changed(root: &Path, base: &str, all: &[Mutant]) -> HashSet<String> {
     let diff = Command::new("git").arg("-C").arg(root).args(["diff", base, "--", SOURCES]).output();
     let diff = diff.expect("git runs");

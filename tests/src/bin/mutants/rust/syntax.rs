@@ -29,7 +29,7 @@ pub(super) struct Nodes {
     arms: HashMap<(usize, usize), Place>,
     guards: HashMap<(usize, usize), Range<usize>>,
     fields: HashMap<(usize, usize), (Range<usize>, Range<usize>)>,
-    /// What the compiler evaluates.
+    /// Constant expressions, which the compiler evaluates.
     constants: Vec<Range<usize>>,
     /// First and last lines of modules of tests whose condition cargo-mutants does not understand.
     tests: Vec<Range<usize>>,

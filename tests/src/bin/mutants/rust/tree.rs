@@ -23,7 +23,7 @@ pub(super) struct Refusal {
     pub(super) why: String,
 }
 
-/// What an earlier [`grow`] found in `folder`.
+/// Results of an earlier [`grow`] in `folder`.
 pub(super) fn refused(folder: &Path) -> Refused {
     let text = std::fs::read_to_string(folder.join("refused.tsv")).unwrap_or_default();
     let parse = |line: &str| {
@@ -155,7 +155,7 @@ fn errors(folder: &Path, profile: &str) -> Vec<Value> {
         "json",
     ]);
     command.current_dir(folder.join("tree")).env("CARGO_TARGET_DIR", folder.join("build"));
-    // What mutants leave unused is no error, and neither is arithmetic that is sure to overflow.
+    // Items that mutants leave unused are no error, and neither is arithmetic that is sure to overflow.
     let output = command.env("RUSTFLAGS", "--cap-lints=warn").output().expect("cargo runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
