@@ -163,7 +163,11 @@ impl Object {
     /// # Errors
     /// The error of `mmap`.
     pub(crate) fn map(&self, len: usize, fixed: Option<NonNull<u8>>) -> io::Result<Mapping> {
-        Mapping::of(&self.fd, 0, len.min(self.size), fixed)
+        let len = len.min(self.size);
+        match fixed {
+            None => Mapping::anywhere(&self.fd, len),
+            fixed => Mapping::of(&self.fd, 0, len, fixed),
+        }
     }
 
     /// Size of the memory in bytes, without the control page.
