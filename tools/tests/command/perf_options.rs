@@ -43,6 +43,18 @@ fn percentiles_are_over_single_calls_or_over_batches() {
     ]);
 }
 
+/// Rank 0 waits while rank 1 gets. A row that took rank 0's clock would show almost nothing.
+#[test]
+fn times_are_those_of_the_rank_that_works() {
+    let file = measured("2", &["get", "-b", "4M", "-e", "4M", "-n", "4", "-w", "0", "--batch", "1"]);
+    let row = file.rows.iter().find(|row| row["series"] == "measured").expect("a row of our own");
+    let [time, samples] = ["time_p50_us", "samples"].map(|name| number(row, name));
+    // No host copies 4 MiB faster than this, at 80 GB/s.
+    assert!(time > 50.0, "{row}");
+    let calls = time * samples * number(row, "calls_per_sample") / 1e6;
+    assert!(number(row, "wall_s") > 0.5 * calls, "{row}");
+}
+
 /// Each row lasts as long as it is told to.
 #[test]
 fn rows_of_a_duration() {
