@@ -2,6 +2,7 @@
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::Transport;
+use aqueduct::gpu::Event;
 
 use crate::support::{soon, threads};
 
@@ -30,6 +31,11 @@ fn an_abort_ends_all_waits_of_all_ranks_with_its_reason() {
         assert_eq!(rank.comm.check().unwrap_err().kind(), ErrorKind::Aborted);
         if let Some(connection) = connection {
             assert_eq!(connection.flush(soon()).unwrap_err().kind(), ErrorKind::Aborted);
+            // Work behind the event would wait for a connection that is over.
+            let event = Event::new(rank.comm.context()).unwrap();
+            for ended in [connection.wait_event(&event), connection.record_event(&event)] {
+                assert_eq!(ended.unwrap_err().kind(), ErrorKind::Aborted);
+            }
         }
         assert!(rank.comm.abort_record().is_none(), "no kernel was running");
         assert!(rank.comm.connect(0, 77, Transport::CudaIpc).is_err());
