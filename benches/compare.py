@@ -190,12 +190,13 @@ def compare(old, new, fail_above):
         print(f"# note: {note}")
     print(f"#{'old':>11} {'new':>12} {'spread':>10} {'ratio':>7} verdict")
     print(f"#{'(us)':>11} {'(us)':>12} {'(us)':>10} {'':>7}")
-    counts, too_slow, wrong = {}, 0, 0
+    counts, too_slow = {}, 0
+    # Rows that the old file lacks count, too.
+    wrong = sum(bool(row.get("wrong")) for row in after.values())
     for about in common:
         a, b = before[about], after[about]
         ratio, verdict = judge(a, b)
         counts[verdict] = counts.get(verdict, 0) + 1
-        wrong += verdict == "WRONG"
         ours = dict(about[0]).get("series") == "measured"
         failed = fail_above is not None and ours and verdict == "slower" and ratio > fail_above
         too_slow += failed

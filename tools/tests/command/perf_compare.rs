@@ -97,6 +97,18 @@ fn files_of_perf_are_read_in_both_formats() {
     // Its missing rows could be of any speed.
     let outcome = compare(&slow, &csv, &["--fail-above", "1.05"]).exited(2).prints(&["# 4 faster\n"]);
     outcome.says(&[interrupted, "no verdict: ", "may lack the slowest rows; measure again"]);
+    // Wrong values fail a new file also where the old one has no such row.
+    let mut spoilt = PerfFile::parse(&text);
+    spoilt.rows.iter_mut().filter(|row| row["size_bytes"] == 16).for_each(|row| row["wrong"] = 7.into());
+    let without: String = text
+        .lines()
+        .filter(|line| !line.contains("\"size_bytes\":16,"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let lines = [vec![spoilt.header], spoilt.rows].concat();
+    let spoilt = files.write(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    let outcome = compare(&files.write(&without), &spoilt, &[]).exited(1);
+    outcome.prints(&["# 2 rows are only in the new file\n", "# 2 rows of the new file have wrong values\n"]);
     // Nor does a new file that was interrupted pass, though none of its rows is slower.
     let rows = text.lines().filter(|line| !line.contains("\"footer\"")).map(|line| format!("{line}\n"));
     let cut = files.write(&rows.collect::<String>());
