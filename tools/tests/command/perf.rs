@@ -145,6 +145,12 @@ fn no_rank_carries_the_traffic_of_a_large_start() {
 }
 
 #[test]
+fn ranks_of_bootstrap_give_up_at_its_time_limit() {
+    let outcome = run(&mut aqueduct(&["perf", "bootstrap", "-n", "64", "--timeout", "1ms"])).exited(1);
+    outcome.says(&["timeout: "]);
+}
+
+#[test]
 fn a_start_is_printed_by_phase() {
     let outcome = run(&mut aqueduct(&["perf", "bootstrap", "-n", "3,9"])).exited(0);
     let outcome =
