@@ -66,8 +66,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             progress.step(|| format!("run {number} of {}", args.repeat));
             runs.push(wire_up(ranks, timeout)?);
         }
-        runs.sort_by_key(|run| run.total);
-        output.rows(runs.swap_remove(runs.len() / 2).rows())?;
+        output.rows(Run::median(runs).rows())?;
     }
     output.end()
 }

@@ -22,6 +22,12 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// The run of median length; of an even number the longer of the two in the middle.
+    pub(super) fn median(mut runs: Vec<Self>) -> Self {
+        runs.sort_by_key(|run| run.total);
+        runs.swap_remove(runs.len() / 2)
+    }
+
     /// A row for each phase, with statistics over the ranks, and one for all of them.
     pub(super) fn rows(&self) -> Vec<Record> {
         let row = |phase, samples_us| Record {
@@ -152,6 +158,21 @@ impl Table for Phases {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_run_of_median_length_is_reported() {
+        let median = |seconds: &[u64]| {
+            let run = |&seconds: &u64| Run {
+                ranks: 2,
+                processes: 1,
+                total: Duration::from_secs(seconds),
+                cpu: Default::default(),
+                samples: Vec::new(),
+            };
+            Run::median(seconds.iter().map(run).collect()).total.as_secs()
+        };
+        assert_eq!([median(&[3, 1, 2]), median(&[4, 1, 3, 2]), median(&[7])], [2, 3, 7]);
+    }
 
     #[test]
     fn growth_is_measured_against_n_log_n() {
