@@ -156,7 +156,7 @@ fn requests_that_the_queue_pair_is_not_made_for_are_refused() {
 /// Writes of one queue pair come in order and those of another whenever they like; a completion comes behind its data.
 #[test]
 fn an_unkind_nic_orders_nothing_but_the_requests_of_one_queue_pair() {
-    standin::unkind(7);
+    let by_hand = standin::ByHand::unkind(7);
     let (mut overtaken, mut early) = (false, false);
     let nic = Nic::open();
     for _ in 0..200 {
@@ -173,6 +173,7 @@ fn an_unkind_nic_orders_nothing_but_the_requests_of_one_queue_pair() {
         }
         let mut ended = Vec::new();
         while ended.len() < 3 {
+            by_hand.step();
             let [second, first, other] = [1, 0, 2].map(|i: usize| words[i].load(Ordering::Acquire) == 1);
             assert!(first || !second, "a queue pair is out of order");
             overtaken |= other && !first;

@@ -62,7 +62,7 @@ impl Machine {
         if posted.held || unkind {
             qp.pending.push_back(posted);
             if unkind {
-                Self::wake_nic();
+                self.wake_nic();
             }
         } else {
             // SAFETY: the caller keeps the contract.

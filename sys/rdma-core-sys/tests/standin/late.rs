@@ -69,7 +69,10 @@ enum Turn {
 
 impl Machine {
     /// There is something to do later.
-    pub(super) fn wake_nic() {
+    pub(super) fn wake_nic(&self) {
+        if self.by_hand {
+            return;
+        }
         static NIC: Once = Once::new();
         NIC.call_once(|| {
             std::thread::Builder::new().name("stand-in".to_owned()).spawn(run).expect("a thread");
@@ -100,7 +103,7 @@ impl Machine {
     }
 
     /// Does a part of what is to be done. Returns a pause after it, or nothing if there was nothing to do.
-    fn step(&mut self) -> Option<Duration> {
+    pub(super) fn step(&mut self) -> Option<Duration> {
         let mut turns = self.turns();
         if turns.is_empty() {
             return None;
@@ -150,6 +153,7 @@ fn run() {
     let mut machine = machine();
     loop {
         let steps = if machine.chosen(4) == 0 { 1 } else { STEPS };
+        let steps = if machine.by_hand { 0 } else { steps };
         let done = (0..steps).map_while(|_| machine.step());
         match done.fold(None, |_, pause| Some(pause)) {
             Some(pause) => {

@@ -35,6 +35,8 @@ pub(super) struct Machine {
     pub(super) registrations: Registrations,
     /// With it, requests are executed later.
     pub(super) unkind: Option<Unkind>,
+    /// A test calls `step`; the thread in place of the NIC rests.
+    pub(super) by_hand: bool,
 }
 
 // SAFETY: the pointers are addresses of objects that the provider owns and frees only under its lock.
@@ -209,7 +211,7 @@ impl Machine {
         }
         if self.unkind.is_some() {
             self.cq(queue).late.push_back(entry);
-            Self::wake_nic();
+            self.wake_nic();
         } else {
             self.appear(queue, entry);
         }

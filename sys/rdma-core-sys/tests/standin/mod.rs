@@ -83,6 +83,31 @@ pub fn unkind(seed: u64) {
     machine().unkind = Some(late::Unkind::new(seed));
 }
 
+/// The NIC in the caller's hands, so that a test sees each state between two steps of it; given back when dropped.
+pub struct ByHand(());
+
+impl ByHand {
+    /// From now on, executes requests only in [`step`](Self::step), as `seed` chooses.
+    pub fn unkind(seed: u64) -> Self {
+        unkind(seed);
+        machine().by_hand = true;
+        Self(())
+    }
+
+    /// Does a part of what is to be done, if there is anything.
+    pub fn step(&self) {
+        machine().step();
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        let mut machine = machine();
+        machine.by_hand = false;
+        machine.wake_nic();
+    }
+}
+
 /// Makes the next request of queue pair `number` fail with `status`.
 pub fn fail_next(number: u32, status: ibv_wc_status) {
     machine().qp(number).fail_next = Some(status);
