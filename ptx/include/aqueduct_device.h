@@ -32,6 +32,7 @@
 #define AQUEDUCT_OPERATION_FIFO 7u
 #define AQUEDUCT_OPERATION_PERF 8u
 #define AQUEDUCT_OPERATION_FLUSH 9u
+#define AQUEDUCT_OPERATION_PLAN 10u
 #define AQUEDUCT_LEFT_NOT 0u
 #define AQUEDUCT_LEFT_TOLD 1u
 #define AQUEDUCT_LEFT_REFUSED 2u
@@ -339,6 +340,40 @@ AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, semaphore_id) == 192, "Aqued
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, dst_id) == 196, "AqueductPortChannelHandle.dst_id");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, src_id) == 200, "AqueductPortChannelHandle.src_id");
 AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, reserved) == 204, "AqueductPortChannelHandle.reserved");
+
+/* The fixed part of the one parameter of a plan's kernel. Behind it lie, by value, the addresses that the plan names, 8
+ * bytes each (see crate::plan::Kernel::addresses).
+ *
+ * A chunk of input or output has chunk bytes, and the buffer ends after input_bytes or output_bytes: what lies
+ * behind is neither read nor written. Scratch keeps chunks apart by scratch_chunk bytes, and those of packets by twice
+ * as many, so that they are aligned whatever a message's size is. If chunk is not a multiple of 16, chunks that are
+ * neighbours in a message are none in scratch: a move then goes chunk by chunk, and of blocks that share a range and of
+ * iterations of a loop the first handles all of it. */
+typedef struct AqueductPlanArgs {
+    /* Bytes from one chunk of input or output to the next. */
+    uint64_t chunk;
+    /* Bytes from one chunk of plain scratch to the next: a multiple of 16, at least chunk. */
+    uint64_t scratch_chunk;
+    /* Bytes of the input. */
+    uint64_t input_bytes;
+    /* Bytes of the output. */
+    uint64_t output_bytes;
+    /* Bytes from the first half of plain scratch to the second; zero if there is one half only. Packets: twice as many. */
+    uint64_t half;
+    /* Base of this rank's control area (device memory): counters of channels, semaphores, barriers and the calls of each
+     * block, where the kernel's description says. Written once before the first call, zero but for semaphores. */
+    uint64_t control;
+    /* Abort word, claim of the record and my rank. */
+    AqueductAbortHandle abort;
+} AqueductPlanArgs;
+AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 72, "AqueductPlanArgs");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, chunk) == 0, "AqueductPlanArgs.chunk");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, scratch_chunk) == 8, "AqueductPlanArgs.scratch_chunk");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, input_bytes) == 16, "AqueductPlanArgs.input_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, output_bytes) == 24, "AqueductPlanArgs.output_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, half) == 32, "AqueductPlanArgs.half");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, control) == 40, "AqueductPlanArgs.control");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, abort) == 48, "AqueductPlanArgs.abort");
 
 #if defined(__CUDACC__)
 

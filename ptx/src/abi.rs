@@ -12,6 +12,7 @@ mod abort;
 mod grid_barrier;
 mod layout;
 mod memory_channel;
+mod plan;
 mod port;
 mod scratch;
 mod symbols;
@@ -24,6 +25,7 @@ pub use abort::{
 pub use grid_barrier::{GridBarrierHandle, GridBarrierState};
 pub use layout::{DeviceStruct, Field, StructLayout};
 pub use memory_channel::{MemoryChannelHandle, SemaphoreHandle};
+pub use plan::PlanArgs;
 pub use port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 pub use scratch::{
     FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, PACKET_FORMAT_HB, PACKET_FORMAT_LL8,

@@ -20,6 +20,7 @@ mod fragment;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod oracle;
+pub mod plan;
 #[cfg(feature = "mutants")]
 mod replaced;
 mod sources;

@@ -48,6 +48,8 @@ impl Operation {
     pub const PERF: Self = Self(8);
     /// Waiting for a port channel's flush.
     pub const FLUSH: Self = Self(9);
+    /// Waiting for packets inside a plan.
+    pub const PLAN: Self = Self(10);
 
     /// The field's name for the operation, or `"unknown operation"`.
     pub fn name(self) -> &'static str {
@@ -61,6 +63,7 @@ impl Operation {
             Self::FIFO => "FIFO",
             Self::PERF => "perf",
             Self::FLUSH => "flush",
+            Self::PLAN => "plan",
             _ => "unknown operation",
         }
     }

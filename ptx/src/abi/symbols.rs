@@ -7,6 +7,7 @@ use super::abort::{
 use super::grid_barrier::{GridBarrierHandle, GridBarrierState};
 use super::layout::{DeviceStruct, StructLayout};
 use super::memory_channel::{MemoryChannelHandle, SemaphoreHandle};
+use super::plan::PlanArgs;
 use super::port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 use super::scratch::{FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, ScratchRegion};
 use super::trigger::{FifoHandle, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, TriggerKind};
@@ -35,6 +36,7 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("OPERATION_FIFO", Operation::FIFO.0 as u64),
     ("OPERATION_PERF", Operation::PERF.0 as u64),
     ("OPERATION_FLUSH", Operation::FLUSH.0 as u64),
+    ("OPERATION_PLAN", Operation::PLAN.0 as u64),
     ("LEFT_NOT", LEFT_NOT as u64),
     ("LEFT_TOLD", LEFT_TOLD as u64),
     ("LEFT_REFUSED", LEFT_REFUSED as u64),
@@ -62,6 +64,7 @@ pub const STRUCTS: &[&StructLayout] = &[
     &ProxyTrigger::LAYOUT,
     &FifoHandle::LAYOUT,
     &PortChannelHandle::LAYOUT,
+    &PlanArgs::LAYOUT,
 ];
 
 /// All symbols templates may use without being given them: `PREFIX_SUFFIX` per field (its offset),
