@@ -344,15 +344,19 @@ AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, reserved) == 204, "AqueductP
 /* The fixed part of the one parameter of a plan's kernel. Behind it lie, by value, the addresses that the plan names, 8
  * bytes each (see crate::plan::Kernel::addresses).
  *
- * A chunk of input or output has chunk bytes, and the buffer ends after input_bytes or output_bytes: what lies
- * behind is neither read nor written. Scratch keeps chunks apart by scratch_chunk bytes, and those of packets by twice
- * as many, so that they are aligned whatever a message's size is. If chunk is not a multiple of 16, chunks that are
- * neighbours in a message are none in scratch: a move then goes chunk by chunk, and of blocks that share a range and of
- * iterations of a loop the first handles all of it. */
+ * A chunk of input or output has chunk bytes, and the buffer ends after input_bytes or output_bytes: what lies behind is
+ * neither read nor written. Scratch keeps chunks apart by scratch_chunk bytes, which does not change between calls of
+ * different sizes: so a chunk of scratch is always the same memory, and the order that a plan gives to accesses of
+ * one chunk holds between calls, and each packet has one writer. Packets take twice as much.
+ *
+ * A move handles vectors vectors of 16 bytes for each chunk, the last of which may be cut short by the chunk's end, and two
+ * packets for each vector whether the data fills them or not. Vector v of a range of several chunks is vector v - q * vectors
+ * of chunk q, q = v / vectors; the quotient is (v * magic) >> shift in 64 bits for v below 2^31 (Granlund and Montgomery,
+ * "Division by Invariant Integers using Multiplication", 1994). */
 typedef struct AqueductPlanArgs {
     /* Bytes from one chunk of input or output to the next. */
     uint64_t chunk;
-    /* Bytes from one chunk of plain scratch to the next: a multiple of 16, at least chunk. */
+    /* Bytes from one chunk of plain scratch to the next: a multiple of 128, at least chunk. */
     uint64_t scratch_chunk;
     /* Bytes of the input. */
     uint64_t input_bytes;
@@ -365,8 +369,16 @@ typedef struct AqueductPlanArgs {
     uint64_t control;
     /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
+    /* Vectors of 16 bytes of a chunk: chunk / 16, rounded up. A range has fewer than 2^31. */
+    uint32_t vectors;
+    /* For the division by vectors: 2^shift / vectors, rounded up. */
+    uint32_t magic;
+    /* For the division: 31 + the base-two logarithm of vectors, rounded up. */
+    uint32_t shift;
+    /* Zero. */
+    uint32_t reserved;
 } AqueductPlanArgs;
-AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 72, "AqueductPlanArgs");
+AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 88, "AqueductPlanArgs");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, chunk) == 0, "AqueductPlanArgs.chunk");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, scratch_chunk) == 8, "AqueductPlanArgs.scratch_chunk");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, input_bytes) == 16, "AqueductPlanArgs.input_bytes");
@@ -374,6 +386,10 @@ AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, output_bytes) == 24, "AqueductPlanArg
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, half) == 32, "AqueductPlanArgs.half");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, control) == 40, "AqueductPlanArgs.control");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, abort) == 48, "AqueductPlanArgs.abort");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, vectors) == 72, "AqueductPlanArgs.vectors");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, magic) == 76, "AqueductPlanArgs.magic");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, shift) == 80, "AqueductPlanArgs.shift");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, reserved) == 84, "AqueductPlanArgs.reserved");
 
 #if defined(__CUDACC__)
 

@@ -10,3 +10,11 @@ pub use kernel::{
     Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Shape, Share,
     Signal, Step, Wait,
 };
+
+/// The PTX of a kernel.
+///
+/// # Errors
+/// Why the description has no kernel.
+pub fn render(kernel: &Kernel, _target: crate::Target) -> Result<crate::Instance, crate::TemplateError> {
+    Err(crate::failure(&kernel.symbol, "there is no back end yet".to_owned()))
+}

@@ -1,6 +1,6 @@
 //! The library's own kernels: instantiated for a context's device and loaded.
 
-use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate};
+use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate, plan};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Function, KernelParam, Module};
@@ -32,6 +32,19 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
         Ok(if cfg!(feature = "without-abort-check") { without_abort_check(&text) } else { text })
     })?;
     entries(kernel, params).map_err(wrong)?.iter().map(|entry| module.function(entry)).collect()
+}
+
+/// Returns the kernel of a plan. It is loaded once per context, like those of [`load_kernels`].
+///
+/// # Errors
+/// `Plan` for a description that has no kernel, such as one with too many addresses; otherwise as for [`load_kernels`].
+pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel) -> Result<Function> {
+    let key = format!("aqueduct plan {kernel:?}");
+    let module = Module::load_cached(context, &key, || {
+        let wrong = |e: TemplateError| Error::new(ErrorKind::Plan, "plan::lower", e.to_string());
+        Ok(plan::render(kernel, target(context)?).map_err(wrong)?.text)
+    })?;
+    module.function(&kernel.symbol)
 }
 
 /// Returns the entries of a row, or an error if their number is not what the caller expects.

@@ -22,6 +22,7 @@ mod signal;
 pub use grid_barrier::GridBarrier;
 pub use inbound::InboundSignals;
 pub use kernels::load_kernels;
+pub(crate) use kernels::load_plan;
 pub use memory::MemoryChannel;
 pub use packet::PacketFormat;
 pub use port::PortChannel;

@@ -43,6 +43,11 @@ pub fn arg<T: KernelParam>(value: &T) -> KernelArg<'_> {
     KernelArg { value: value.cast(), bytes: size_of::<T>(), borrow: PhantomData }
 }
 
+/// The bytes of a `.param .align 8 .b8` array of any length as a parameter; they are copied at the launch.
+pub(crate) fn bytes(value: &[u64]) -> KernelArg<'_> {
+    KernelArg { value: value.as_ptr().cast(), bytes: size_of_val(value), borrow: PhantomData }
+}
+
 /// Shared memory per block that every kernel may use; more must be allowed first (CUDA C++ Programming Guide, "Shared Memory").
 const SHARED_UNASKED: u32 = 48 << 10;
 

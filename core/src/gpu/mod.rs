@@ -62,6 +62,7 @@ pub use driver::{Driver, Provenance};
 pub use event::Event;
 pub use graph::{CaptureMode, GraphExec};
 pub use keep::KeepAlive;
+pub(crate) use launch::bytes;
 pub use launch::{KernelArg, KernelParam, LaunchConfig, arg};
 pub use module::{Function, FunctionAttributes, Module};
 pub(crate) use pinned::HostRegistration;

@@ -347,6 +347,16 @@ impl Operand {
 }
 
 impl RankPlan {
+    /// All operations: those of loops, instead of the loops.
+    pub(super) fn all_ops(&self) -> impl Iterator<Item = &Op> {
+        let ops = self.blocks.iter().flat_map(|block| &block.ops);
+        let flat = ops.flat_map(|operation| match &operation.op {
+            Op::Loop(repeated) => repeated.body.as_slice(),
+            _ => std::slice::from_ref(operation),
+        });
+        flat.map(|operation| &operation.op)
+    }
+
     /// Chunks of one of the buffers.
     pub fn chunks(&self, buffer: Buffer) -> u32 {
         match buffer {
@@ -376,13 +386,16 @@ impl Plan {
         Some((peer, Channel { kind: channel.kind, index: u32::try_from(index).ok()? }))
     }
 
+    /// The reductions that moves name.
+    pub(super) fn reductions(&self) -> impl Iterator<Item = Reduction> {
+        self.ranks.iter().flat_map(RankPlan::all_ops).filter_map(|op| match op {
+            Op::Move(moved) => moved.reduction,
+            _ => None,
+        })
+    }
+
     /// Number of operations, each counted once however often a loop repeats it.
     pub fn operations(&self) -> usize {
-        let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);
-        let count = |operation: &Operation| match &operation.op {
-            Op::Loop(repeated) => repeated.body.len(),
-            _ => 1,
-        };
-        blocks.flat_map(|block| &block.ops).map(count).sum()
+        self.ranks.iter().flat_map(RankPlan::all_ops).count()
     }
 }

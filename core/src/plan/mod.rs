@@ -3,7 +3,7 @@
 //! A [`Plan`] is a value: it names no device and holds no memory. [`mod@file`] reads and writes it as MSCCL++'s execution-plan
 //! JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors, and [`oracle`] says what a
 //! collective should give. `docs/plans.md` explains the ideas and the words.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod check;
 mod collective;
@@ -12,8 +12,10 @@ pub mod file;
 mod geometry;
 mod ir;
 mod json;
+mod lower;
 pub mod oracle;
 mod position;
+mod run;
 #[cfg(test)]
 mod samples;
 pub mod simulate;
@@ -24,3 +26,6 @@ pub use ir::{
     PortPut, Protocol, RankPlan, Reduction, Settings, Share, Switch,
 };
 pub use position::Position;
+pub use run::{Executor, ExecutorConfig, PlanBuffers};
+
+pub use aqueduct_ptx::plan::Element;

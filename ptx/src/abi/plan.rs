@@ -7,15 +7,19 @@ device_struct! {
     /// The fixed part of the one parameter of a plan's kernel. Behind it lie, by value, the addresses that the plan names, 8
     /// bytes each (see [`crate::plan::Kernel::addresses`]).
     ///
-    /// A chunk of input or output has `chunk` bytes, and the buffer ends after `input_bytes` or `output_bytes`: what lies
-    /// behind is neither read nor written. Scratch keeps chunks apart by `scratch_chunk` bytes, and those of packets by twice
-    /// as many, so that they are aligned whatever a message's size is. If `chunk` is not a multiple of 16, chunks that are
-    /// neighbours in a message are none in scratch: a move then goes chunk by chunk, and of blocks that share a range and of
-    /// iterations of a loop the first handles all of it.
-    pub struct PlanArgs as "PLAN_ARGS" size 72 {
+    /// A chunk of input or output has `chunk` bytes, and the buffer ends after `input_bytes` or `output_bytes`: what lies behind is
+    /// neither read nor written. Scratch keeps chunks apart by `scratch_chunk` bytes, which does not change between calls of
+    /// different sizes: so a chunk of scratch is always the same memory, and the order that a plan gives to accesses of
+    /// one chunk holds between calls, and each packet has one writer. Packets take twice as much.
+    ///
+    /// A move handles `vectors` vectors of 16 bytes for each chunk, the last of which may be cut short by the chunk's end, and two
+    /// packets for each vector whether the data fills them or not. Vector v of a range of several chunks is vector v - q * vectors
+    /// of chunk q, q = v / vectors; the quotient is `(v * magic) >> shift` in 64 bits for v below 2^31 (Granlund and Montgomery,
+    /// "Division by Invariant Integers using Multiplication", 1994).
+    pub struct PlanArgs as "PLAN_ARGS" size 88 {
         /// Bytes from one chunk of input or output to the next.
         pub chunk: u64 => "CHUNK" at 0,
-        /// Bytes from one chunk of plain scratch to the next: a multiple of 16, at least `chunk`.
+        /// Bytes from one chunk of plain scratch to the next: a multiple of 128, at least `chunk`.
         pub scratch_chunk: u64 => "SCRATCH_CHUNK" at 8,
         /// Bytes of the input.
         pub input_bytes: u64 => "INPUT_BYTES" at 16,
@@ -28,5 +32,13 @@ device_struct! {
         pub control: u64 => "CONTROL" at 40,
         /// Abort word, claim of the record and my rank.
         pub abort: AbortHandle => "ABORT" at 48,
+        /// Vectors of 16 bytes of a chunk: `chunk` / 16, rounded up. A range has fewer than 2^31.
+        pub vectors: u32 => "VECTORS" at 72,
+        /// For the division by `vectors`: 2^`shift` / `vectors`, rounded up.
+        pub magic: u32 => "MAGIC" at 76,
+        /// For the division: 31 + the base-two logarithm of `vectors`, rounded up.
+        pub shift: u32 => "SHIFT" at 80,
+        /// Zero.
+        pub reserved: u32 => "RESERVED" at 84,
     }
 }

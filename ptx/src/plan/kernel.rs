@@ -96,7 +96,8 @@ pub enum Step {
     Move(Move),
     /// Asks the proxy of a port channel to put, to signal, to flush, or for several of these.
     Port(Port),
-    /// Repeats steps over slices of their ranges: as often as `unit` bytes fit into `chunks` chunks, the last time perhaps with fewer.
+    /// Repeats steps over slices of their ranges: as often as `unit` / 16 vectors fit into those of `chunks` chunks, the last time
+    /// perhaps with fewer. In iteration k each step handles vectors `k * unit / 16 ..` of its own range.
     Loop {
         /// Bytes of a slice: a multiple of 16.
         unit: u64,
@@ -170,11 +171,12 @@ pub enum Base {
     Output,
     /// Somebody's plain scratch, aligned to 128 bytes.
     Scratch,
-    /// Somebody's scratch for LL16 packets, aligned to 128 bytes: packet k of a chunk holds its bytes 8k to 8k + 7.
+    /// Somebody's scratch for LL16 packets, aligned to 128 bytes: packet k of a chunk holds its bytes 8k to 8k + 7, at 16k of the
+    /// chunk's `2 * scratch_chunk` bytes.
     Packets,
 }
 
-/// A block's part of a range.
+/// A block's part of a range: the vectors of all its chunks are cut as evenly as they can be, the first members get one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     /// Its place among the blocks.
@@ -251,4 +253,50 @@ pub enum Element {
     I64,
     /// 64 bits.
     U64,
+}
+
+impl Element {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::F32,
+        Self::F64,
+        Self::F16,
+        Self::Bf16,
+        Self::F8E4m3,
+        Self::F8E5m2,
+        Self::I8,
+        Self::U8,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+    ];
+
+    /// Bytes of one element, also the alignment that kernels assume of users' data.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F8E4m3 | Self::F8E5m2 | Self::I8 | Self::U8 => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+        }
+    }
+
+    /// The lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F8E4m3 => "f8e4m3",
+            Self::F8E5m2 => "f8e5m2",
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+        }
+    }
 }

@@ -30,10 +30,10 @@ impl Sizes {
         if chunks == 0 {
             return Ok(Self { chunk: elements, granule, element, input: None });
         }
-        if elements % chunks == 0 {
-            return Ok(Self { chunk: elements / chunks, granule, element, input: None });
-        }
         if !plan.collective.kind.divides_freely() {
+            if elements % chunks == 0 {
+                return Ok(Self { chunk: elements / chunks, granule, element, input: None });
+            }
             return Err(refused(format!(
                 "{elements} elements do not divide into {chunks} chunks; {} needs a multiple",
                 plan.collective.kind.name()

@@ -1,0 +1,93 @@
+//! A meeting of all ranks in which each says some bytes and hears those of all.
+#![forbid(unsafe_code)]
+
+use crate::bootstrap::Bootstrap as _;
+use crate::comm::communicator::Communicator;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::control::Needs;
+use crate::group::subset::Subset;
+use crate::wire::{Reader, WireError, WireResult, Writer};
+
+impl Communicator {
+    /// The bytes that every rank gives, in rank order. Collective, like [`split`](Self::split), and in one order with it.
+    ///
+    /// # Errors
+    /// `Timeout`, naming a rank that did not call; `PeerLost`; `Remote` if a rank called something else.
+    pub(crate) fn gather(&self, op: &'static str, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+        self.group().check(op)?;
+        let links = self.group().links();
+        let number = links.control().next_meeting();
+        let all =
+            Subset::new(links, Needs { op, ranks: (0..self.size()).collect(), generation: None }, number);
+        gather(&all, op, mine, deadline)
+    }
+}
+
+/// A rank said what this call does not understand.
+pub(super) fn called_something_else(op: &'static str, rank: u32, error: WireError) -> Error {
+    let message = format!("rank {rank} called something else; make the same calls on all ranks");
+    Error::new(ErrorKind::Remote, op, message).with_peer(rank).with_source(error)
+}
+
+/// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call.
+pub(super) fn gather(
+    all: &Subset<'_>,
+    op: &'static str,
+    mine: &[u8],
+    deadline: Deadline,
+) -> Result<Vec<Vec<u8>>> {
+    const TAG: u64 = 0;
+    if all.rank() > 0 {
+        all.send(0, TAG, mine, deadline)?;
+        let answer = all.recv(0, TAG, deadline)?;
+        let said = decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
+        return said.map_err(|rank| absent(op, rank));
+    }
+    let others = (1..all.size()).map(|rank| all.recv(rank, TAG, deadline).map_err(|error| (rank, error)));
+    let said: std::result::Result<Vec<_>, _> = std::iter::once(Ok(mine.to_vec())).chain(others).collect();
+    let answer = encode_answer(&said);
+    let answered = (1..all.size()).try_for_each(|rank| all.send(rank, TAG, &answer, deadline));
+    match said {
+        Ok(said) => answered.map(|()| said),
+        Err((rank, error)) if error.kind() == ErrorKind::Timeout => Err(absent(op, rank)),
+        Err((_, error)) => Err(error),
+    }
+}
+
+fn absent(op: &'static str, rank: u32) -> Error {
+    Error::timeout(op, format!("rank {rank} did not call {op}() before the deadline")).with_peer(rank)
+}
+
+fn encode_answer(said: &std::result::Result<Vec<Vec<u8>>, (u32, Error)>) -> Vec<u8> {
+    let mut w = Writer::new();
+    match said {
+        Ok(said) => {
+            w.u8(1).count(said.len());
+            for bytes in said {
+                w.bytes(bytes);
+            }
+        }
+        Err((rank, _)) => {
+            w.u8(0).u32(*rank);
+        }
+    }
+    w.finish()
+}
+
+/// The bytes of every rank, or the rank that sent none.
+fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<std::result::Result<Vec<Vec<u8>>, u32>> {
+    const MOST: usize = 1 << 20;
+    let mut r = Reader::new(bytes);
+    let answer = if r.bool()? {
+        let count = r.count(MOST, 4)?;
+        if count != ranks as usize {
+            return Err(WireError::Invalid { what: "number of ranks" });
+        }
+        Ok((0..count).map(|_| r.bytes(MOST).map(<[u8]>::to_vec)).collect::<WireResult<Vec<_>>>()?)
+    } else {
+        Err(r.u32()?)
+    };
+    r.finish()?;
+    Ok(answer)
+}

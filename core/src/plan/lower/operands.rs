@@ -1,0 +1,81 @@
+//! Operands of moves, and the addresses that they begin at.
+
+use std::collections::HashMap;
+
+use aqueduct_ptx::plan as ptx;
+use ptx::Number::Fixed;
+
+use super::ir::{Buffer, Form, Operand, Place, RankPlan};
+
+/// Something whose address a kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::plan) enum Address {
+    /// A rank's input.
+    Input(u32),
+    /// A rank's output.
+    Output(u32),
+    /// A rank's plain scratch.
+    Scratch(u32),
+    /// A rank's scratch for packets.
+    Packets(u32),
+    /// A rank's control area.
+    Control(u32),
+}
+
+/// The addresses of a kernel, each once.
+#[derive(Debug, Default)]
+pub(in crate::plan) struct Addresses {
+    list: Vec<Address>,
+    places: HashMap<Address, u32>,
+}
+
+impl Addresses {
+    /// The index of an address.
+    pub(super) fn index(&mut self, address: Address) -> u32 {
+        let list = &mut self.list;
+        *self.places.entry(address).or_insert_with(|| {
+            list.push(address);
+            u32::try_from(list.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.list.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn into_list(self) -> Vec<Address> {
+        self.list
+    }
+}
+
+/// The operands that one operand of `rank`'s plan stands for: itself, or that of each member of a switch in the order of
+/// ranks. Peers are reached by loads and stores; the result is the one that a switch gives.
+pub(super) fn expanded(
+    rank: u32,
+    rank_plan: &RankPlan,
+    operand: &Operand,
+    addresses: &mut Addresses,
+) -> Vec<ptx::Operand> {
+    let mut at = |whose: u32, buffer: Buffer| one(whose, buffer, operand, addresses);
+    match operand.place {
+        Place::Local(buffer) => vec![at(rank, buffer)],
+        Place::Remote { rank: peer, buffer } => vec![at(peer, buffer)],
+        Place::Switch(index) => {
+            let switch = &rank_plan.switches[index as usize];
+            let mut members = switch.ranks.clone();
+            members.sort_unstable();
+            members.into_iter().map(|member| at(member, switch.buffer)).collect()
+        }
+    }
+}
+
+fn one(whose: u32, buffer: Buffer, operand: &Operand, addresses: &mut Addresses) -> ptx::Operand {
+    let (base, address) = match (buffer, operand.form) {
+        (Buffer::Input, _) => (ptx::Base::Input, Address::Input(whose)),
+        (Buffer::Output, _) => (ptx::Base::Output, Address::Output(whose)),
+        (Buffer::Scratch, Form::Plain) => (ptx::Base::Scratch, Address::Scratch(whose)),
+        (Buffer::Scratch, Form::Packets) => (ptx::Base::Packets, Address::Packets(whose)),
+    };
+    let address = Fixed(addresses.index(address));
+    ptx::Operand { base, address, first: Fixed(operand.first), rank: Fixed(aqueduct_ptx::abi::NO_PEER) }
+}

@@ -1,0 +1,288 @@
+//! A block's operations as steps of a kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aqueduct_ptx::plan as ptx;
+use ptx::Number::Fixed;
+
+use super::control::{Control, Counters};
+use super::ir::{
+    Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, RankPlan, Reduction, Share,
+};
+use super::operands::{Address, Addresses, expanded};
+use super::position::Position;
+use super::refusal::refused;
+use crate::error::Result;
+
+/// Slices of loops are cut at multiples of this many bytes.
+const VECTOR: u64 = 16;
+
+/// The steps of every block of a rank.
+pub(super) fn of_rank(
+    plan: &Plan,
+    rank: u32,
+    control: &Control,
+    reduction: Option<Reduction>,
+    addresses: &mut Addresses,
+) -> Result<Vec<Vec<ptx::Step>>> {
+    let rank_plan = &plan.ranks[rank as usize];
+    single_users(rank, rank_plan)?;
+    let mut translator = Translator { plan, rank, rank_plan, control, reduction, addresses };
+    let blocks = rank_plan.blocks.iter().zip(0..);
+    blocks
+        .map(|(block, index)| {
+            let at = |op: usize, inner| Position::of(plan, rank, index, op, inner);
+            translator.steps(&block.ops, &|op| at(op, None), &at)
+        })
+        .collect()
+}
+
+struct Translator<'p, 'a> {
+    plan: &'p Plan,
+    rank: u32,
+    rank_plan: &'p RankPlan,
+    control: &'p Control,
+    reduction: Option<Reduction>,
+    addresses: &'a mut Addresses,
+}
+
+/// The position of an operation of a list, and that of one in a loop of it.
+type At<'f> = &'f dyn Fn(usize) -> Position;
+type Inside<'f> = &'f dyn Fn(usize, Option<usize>) -> Position;
+
+impl Translator<'_, '_> {
+    fn steps(&mut self, ops: &[Operation], at: At<'_>, inside: Inside<'_>) -> Result<Vec<ptx::Step>> {
+        let mut steps = Vec::new();
+        for (index, operation) in ops.iter().enumerate() {
+            let step = match &operation.op {
+                Op::Loop(repeated) => {
+                    self.repeated(repeated, at(index), &|inner| inside(index, Some(inner)))?
+                }
+                op => self.step(op, at(index))?,
+            };
+            join(&mut steps, step);
+        }
+        Ok(steps)
+    }
+
+    fn repeated(&mut self, repeated: &Loop, position: Position, at: At<'_>) -> Result<ptx::Step> {
+        if !repeated.unit.is_multiple_of(VECTOR) {
+            let message = format!(
+                "{position}: a loop's unit of {} bytes is no multiple of {VECTOR}; round it",
+                repeated.unit
+            );
+            return Err(refused(message));
+        }
+        // A loop in a loop is refused by the checks of structure.
+        let body = self.steps(&repeated.body, at, &|inner, _| at(inner))?;
+        Ok(ptx::Step::Loop { unit: repeated.unit, chunks: Fixed(repeated.chunks), body })
+    }
+
+    fn step(&mut self, op: &Op, position: Position) -> Result<ptx::Step> {
+        Ok(match op {
+            Op::Sync => ptx::Step::Sync,
+            Op::Barrier(barrier) => {
+                let state = self.control.barrier(barrier.id).unwrap_or_default();
+                ptx::Step::Barrier { state: Fixed(state), blocks: Fixed(barrier.blocks) }
+            }
+            Op::Signal { channel, relaxed } => {
+                ptx::Step::Signal(vec![self.signal(*channel, *relaxed, position)?])
+            }
+            Op::Wait { channel, relaxed } => ptx::Step::Wait(vec![self.wait(*channel, *relaxed, position)?]),
+            Op::Acquire { semaphore } => ptx::Step::Acquire { at: Fixed(self.control.semaphore(*semaphore)) },
+            Op::Release { semaphore } => ptx::Step::Release { at: Fixed(self.control.semaphore(*semaphore)) },
+            Op::Move(moved) => {
+                let step = self.moved(moved);
+                // The sum is divided where it is complete; a plan of several steps does not say where that is.
+                if step.reduction == Some(ptx::Reduction::Avg) && step.sources.len() != self.plan.ranks.len()
+                {
+                    let message = format!(
+                        "{position}: an average needs the data of all {} ranks in one operation, which has {} sources; \
+                         use a sum, or a plan that reduces at once",
+                        self.plan.ranks.len(),
+                        step.sources.len()
+                    );
+                    return Err(refused(message));
+                }
+                ptx::Step::Move(step)
+            }
+            Op::Flush { .. } | Op::Port(_) => return Err(ports(position)),
+            Op::Loop(_) => return Err(refused(format!("{position}: a loop within a loop"))),
+        })
+    }
+
+    fn signal(&mut self, channel: Channel, relaxed: bool, position: Position) -> Result<ptx::Signal> {
+        let (peer, end) = self.other_end(channel, position)?;
+        let theirs = Control::of(self.plan, &self.plan.ranks[peer as usize])?.channel(end.index);
+        let mine = self.control.channel(channel.index);
+        Ok(signal(mine, peer, theirs, relaxed, self.addresses))
+    }
+
+    fn wait(&mut self, channel: Channel, relaxed: bool, position: Position) -> Result<ptx::Wait> {
+        let (peer, _) = self.other_end(channel, position)?;
+        let mine = self.control.channel(channel.index);
+        Ok(wait(mine, peer, relaxed))
+    }
+
+    fn other_end(&self, channel: Channel, position: Position) -> Result<(u32, Channel)> {
+        if channel.kind == ChannelKind::Port {
+            return Err(ports(position));
+        }
+        let end = self.plan.other_end(self.rank, channel);
+        end.ok_or_else(|| refused(format!("{position}: its channel has no other end")))
+    }
+
+    fn moved(&mut self, moved: &Move) -> ptx::Move {
+        let mut all = |operands: &[Operand]| -> Vec<ptx::Operand> {
+            let each = operands.iter();
+            each.flat_map(|operand| expanded(self.rank, self.rank_plan, operand, self.addresses)).collect()
+        };
+        let (sources, targets) = (all(&moved.sources), all(&moved.targets));
+        let reduction = moved.reduction.map(|own| kind(self.reduction.unwrap_or(own)));
+        // A switch of one rank reduces nothing.
+        let reduction = reduction.filter(|_| sources.len() > 1);
+        let share =
+            moved.share.map(|Share { member, of }| ptx::Share { member: Fixed(member), of: Fixed(of) });
+        ptx::Move { sources, targets, count: Fixed(moved.count), reduction, share }
+    }
+}
+
+/// Adds a step; signals behind signals, and waits behind waits, become one list unless they share a counter.
+fn join(steps: &mut Vec<ptx::Step>, step: ptx::Step) {
+    match (steps.last_mut(), step) {
+        (Some(ptx::Step::Signal(list)), ptx::Step::Signal(more))
+            if more.iter().all(|new| list.iter().all(|old| old.outbound != new.outbound)) =>
+        {
+            list.extend(more);
+        }
+        (Some(ptx::Step::Wait(list)), ptx::Step::Wait(more))
+            if more.iter().all(|new| list.iter().all(|old| old.inbound != new.inbound)) =>
+        {
+            list.extend(more);
+        }
+        (_, step) => steps.push(step),
+    }
+}
+
+fn signal(
+    mine: Counters,
+    peer: u32,
+    theirs: Counters,
+    relaxed: bool,
+    addresses: &mut Addresses,
+) -> ptx::Signal {
+    let area = addresses.index(Address::Control(peer));
+    ptx::Signal { outbound: Fixed(mine.outbound), peer: Fixed(area), inbound: Fixed(theirs.inbound), relaxed }
+}
+
+fn wait(mine: Counters, peer: u32, relaxed: bool) -> ptx::Wait {
+    ptx::Wait { inbound: Fixed(mine.inbound), expected: Fixed(mine.expected), rank: Fixed(peer), relaxed }
+}
+
+fn ports(position: Position) -> crate::error::Error {
+    refused(format!("{position}: kernels of plans have no port channels yet"))
+}
+
+fn kind(reduction: Reduction) -> ptx::Reduction {
+    match reduction {
+        Reduction::Sum => ptx::Reduction::Sum,
+        Reduction::Prod => ptx::Reduction::Prod,
+        Reduction::Min => ptx::Reduction::Min,
+        Reduction::Max => ptx::Reduction::Max,
+        Reduction::Avg => ptx::Reduction::Avg,
+    }
+}
+
+/// An error unless each end of a channel has one block that signals and one that waits: a counter has one writer.
+fn single_users(rank: u32, rank_plan: &RankPlan) -> Result<()> {
+    let mut users: BTreeMap<(Channel, bool), u32> = BTreeMap::new();
+    for (block, index) in rank_plan.blocks.iter().zip(0..) {
+        for op in flat(&block.ops) {
+            let (channel, waits) = match op {
+                Op::Signal { channel, .. } => (*channel, false),
+                Op::Wait { channel, .. } => (*channel, true),
+                _ => continue,
+            };
+            let first = *users.entry((channel, waits)).or_insert(index);
+            if channel.kind == ChannelKind::Memory && first != index {
+                let does = if waits { "wait at" } else { "signal through" };
+                let message = format!(
+                    "rank {rank}: blocks {first} and {index} both {does} memory channel {}; give each a channel of its own",
+                    channel.index
+                );
+                return Err(refused(message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All operations, those of loops among them.
+fn flat(ops: &[Operation]) -> impl Iterator<Item = &Op> {
+    ops.iter()
+        .flat_map(|operation| match &operation.op {
+            Op::Loop(repeated) => repeated.body.as_slice(),
+            _ => std::slice::from_ref(operation),
+        })
+        .map(|operation| &operation.op)
+}
+
+/// How this rank begins a lap of flags: with every rank that writes packets here or reads those written from here.
+pub(super) fn laps(
+    plan: &Plan,
+    rank: u32,
+    control: &Control,
+    addresses: &mut Addresses,
+) -> Result<Option<ptx::Laps>> {
+    let mut peers = BTreeSet::new();
+    let mut local = false;
+    for (other, from) in plan.ranks.iter().zip(0..) {
+        for to in packet_targets(from, other) {
+            match () {
+                () if from == rank && to == rank => local = true,
+                () if from == rank => _ = peers.insert(to),
+                () if to == rank => _ = peers.insert(from),
+                () => {}
+            }
+        }
+    }
+    if peers.is_empty() && !local {
+        return Ok(None);
+    }
+    let signals = peers.into_iter().map(|peer| {
+        let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
+        Ok(signal(control.lap(peer), peer, theirs, false, addresses))
+    });
+    let signals = signals.collect::<Result<_>>()?;
+    let halves = if plan.settings.double_scratch { 2 } else { 1 };
+    let chunks = u64::from(plan.ranks[rank as usize].scratch_chunks) * 2 * halves;
+    Ok(Some(ptx::Laps {
+        packets: addresses.index(Address::Packets(rank)),
+        chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
+        barrier: control.lap_barrier(),
+        peers: signals,
+    }))
+}
+
+/// The ranks into whose scratch a rank writes packets.
+fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
+    let mut targets = BTreeSet::new();
+    for op in rank_plan.all_ops() {
+        match op {
+            Op::Move(moved) => {
+                for target in moved.targets.iter().filter(|target| target.form == Form::Packets) {
+                    match target.place {
+                        Place::Local(_) => _ = targets.insert(rank),
+                        Place::Remote { rank, .. } => _ = targets.insert(rank),
+                        Place::Switch(index) => targets.extend(&rank_plan.switches[index as usize].ranks),
+                    }
+                }
+            }
+            Op::Port(put) if put.form == Form::Packets => {
+                targets.extend(rank_plan.port_channels.get(put.channel as usize));
+            }
+            _ => {}
+        }
+    }
+    targets
+}

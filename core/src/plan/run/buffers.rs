@@ -1,0 +1,81 @@
+//! Users' buffers that peers reach.
+
+use std::sync::Arc;
+
+use super::arena::neighbours;
+use super::ir::RankPlan;
+use super::lower::Address;
+use crate::comm::{Communicator, Pending, RegisteredMemory, Transport, Transports};
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive};
+
+/// An input and an output that every rank has shown its peers: see [`Executor::prepare_buffers`](super::Executor::prepare_buffers).
+#[derive(Clone, Debug)]
+pub struct PlanBuffers {
+    pub(super) input: DeviceSlice,
+    pub(super) output: DeviceSlice,
+    /// Input and output of each neighbour.
+    peers: Arc<[(u32, RegisteredMemory, RegisteredMemory)]>,
+}
+
+/// A pair of buffers whose exchange is queued for `setup()`.
+struct PendingBuffers {
+    peers: Vec<(u32, [Pending<RegisteredMemory>; 2])>,
+}
+
+impl PlanBuffers {
+    pub(super) fn exchange(
+        comm: &Communicator,
+        plan: &RankPlan,
+        buffers: [&Arc<GpuBuffer>; 2],
+        tags: [u64; 2],
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let pending =
+            PendingBuffers::begin(comm, plan, buffers, tags).inspect_err(|_| comm.withdraw(&tags))?;
+        comm.setup(deadline)?;
+        let peers =
+            pending.peers.into_iter().map(|(peer, [input, output])| Ok((peer, input.get()?, output.get()?)));
+        let peers = peers.collect::<Result<Vec<_>>>()?.into();
+        let [input, output] = [buffers[0].slice(..)?, buffers[1].slice(..)?];
+        Ok(Self { input, output, peers })
+    }
+
+    /// The address of a peer's buffer, and its bytes; `None` for one in an arena.
+    pub(super) fn address(&self, address: Address) -> Option<(u64, u64)> {
+        let find = |rank: u32| self.peers.iter().find(|(peer, ..)| *peer == rank);
+        let memory = match address {
+            Address::Input(rank) => &find(rank)?.1,
+            Address::Output(rank) => &find(rank)?.2,
+            _ => return None,
+        };
+        Some((memory.ptr(), memory.len() as u64))
+    }
+
+    pub(super) fn keep_alive(&self) -> impl Iterator<Item = KeepAlive> + '_ {
+        let peers =
+            self.peers.iter().flat_map(|(_, input, output)| [input.keep_alive(), output.keep_alive()]);
+        peers.chain([Arc::clone(self.input.keep_alive()), Arc::clone(self.output.keep_alive())])
+    }
+}
+
+impl PendingBuffers {
+    fn begin(
+        comm: &Communicator,
+        plan: &RankPlan,
+        buffers: [&Arc<GpuBuffer>; 2],
+        tags: [u64; 2],
+    ) -> Result<Self> {
+        let register = |buffer| comm.register_memory(buffer, Transports::from(Transport::CudaIpc));
+        let mine = [register(buffers[0])?, register(buffers[1])?];
+        let exchange = |peer| {
+            let one = |index: usize| {
+                comm.send_memory_internal(&mine[index], peer, tags[index])?;
+                comm.recv_memory_internal(peer, tags[index])
+            };
+            Ok((peer, [one(0)?, one(1)?]))
+        };
+        Ok(Self { peers: neighbours(comm.rank(), plan).into_iter().map(exchange).collect::<Result<_>>()? })
+    }
+}

@@ -1,0 +1,115 @@
+//! A rank's kernels for a plan, and how much scratch they need.
+
+use std::collections::HashMap;
+
+use aqueduct_ptx::plan::Element;
+
+use super::agreement::Agreed;
+use super::arena::{Uses, neighbours};
+use super::check;
+use super::config::ExecutorConfig;
+use super::ir::{Plan, Reduction};
+use super::lower::{Address, Control, Lowered, lower};
+use super::sizes::{Chunks, refused};
+use crate::channel::load_plan;
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Function, LaunchConfig};
+
+const PREPARE: &str = "Executor::prepare";
+
+/// An element type, and a reduction if the plan reduces.
+pub(super) type Variant = (Element, Option<Reduction>);
+
+/// A kernel, and what its parameter consists of.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) function: Function,
+    pub(super) addresses: Vec<Address>,
+    pub(super) config: LaunchConfig,
+}
+
+/// Stands for every variant of a plan that only moves data.
+pub(super) const ANY: Variant = (Element::U8, None);
+
+/// This rank's kernels, and the layout of its control area.
+pub(super) fn compile(
+    comm: &Communicator,
+    plan: &Plan,
+    config: &ExecutorConfig,
+) -> Result<(Control, HashMap<Variant, Kernel>)> {
+    if plan.ranks.len() != comm.size() as usize {
+        let message =
+            format!("the plan is one of {} ranks, the communicator has {}", plan.ranks.len(), comm.size());
+        return Err(Error::usage(PREPARE, message));
+    }
+    let findings = if config.unchecked { check::structure(plan) } else { check::check(plan) };
+    if let Some(finding) = findings.first() {
+        return Err(refused(finding.to_string()));
+    }
+    let rank = comm.rank();
+    for peer in neighbours(rank, &plan.ranks[rank as usize]) {
+        if !comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable()) {
+            let message = format!(
+                "rank {rank} cannot load from and store to the memory of rank {peer}, as the plan's memory channels do"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer));
+        }
+    }
+    let own = plan.reductions().next();
+    let wanted: Vec<Variant> = match own {
+        None => vec![ANY],
+        Some(_) => config.variants.iter().map(|&(element, reduction)| (element, reduction.or(own))).collect(),
+    };
+    let control = Control::of(plan, &plan.ranks[rank as usize])?;
+    let mut kernels = HashMap::new();
+    for variant in wanted {
+        let lowered = lower(plan, rank, variant.0, variant.1)?;
+        kernels.insert(variant, kernel(comm, lowered)?);
+    }
+    Ok((control, kernels))
+}
+
+fn kernel(comm: &Communicator, lowered: Lowered) -> Result<Kernel> {
+    let Lowered { kernel, addresses } = lowered;
+    let function = load_plan(comm.context(), &kernel)?;
+    let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
+    let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
+    // Blocks wait for those of peers, which wait for others of this rank: all of them must run.
+    let config = if blocks > 1 { config.cooperative() } else { config };
+    function.validate(&config)?;
+    Ok(Kernel { function, addresses, config })
+}
+
+/// The distance of chunks of scratch, and the longest message.
+pub(super) fn scratch(
+    plan: &Plan,
+    chunks: Chunks,
+    config: &ExecutorConfig,
+    agreed: Agreed,
+) -> Result<(u64, u64)> {
+    let halves = if plan.settings.double_scratch { 2 } else { 1 };
+    let most = plan.ranks.iter().map(|rank| u64::from(rank.scratch_chunks)).max().unwrap_or(0);
+    let weight = most * halves * Uses::of(plan).weight();
+    let wanted = config.max_bytes.unwrap_or(plan.settings.max_bytes);
+    if weight == 0 {
+        return Ok((128, wanted));
+    }
+    let fits = agreed.scratch_bytes / weight / 128 * 128;
+    let distance = chunks.scratch(wanted);
+    if distance <= fits {
+        return Ok((distance, wanted));
+    }
+    if config.max_bytes.is_some() || fits == 0 {
+        let needed = u128::from(distance) * u128::from(weight);
+        return Err(Error::usage(
+            PREPARE,
+            format!(
+                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank allows is {}; \
+             set AQUEDUCT_SCRATCH_BYTES or a smaller ExecutorConfig::with_max_bytes",
+                agreed.scratch_bytes
+            ),
+        ));
+    }
+    Ok((fits, chunks.largest(fits)))
+}
