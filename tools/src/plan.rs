@@ -1,4 +1,4 @@
-//! `aqueduct plan`: looks at plan files. Needs no device.
+//! `aqueduct plan`: looks at plan files, and runs them.
 
 mod show;
 
@@ -36,6 +36,8 @@ enum Command {
         /// Plan file
         file: PathBuf,
     },
+    /// Run a plan on devices, measure it and check every value: under `aqueduct run` or another launcher
+    Run(Box<crate::perf::plan::Args>),
     /// Run a plan on vectors, in several orders, and compare with the collective's definition
     Simulate {
         /// Plan file
@@ -64,6 +66,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
             show::show(&mut Stdout, plan)?;
             Ok(ExitCode::SUCCESS)
         }),
+        Command::Run(args) => with(&args.file, |plan| crate::perf::plan::execute(args, plan)),
         Command::Simulate { file, elements, seeds } => with(file, |plan| simulated(plan, *elements, *seeds)),
     }
 }

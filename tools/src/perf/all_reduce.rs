@@ -6,7 +6,7 @@ use anyhow::Result;
 use aqueduct::collective::{AllReduce, AllReduceConfig};
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 
-use super::args::{Args, is_slow};
+use super::args::{Common, is_slow};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::data::{Call, Kind};
 use super::output::Output;
@@ -19,7 +19,7 @@ const DISTURBANCE: usize = 1 << 20;
 /// Buffers and kernels for all sizes, allocated once.
 pub(super) struct Bench<'a> {
     session: &'a Session<'a>,
-    args: &'a Args,
+    args: &'a Common,
     all_reduce: AllReduce,
     checker: Checker,
     stream: Stream,
@@ -31,7 +31,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn prepare(session: &'a Session<'a>, args: &'a Args, sizes: &[u64]) -> Result<Self> {
+    pub(super) fn prepare(session: &'a Session<'a>, args: &'a Common, sizes: &[u64]) -> Result<Self> {
         let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let config = AllReduceConfig::default().with_variants([(args.datatype, args.op)]);

@@ -47,6 +47,16 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     pub(crate) operation: Option<Operation>,
     #[command(flatten)]
+    pub(crate) common: Common,
+    /// Let both ranks of a pair put or get at the same time; bus bandwidth counts both directions
+    #[arg(long)]
+    pub(crate) bidirectional: bool,
+}
+
+/// The options of operations that are timed from outside.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
     pub(crate) sweep: Sweep,
     /// Timed iterations per size [default: 200 up to 1 MiB, 20 above; packets and signals 10000. On the software
     /// device 10 up to 64 KiB, 3 up to 1 MiB, 1 above; packets and signals 250]
@@ -71,9 +81,6 @@ pub(crate) struct Args {
     /// Time replays of a CUDA graph that holds this many calls (0: plain launches)
     #[arg(short = 'G', long = "graph", default_value_t = 0, value_name = "CALLS")]
     pub(crate) graph: u32,
-    /// Let both ranks of a pair put or get at the same time; bus bandwidth counts both directions
-    #[arg(long)]
-    pub(crate) bidirectional: bool,
     #[command(flatten)]
     pub(crate) pace: Pace,
     #[command(flatten)]
@@ -107,8 +114,7 @@ pub(crate) struct Files {
 impl Args {
     /// The options of the main job: all-reduce with defaults.
     pub(crate) fn all_reduce() -> Self {
-        Self {
-            operation: Some(Operation::AllReduce),
+        let common = Common {
             sweep: Sweep::default(),
             iterations: None,
             warmup: None,
@@ -117,14 +123,14 @@ impl Args {
             op: ReduceOp::Sum,
             datatype: ElementType::F32,
             graph: 0,
-            bidirectional: false,
             pace: Pace::default(),
             results: Results::default(),
-        }
+        };
+        Self { operation: Some(Operation::AllReduce), common, bidirectional: false }
     }
 }
 
-impl Args {
+impl Common {
     /// The user's numbers for calls that are timed from outside, or defaults by size and device. Large transfers need fewer
     /// calls for a steady median; the software device's times say nothing, so of its large calls one is enough.
     pub(super) fn plan(&self, bytes: u64, software: bool) -> Plan {

@@ -14,7 +14,7 @@ use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
 
-use super::args::{Args, Operation};
+use super::args::{Args, Common, Operation};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::data::{Expected, Kind};
 use super::output::Output;
@@ -85,7 +85,11 @@ impl<'a> Bench<'a> {
         let hop = match kernel_of(operation) {
             Some(kernel) => {
                 let hop = PingPong::new(rank, kernel)?;
-                enough_flags(args, session.software(), sizes.len() * if hop.has_bare() { 2 } else { 1 })?;
+                enough_flags(
+                    &args.common,
+                    session.software(),
+                    sizes.len() * if hop.has_bare() { 2 } else { 1 },
+                )?;
                 Some(hop)
             }
             None => None,
@@ -94,7 +98,7 @@ impl<'a> Bench<'a> {
             session,
             args,
             operation,
-            checker: Checker::prepare(rank, args.check_by, Kind::Byte, ReduceOp::Sum)?,
+            checker: Checker::prepare(rank, args.common.check_by, Kind::Byte, ReduceOp::Sum)?,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             channel,
@@ -132,8 +136,8 @@ impl<'a> Bench<'a> {
         let put = self.operation == Operation::Put;
         let rank = self.session.rank;
         let mut wrong = None;
-        for number in 1..=self.args.check {
-            self.session.progress.step(|| format!("check {number} of {}", self.args.check));
+        for number in 1..=self.args.common.check {
+            self.session.progress.step(|| format!("check {number} of {}", self.args.common.check));
             let mine = self.check_copy(bytes, put)?;
             wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
         }
@@ -144,13 +148,13 @@ impl<'a> Bench<'a> {
             (true, true) => self.channel.put(stream, half, 0, bytes),
             (true, false) => self.channel.get(stream, 0, half, bytes),
         };
-        let launches = Launches::prepare(&self.stream, self.args.graph, &call)?;
+        let launches = Launches::prepare(&self.stream, self.args.common.graph, &call)?;
         let copy = || match (acts, put) {
             (false, _) => Ok(()),
             (true, true) => self.connection.write(&self.remote_memory, half, &self.local_memory, 0, bytes),
             (true, false) => self.connection.read(&self.local_memory, half, &self.remote_memory, 0, bytes),
         };
-        let plan = self.args.plan(bytes as u64, self.session.software());
+        let plan = self.args.common.plan(bytes as u64, self.session.software());
         let record_event = |event: &Event| self.connection.record_event(event);
         let [ours, engine] = sample(
             self.session,
@@ -221,7 +225,7 @@ impl<'a> Bench<'a> {
     fn bounced(&mut self, bytes: usize, series: Series) -> Result<Record> {
         let rank = self.session.rank;
         let (me, name) = (rank.bootstrap.rank(), self.operation.name());
-        let plan = self.args.plan_of_round_trips(self.args.iterations, self.session.software());
+        let plan = self.args.common.plan_of_round_trips(self.args.common.iterations, self.session.software());
         let Some(hop) = &mut self.hop else { bail!("perf {name} has no latency kernel") };
         self.local.slice(bytes..2 * bytes)?.fill(GUARD_BYTE, rank.deadline())?;
         rank.barrier()?;
@@ -235,7 +239,7 @@ impl<'a> Bench<'a> {
         if self.operation == Operation::Signal {
             // A signal moves no data.
             (record.algorithm_bandwidth_gb_s, record.bus_bandwidth_gb_s) = (None, None);
-        } else if self.args.check > 0 {
+        } else if self.args.common.check > 0 {
             let arrived = self.local.slice(bytes..2 * bytes)?;
             let expected = Expected::bytes(me ^ 1, self.iteration);
             record.wrong = Some(rank.sum(self.checker.wrong(rank, &arrived, expected, 0)?)?);
@@ -245,7 +249,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Refuses more round trips than there are flags for, over `rows` rows.
-fn enough_flags(args: &Args, software: bool, rows: usize) -> Result<()> {
+fn enough_flags(args: &Common, software: bool, rows: usize) -> Result<()> {
     let fits = |iterations: Option<u32>| {
         let Plan { warmup, until, calls } = args.plan_of_round_trips(iterations, software);
         let Until::Samples(samples) = until else { return true };

@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod pace;
 mod ping_pong;
+pub(crate) mod plan;
 mod port;
 mod progress;
 mod record;
@@ -103,27 +104,28 @@ type Measure<'a> = Box<dyn FnMut(usize, &mut Output) -> Result<()> + 'a>;
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let Some(measured) = args.operation else { refuse!("no operation given; see `aqueduct perf --help`") };
+    let common = &args.common;
     let need = match measured {
         Operation::AllReduce => Need::none(),
         operation => Need::pairs(operation.name())?,
     };
-    let outlets = output::open(&args.results.files)?;
+    let outlets = output::open(&common.results.files)?;
     let rank = need.join()?;
     let session = Session::new(&rank);
     let (min, max) = default_range(measured, session.software());
-    let (min, max) = args.sweep.bounds(min, max)?;
+    let (min, max) = common.sweep.bounds(min, max)?;
     let Sizes { list: sizes, note } = match measured {
         Operation::AllReduce => {
-            args.sweep.rounded(min, max, Rounding::Down, args.datatype.bytes() as u64, "elements")
+            common.sweep.rounded(min, max, Rounding::Down, common.datatype.bytes() as u64, "elements")
         }
-        operation => args.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
+        operation => common.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
     };
     // All that can be refused is refused before the files are begun.
     let mut measure: Measure<'_>;
     let checks;
     match measured {
         Operation::AllReduce => {
-            let mut bench = all_reduce::Bench::prepare(&session, args, &sizes)?;
+            let mut bench = all_reduce::Bench::prepare(&session, common, &sizes)?;
             checks = bench.checks();
             measure = Box::new(move |index, output| bench.measure(index, output));
         }
@@ -137,32 +139,35 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let mut head = Head::gather(&rank, &measured.name())?;
     head.line(format!(
         "minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} ({checks}) graph: {}",
-        args.sweep.step(),
-        auto(args.warmup),
-        auto(args.iterations),
-        args.check,
-        args.graph,
+        common.sweep.step(),
+        auto(common.warmup),
+        auto(common.iterations),
+        common.check,
+        common.graph,
     ));
-    head.parameters(args.sweep.parameters((min, max)));
+    head.parameters(common.sweep.parameters((min, max)));
     head.parameters([
-        ("iterations", args.iterations.into()),
-        ("warmup", args.warmup.into()),
-        ("check", args.check.into()),
+        ("iterations", common.iterations.into()),
+        ("warmup", common.warmup.into()),
+        ("check", common.check.into()),
         ("checked", checks.into()),
-        ("graph", args.graph.into()),
+        ("graph", common.graph.into()),
         ("bidirectional", args.bidirectional.into()),
     ]);
-    head.parameters(args.pace.parameters());
+    head.parameters(common.pace.parameters());
     let calls = match measured {
         Operation::AllReduce | Operation::Put | Operation::Get => "calls",
         _ => "round trips",
     };
     head.time(Pace::meaning(calls));
     if measured == Operation::AllReduce {
-        head.parameters([("datatype", args.datatype.name().into()), ("reduction", args.op.name().into())]);
+        head.parameters([
+            ("datatype", common.datatype.name().into()),
+            ("reduction", common.op.name().into()),
+        ]);
     }
     note.into_iter().for_each(|note| head.line(note));
-    present(&session, &head, choose(args.results.stats, NcclTable::default()), outlets, |output| {
+    present(&session, &head, choose(common.results.stats, NcclTable::default()), outlets, |output| {
         (0..sizes.len()).try_for_each(|index| {
             session.progress.row(format!("{} B", sizes[index]));
             measure(index, output)?;
