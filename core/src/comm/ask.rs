@@ -150,6 +150,27 @@ impl Communicator {
         self.enqueue_recv(self.library_key(Kind::MemoryRecv, peer, tag)?)
     }
 
+    /// As [`connect`](Self::connect), with a tag reserved for the library.
+    pub(crate) fn connect_internal(
+        &self,
+        peer: u32,
+        tag: u64,
+        endpoint: EndpointConfig,
+    ) -> Result<Pending<Connection>> {
+        self.enqueue_connection(self.library_key(Kind::Connection, peer, tag)?, endpoint)
+    }
+
+    /// As [`build_host2device_semaphore`](Self::build_host2device_semaphore), with a tag reserved for the library.
+    pub(crate) fn build_host2device_semaphore_internal(
+        &self,
+        connection: &Pending<Connection>,
+        tag: u64,
+    ) -> Result<Pending<Host2DeviceSemaphore>> {
+        let connection = Dependency::from(connection);
+        let key = self.library_key(Kind::Semaphore, connection_peer(&connection), tag)?;
+        self.enqueue_semaphore(connection, key)
+    }
+
     fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {
         if endpoint.timeout.is_zero() {
             let message = format!(

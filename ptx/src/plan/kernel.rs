@@ -96,6 +96,11 @@ pub enum Step {
     Move(Move),
     /// Asks the proxy of a port channel to put, to signal, to flush, or for several of these.
     Port(Port),
+    /// Waits for one more signal of the peer of a port channel.
+    PortWait {
+        /// Index of the address of a [`PortChannelHandle`](crate::abi::PortChannelHandle) in device memory.
+        channel: Number,
+    },
     /// Repeats steps over slices of their ranges: as often as `unit` / 16 vectors fit into those of `chunks` chunks, the last time
     /// perhaps with fewer. In iteration k each step handles vectors `k * unit / 16 ..` of its own range.
     Loop {

@@ -12,7 +12,8 @@ mod steps;
 use aqueduct_ptx::plan as ptx;
 
 pub(super) use control::Control;
-pub(super) use operands::{Address, Addresses};
+use operands::Addresses;
+pub(super) use operands::{Address, Store};
 
 use super::{ir, position};
 use crate::error::Result;

@@ -20,6 +20,38 @@ pub(in crate::plan) enum Address {
     Packets(u32),
     /// A rank's control area.
     Control(u32),
+    /// The handle of a port channel that moves data between these memories.
+    Port {
+        /// Index into the rank's port channels.
+        channel: u32,
+        /// This rank's memory.
+        source: Store,
+        /// The peer's.
+        target: Store,
+    },
+    /// Not an address but an offset: where a rank's buffer begins in the memory that holds it.
+    Offset(u32, ptx::Base),
+}
+
+/// Memory that a proxy knows by one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::plan) enum Store {
+    /// A rank's memory for the plan: scratch and packets.
+    Arena,
+    /// The user's input.
+    Input,
+    /// The user's output.
+    Output,
+}
+
+impl Store {
+    pub(super) fn of(buffer: Buffer) -> Self {
+        match buffer {
+            Buffer::Input => Self::Input,
+            Buffer::Output => Self::Output,
+            Buffer::Scratch => Self::Arena,
+        }
+    }
 }
 
 /// The addresses of a kernel, each once.
@@ -70,12 +102,37 @@ pub(super) fn expanded(
 }
 
 fn one(whose: u32, buffer: Buffer, operand: &Operand, addresses: &mut Addresses) -> ptx::Operand {
-    let (base, address) = match (buffer, operand.form) {
-        (Buffer::Input, _) => (ptx::Base::Input, Address::Input(whose)),
-        (Buffer::Output, _) => (ptx::Base::Output, Address::Output(whose)),
-        (Buffer::Scratch, Form::Plain) => (ptx::Base::Scratch, Address::Scratch(whose)),
-        (Buffer::Scratch, Form::Packets) => (ptx::Base::Packets, Address::Packets(whose)),
+    let base = base(buffer, operand.form);
+    let address = match base {
+        ptx::Base::Input => Address::Input(whose),
+        ptx::Base::Output => Address::Output(whose),
+        ptx::Base::Scratch => Address::Scratch(whose),
+        ptx::Base::Packets => Address::Packets(whose),
     };
-    let address = Fixed(addresses.index(address));
-    ptx::Operand { base, address, first: Fixed(operand.first), rank: Fixed(aqueduct_ptx::abi::NO_PEER) }
+    at(base, addresses.index(address), operand.first)
+}
+
+/// One side of a port put: chunks at an offset in the memory that holds them.
+pub(super) fn in_store(
+    whose: u32,
+    (buffer, first): (Buffer, u32),
+    form: Form,
+    addresses: &mut Addresses,
+) -> ptx::Operand {
+    let base = base(buffer, form);
+    at(base, addresses.index(Address::Offset(whose, base)), first)
+}
+
+fn base(buffer: Buffer, form: Form) -> ptx::Base {
+    match (buffer, form) {
+        (Buffer::Input, _) => ptx::Base::Input,
+        (Buffer::Output, _) => ptx::Base::Output,
+        (Buffer::Scratch, Form::Plain) => ptx::Base::Scratch,
+        (Buffer::Scratch, Form::Packets) => ptx::Base::Packets,
+    }
+}
+
+fn at(base: ptx::Base, address: u32, first: u32) -> ptx::Operand {
+    let rank = Fixed(aqueduct_ptx::abi::NO_PEER);
+    ptx::Operand { base, address: Fixed(address), first: Fixed(first), rank }
 }

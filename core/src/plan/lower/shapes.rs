@@ -75,6 +75,7 @@ fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
                 }
             }
             ptx::Step::Acquire { at } | ptx::Step::Release { at } => visit(at),
+            ptx::Step::PortWait { channel } => visit(channel),
             ptx::Step::Move(moved) => {
                 moved.sources.iter_mut().chain(&mut moved.targets).for_each(|side| operand(side, visit));
                 visit(&mut moved.count);

@@ -7,9 +7,10 @@ use ptx::Number::Fixed;
 
 use super::control::{Control, Counters};
 use super::ir::{
-    Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, RankPlan, Reduction, Share,
+    Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
+    Reduction, Share,
 };
-use super::operands::{Address, Addresses, expanded};
+use super::operands::{Address, Addresses, Store, expanded, in_store};
 use super::position::Position;
 use super::refusal::refused;
 use crate::error::Result;
@@ -54,13 +55,14 @@ impl Translator<'_, '_> {
     fn steps(&mut self, ops: &[Operation], at: At<'_>, inside: Inside<'_>) -> Result<Vec<ptx::Step>> {
         let mut steps = Vec::new();
         for (index, operation) in ops.iter().enumerate() {
-            let step = match &operation.op {
+            match &operation.op {
                 Op::Loop(repeated) => {
-                    self.repeated(repeated, at(index), &|inner| inside(index, Some(inner)))?
+                    let inner = |inner| inside(index, Some(inner));
+                    steps.push(self.repeated(repeated, at(index), &inner)?);
                 }
-                op => self.step(op, at(index))?,
-            };
-            join(&mut steps, step);
+                Op::Port(put) => steps.extend(self.puts(put, at(index))?),
+                op => join(&mut steps, self.step(op, at(index))?),
+            }
         }
         Ok(steps)
     }
@@ -85,6 +87,12 @@ impl Translator<'_, '_> {
                 let state = self.control.barrier(barrier.id).unwrap_or_default();
                 ptx::Step::Barrier { state: Fixed(state), blocks: Fixed(barrier.blocks) }
             }
+            Op::Signal { channel, .. } if channel.kind == ChannelKind::Port => {
+                self.asked(channel.index, true, false)
+            }
+            Op::Wait { channel, .. } if channel.kind == ChannelKind::Port => {
+                ptx::Step::PortWait { channel: self.handle(channel.index, Buffer::Scratch, Buffer::Scratch) }
+            }
             Op::Signal { channel, relaxed } => {
                 ptx::Step::Signal(vec![self.signal(*channel, *relaxed, position)?])
             }
@@ -106,8 +114,8 @@ impl Translator<'_, '_> {
                 }
                 ptx::Step::Move(step)
             }
-            Op::Flush { .. } | Op::Port(_) => return Err(ports(position)),
-            Op::Loop(_) => return Err(refused(format!("{position}: a loop within a loop"))),
+            Op::Flush { channel } => self.asked(*channel, false, true),
+            Op::Port(_) | Op::Loop(_) => return Err(refused(format!("{position}: a loop within a loop"))),
         })
     }
 
@@ -125,11 +133,45 @@ impl Translator<'_, '_> {
     }
 
     fn other_end(&self, channel: Channel, position: Position) -> Result<(u32, Channel)> {
-        if channel.kind == ChannelKind::Port {
-            return Err(ports(position));
-        }
         let end = self.plan.other_end(self.rank, channel);
         end.ok_or_else(|| refused(format!("{position}: its channel has no other end")))
+    }
+
+    /// The requests of a put: one for each chunk, because neighbours in a message are none in scratch.
+    fn puts(&mut self, put: &PortPut, position: Position) -> Result<Vec<ptx::Step>> {
+        let peer = self.rank_plan.port_channels.get(put.channel as usize).copied();
+        let peer =
+            peer.ok_or_else(|| refused(format!("{position}: there is no port channel {}", put.channel)))?;
+        let (mine, rank) = (self.addresses.index(Address::Packets(self.rank)), self.rank);
+        let one = |chunk: u32| {
+            let side = |whose, (buffer, first): (Buffer, u32), addresses: &mut Addresses| {
+                in_store(whose, (buffer, first + chunk), put.form, addresses)
+            };
+            let (source, target) =
+                (side(rank, put.source, self.addresses), side(peer, put.target, self.addresses));
+            let awaits = put.forward.then_some(ptx::Operand { address: Fixed(mine), ..source });
+            ptx::PortPut { source, target, count: Fixed(1), awaits }
+        };
+        let puts: Vec<ptx::PortPut> = (0..put.count).map(one).collect();
+        let handle = self.handle(put.channel, put.source.0, put.target.0);
+        let last = puts.len() - 1;
+        let step = |(index, put_of): (usize, ptx::PortPut)| {
+            let (signal, flush) = (put.signal && index == last, put.flush && index == last);
+            ptx::Step::Port(ptx::Port { channel: handle, put: Some(put_of), signal, flush })
+        };
+        Ok(puts.into_iter().enumerate().map(step).collect())
+    }
+
+    /// A request that carries no data.
+    fn asked(&mut self, channel: u32, signal: bool, flush: bool) -> ptx::Step {
+        let channel = self.handle(channel, Buffer::Scratch, Buffer::Scratch);
+        ptx::Step::Port(ptx::Port { channel, put: None, signal, flush })
+    }
+
+    /// The handle of a port channel between two memories.
+    fn handle(&mut self, channel: u32, source: Buffer, target: Buffer) -> ptx::Number {
+        let (source, target) = (Store::of(source), Store::of(target));
+        Fixed(self.addresses.index(Address::Port { channel, source, target }))
     }
 
     fn moved(&mut self, moved: &Move) -> ptx::Move {
@@ -177,10 +219,6 @@ fn signal(
 
 fn wait(mine: Counters, peer: u32, relaxed: bool) -> ptx::Wait {
     ptx::Wait { inbound: Fixed(mine.inbound), expected: Fixed(mine.expected), rank: Fixed(peer), relaxed }
-}
-
-fn ports(position: Position) -> crate::error::Error {
-    refused(format!("{position}: kernels of plans have no port channels yet"))
 }
 
 fn kind(reduction: Reduction) -> ptx::Reduction {

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aqueduct_ptx::plan::Base;
+
 use super::ir::{Buffer, Form, Move, Op, Place, Plan, RankPlan};
-use super::lower::{Address, Control};
-use crate::comm::{Communicator, Pending, RegisteredMemory, Transport, Transports};
+use super::lower::{Address, Control, Store};
+use super::ports::Memories;
+use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{GpuBuffer, KeepAlive};
@@ -25,6 +28,15 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Where a part begins in the memory that holds it.
+    pub(super) fn offset(&self, base: Base) -> u64 {
+        match base {
+            Base::Scratch => self.scratch,
+            Base::Packets => self.packets,
+            Base::Input | Base::Output => 0,
+        }
+    }
+
     /// The arena of `rank`, with chunks of scratch apart by `distance`.
     pub(super) fn of(plan: &Plan, rank: &RankPlan, distance: u64) -> Result<Self> {
         let too_long = || super::sizes::refused("a rank's scratch exceeds the address space".to_owned());
@@ -37,14 +49,6 @@ impl Parts {
         let form = if uses.packets { half.checked_mul(2 * halves) } else { Some(0) };
         let bytes = form.and_then(|form| packets.checked_add(form)).ok_or_else(too_long)?;
         Ok(Self { scratch, packets, bytes, half: if halves == 2 { half } else { 0 } })
-    }
-
-    fn address(&self, base: u64, address: Address) -> u64 {
-        match address {
-            Address::Scratch(_) => base + self.scratch,
-            Address::Packets(_) => base + self.packets,
-            _ => base,
-        }
     }
 }
 
@@ -100,9 +104,20 @@ pub(super) fn neighbours(rank: u32, plan: &RankPlan) -> BTreeSet<u32> {
     all
 }
 
-/// Whether a rank's kernel reaches input or output of peers.
+/// The ranks that must have a rank's memory for a plan: its neighbours, and those that port channels lead to.
+pub(super) fn partners(rank: u32, plan: &RankPlan) -> BTreeSet<u32> {
+    let mut all = neighbours(rank, plan);
+    all.extend(&plan.port_channels);
+    all
+}
+
+/// Whether others than the rank's own kernel reach input or output: peers' kernels, or proxies.
 pub(super) fn reaches_users(plan: &RankPlan) -> bool {
-    plan.all_ops().any(|op| matches!(op, Op::Move(moved) if operands_reach(moved, plan)))
+    plan.all_ops().any(|op| match op {
+        Op::Move(moved) => operands_reach(moved, plan),
+        Op::Port(put) => [put.source.0, put.target.0].iter().any(|&buffer| buffer != Buffer::Scratch),
+        _ => false,
+    })
 }
 
 fn operands_reach(moved: &Move, plan: &RankPlan) -> bool {
@@ -122,6 +137,7 @@ fn in_scratch(place: Place, plan: &RankPlan) -> bool {
 /// An arena whose exchange is queued for `setup()`.
 pub(super) struct PendingArena {
     buffer: Arc<GpuBuffer>,
+    mine: RegisteredMemory,
     peers: Vec<(u32, Pending<RegisteredMemory>)>,
 }
 
@@ -130,6 +146,7 @@ pub(super) struct PendingArena {
 pub(super) struct Arena {
     rank: u32,
     buffer: Arc<GpuBuffer>,
+    mine: RegisteredMemory,
     peers: Vec<(u32, RegisteredMemory)>,
     /// By rank.
     parts: Vec<Parts>,
@@ -143,19 +160,20 @@ impl PendingArena {
         control: &Control,
         parts: &[Parts],
         tag: u64,
+        transports: Transports,
         deadline: Deadline,
     ) -> Result<Self> {
         let (rank, rank_plan) = (comm.rank(), &plan.ranks[comm.rank() as usize]);
         let bytes = usize::try_from(parts[rank as usize].bytes.max(LINE)).unwrap_or(usize::MAX);
         let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
         buffer.upload(0, &control.initial(rank_plan), deadline)?;
-        let mine = comm.register_memory(&buffer, Transports::from(Transport::CudaIpc))?;
+        let mine = comm.register_memory(&buffer, transports)?;
         let exchange = |peer| {
             comm.send_memory_internal(&mine, peer, tag)?;
             Ok((peer, comm.recv_memory_internal(peer, tag)?))
         };
-        let peers = neighbours(rank, rank_plan).into_iter().map(exchange).collect::<Result<_>>()?;
-        Ok(Self { buffer, peers })
+        let peers = partners(rank, rank_plan).into_iter().map(exchange).collect::<Result<_>>()?;
+        Ok(Self { buffer, mine, peers })
     }
 
     /// The arena, once `setup()` has resolved what [`begin`](Self::begin) asked for.
@@ -172,22 +190,36 @@ impl PendingArena {
             }
             peers.push((peer, memory));
         }
-        Ok(Arena { rank: comm.rank(), buffer: self.buffer, peers, parts })
+        Ok(Arena { rank: comm.rank(), buffer: self.buffer, mine: self.mine, peers, parts })
     }
 }
 
 impl Arena {
-    /// An address in a rank's arena; `None` for one in a user's buffer.
+    /// An address in a rank's arena; `None` for one that is not in an arena.
     pub(super) fn address(&self, address: Address) -> Option<u64> {
-        let (Address::Scratch(rank) | Address::Packets(rank) | Address::Control(rank)) = address else {
-            return None;
+        let (rank, offset) = match address {
+            Address::Scratch(rank) => (rank, self.parts[rank as usize].scratch),
+            Address::Packets(rank) => (rank, self.parts[rank as usize].packets),
+            Address::Control(rank) => (rank, 0),
+            _ => return None,
         };
         let base = if rank == self.rank {
             self.buffer.ptr()
         } else {
             self.peers.iter().find(|(peer, _)| *peer == rank)?.1.ptr()
         };
-        Some(self.parts[rank as usize].address(base, address))
+        Some(base + offset)
+    }
+
+    /// Where a part of a rank's arena begins in it.
+    pub(super) fn offset(&self, rank: u32, base: Base) -> u64 {
+        self.parts[rank as usize].offset(base)
+    }
+
+    /// The arenas as a proxy takes them.
+    pub(super) fn add_to(&self, memories: &mut Memories) -> Result<()> {
+        memories.add(None, Store::Arena, &self.mine)?;
+        self.peers.iter().try_for_each(|(peer, memory)| memories.add(Some(*peer), Store::Arena, memory))
     }
 
     /// Base of this rank's control area.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::arena::neighbours;
+use super::arena::partners;
 use super::ir::RankPlan;
-use super::lower::Address;
-use crate::comm::{Communicator, Pending, RegisteredMemory, Transport, Transports};
+use super::lower::{Address, Store};
+use super::ports::{Handles, Memories};
+use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive};
@@ -15,12 +16,16 @@ use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive};
 pub struct PlanBuffers {
     pub(super) input: DeviceSlice,
     pub(super) output: DeviceSlice,
-    /// Input and output of each neighbour.
+    mine: [RegisteredMemory; 2],
+    /// Input and output of each partner.
     peers: Arc<[(u32, RegisteredMemory, RegisteredMemory)]>,
+    /// Of a plan with port channels.
+    pub(super) handles: Option<Arc<Handles>>,
 }
 
 /// A pair of buffers whose exchange is queued for `setup()`.
 struct PendingBuffers {
+    mine: [RegisteredMemory; 2],
     peers: Vec<(u32, [Pending<RegisteredMemory>; 2])>,
 }
 
@@ -30,16 +35,27 @@ impl PlanBuffers {
         plan: &RankPlan,
         buffers: [&Arc<GpuBuffer>; 2],
         tags: [u64; 2],
+        transports: Transports,
         deadline: Deadline,
     ) -> Result<Self> {
-        let pending =
-            PendingBuffers::begin(comm, plan, buffers, tags).inspect_err(|_| comm.withdraw(&tags))?;
+        let pending = PendingBuffers::begin(comm, plan, buffers, tags, transports)
+            .inspect_err(|_| comm.withdraw(&tags))?;
         comm.setup(deadline)?;
-        let peers =
-            pending.peers.into_iter().map(|(peer, [input, output])| Ok((peer, input.get()?, output.get()?)));
+        let PendingBuffers { mine, peers } = pending;
+        let peers = peers.into_iter().map(|(peer, [input, output])| Ok((peer, input.get()?, output.get()?)));
         let peers = peers.collect::<Result<Vec<_>>>()?.into();
         let [input, output] = [buffers[0].slice(..)?, buffers[1].slice(..)?];
-        Ok(Self { input, output, peers })
+        Ok(Self { input, output, mine, peers, handles: None })
+    }
+
+    /// The buffers as a proxy takes them.
+    pub(super) fn add_to(&self, memories: &mut Memories) -> Result<()> {
+        memories.add(None, Store::Input, &self.mine[0])?;
+        memories.add(None, Store::Output, &self.mine[1])?;
+        self.peers.iter().try_for_each(|(peer, input, output)| {
+            memories.add(Some(*peer), Store::Input, input)?;
+            memories.add(Some(*peer), Store::Output, output)
+        })
     }
 
     /// The address of a peer's buffer, and its bytes; `None` for one in an arena.
@@ -66,8 +82,9 @@ impl PendingBuffers {
         plan: &RankPlan,
         buffers: [&Arc<GpuBuffer>; 2],
         tags: [u64; 2],
+        transports: Transports,
     ) -> Result<Self> {
-        let register = |buffer| comm.register_memory(buffer, Transports::from(Transport::CudaIpc));
+        let register = |buffer| comm.register_memory(buffer, transports);
         let mine = [register(buffers[0])?, register(buffers[1])?];
         let exchange = |peer| {
             let one = |index: usize| {
@@ -76,6 +93,7 @@ impl PendingBuffers {
             };
             Ok((peer, [one(0)?, one(1)?]))
         };
-        Ok(Self { peers: neighbours(comm.rank(), plan).into_iter().map(exchange).collect::<Result<_>>()? })
+        let peers = partners(comm.rank(), plan).into_iter().map(exchange).collect::<Result<_>>()?;
+        Ok(Self { mine, peers })
     }
 }

@@ -3,6 +3,7 @@
 use aqueduct_ptx::plan::Element;
 
 use super::ir::Reduction;
+use crate::comm::Transport;
 
 /// Settings of [`Executor::prepare`](super::Executor::prepare). Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,7 @@ pub struct ExecutorConfig {
     pub(super) variants: Vec<(Element, Option<Reduction>)>,
     pub(super) max_bytes: Option<u64>,
     pub(super) unchecked: bool,
+    pub(super) port_transport: Option<Transport>,
 }
 
 impl ExecutorConfig {
@@ -27,6 +29,14 @@ impl ExecutorConfig {
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with port channels over this transport. By default they use CudaIpc where the peer's device is reached, and
+    /// Ethernet elsewhere.
+    #[must_use]
+    pub fn with_port_transport(mut self, transport: Transport) -> Self {
+        self.port_transport = Some(transport);
         self
     }
 

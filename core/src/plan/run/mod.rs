@@ -9,6 +9,8 @@ mod buffers;
 mod compile;
 mod config;
 mod executor;
+mod ports;
+mod prepared;
 mod sizes;
 
 pub use buffers::PlanBuffers;

@@ -1,0 +1,184 @@
+//! Port channels of a plan: connections, a proxy, and the handles that kernels take.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::{DeviceStruct as _, PortChannelHandle};
+
+use super::ir::RankPlan;
+use super::lower::{Address, Store};
+use crate::channel::PortChannel;
+use crate::comm::{
+    Communicator, Connection, EndpointConfig, Host2DeviceSemaphore, Pending, RegisteredMemory, Transport,
+};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{GpuBuffer, Stream};
+use crate::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
+
+/// Tells the objects of one call of setup apart that lead to one peer: above all tags that the library counts.
+const NTH: u32 = 40;
+
+/// Port channels whose connections are queued for `setup()`.
+pub(super) struct PendingPorts {
+    service: ProxyService,
+    /// Of each channel.
+    semaphores: Vec<Pending<Host2DeviceSemaphore>>,
+}
+
+/// The port channels of a rank.
+#[derive(Debug)]
+pub(super) struct Ports {
+    service: ProxyService,
+    /// Number and peer of each channel.
+    semaphores: Vec<(SemaphoreId, u32)>,
+}
+
+/// The way by which a port channel reaches a peer, unless the user chose one: both ends see the same.
+pub(super) fn transport(comm: &Communicator, peer: u32, chosen: Option<Transport>) -> Transport {
+    let near = || comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable());
+    chosen.unwrap_or_else(|| if near() { Transport::CudaIpc } else { Transport::Ethernet })
+}
+
+/// The tags under which a rank asks for its port channels: channels to one peer are matched in their order.
+pub(super) fn tags(plan: &RankPlan, tag: u64) -> Vec<u64> {
+    let mut seen: BTreeMap<u32, u64> = BTreeMap::new();
+    let nth = plan.port_channels.iter().map(|&peer| {
+        let count = seen.entry(peer).or_default();
+        *count += 1;
+        *count
+    });
+    nth.map(|nth| tag | nth << NTH).collect()
+}
+
+impl PendingPorts {
+    /// Starts a proxy and asks for a connection to each peer and a semaphore for each channel; nothing for a plan without ports.
+    pub(super) fn begin(
+        comm: &Communicator,
+        plan: &RankPlan,
+        tag: u64,
+        chosen: Option<Transport>,
+    ) -> Result<Option<Self>> {
+        if plan.port_channels.is_empty() {
+            return Ok(None);
+        }
+        let service = ProxyService::start(comm, ProxyServiceConfig::default())?;
+        let mut connections: HashMap<u32, Pending<Connection>> = HashMap::new();
+        let semaphores = plan.port_channels.iter().zip(tags(plan, tag)).map(|(&peer, tag)| {
+            let connection = match connections.entry(peer) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let endpoint = EndpointConfig::new(transport(comm, peer, chosen));
+                    new.insert(comm.connect_internal(peer, tag, endpoint)?)
+                }
+            };
+            comm.build_host2device_semaphore_internal(connection, tag)
+        });
+        Ok(Some(Self { semaphores: semaphores.collect::<Result<_>>()?, service }))
+    }
+
+    /// The channels, once `setup()` has resolved what [`begin`](Self::begin) asked for.
+    pub(super) fn finish(self) -> Result<Ports> {
+        let add = |pending: Pending<Host2DeviceSemaphore>| {
+            let semaphore = pending.get()?;
+            Ok((self.service.add_semaphore(&semaphore)?, semaphore.peer()))
+        };
+        let semaphores = self.semaphores.into_iter().map(add).collect::<Result<_>>()?;
+        Ok(Ports { service: self.service, semaphores })
+    }
+}
+
+/// Memories that puts read and write, by their numbers in the service. They leave it with this.
+#[derive(Debug)]
+pub(super) struct Memories {
+    service: ProxyService,
+    /// This rank's stores, and those of peers by rank.
+    numbers: HashMap<(Option<u32>, Store), MemoryId>,
+}
+
+impl Memories {
+    pub(super) fn of(ports: &Ports) -> Self {
+        Self { service: ports.service.clone(), numbers: HashMap::new() }
+    }
+
+    /// Adds memory of this rank, or of a peer.
+    pub(super) fn add(&mut self, whose: Option<u32>, store: Store, memory: &RegisteredMemory) -> Result<()> {
+        self.numbers.insert((whose, store), self.service.add_memory(memory)?);
+        Ok(())
+    }
+}
+
+impl Drop for Memories {
+    fn drop(&mut self) {
+        for &number in self.numbers.values() {
+            // A service that has failed or stopped has let go of them.
+            let _ = self.service.remove_memory(number);
+        }
+    }
+}
+
+/// Handles of port channels in device memory, one for each pair of memories that a channel moves data between.
+#[derive(Debug)]
+pub(super) struct Handles {
+    table: Option<Arc<GpuBuffer>>,
+    channels: Vec<PortChannel>,
+    places: HashMap<Address, usize>,
+    /// Behind the channels that use them.
+    _memories: Vec<Arc<Memories>>,
+}
+
+impl Handles {
+    /// Makes a handle for each address that names one, with memories from the first of `memories` that has them.
+    pub(super) fn new(
+        comm: &Communicator,
+        ports: &Ports,
+        memories: Vec<Arc<Memories>>,
+        addresses: impl Iterator<Item = Address>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let find = |whose: Option<u32>, store: Store| {
+            memories.iter().find_map(|some| some.numbers.get(&(whose, store)).copied()).ok_or_else(|| {
+                let message = format!("{store:?} of {whose:?} is not in the proxy");
+                Error::new(ErrorKind::Internal, "Executor::prepare", message)
+            })
+        };
+        let (mut channels, mut places, mut bytes) = (Vec::new(), HashMap::new(), Vec::new());
+        for address in addresses {
+            let Address::Port { channel, source, target } = address else { continue };
+            if places.contains_key(&address) {
+                continue;
+            }
+            let (semaphore, peer) = ports.semaphores[channel as usize];
+            let made =
+                PortChannel::new(&ports.service, semaphore, find(Some(peer), target)?, find(None, source)?)?;
+            bytes.extend_from_slice(made.device_handle().as_bytes());
+            places.insert(address, channels.len());
+            channels.push(made);
+        }
+        let table = match bytes.is_empty() {
+            true => None,
+            false => {
+                let table = GpuBuffer::new(comm.context(), bytes.len())?;
+                table.upload(0, &bytes, deadline)?;
+                Some(Arc::new(table))
+            }
+        };
+        Ok(Self { table, channels, places, _memories: memories })
+    }
+
+    /// The address of a handle.
+    pub(super) fn address(&self, address: Address) -> Option<u64> {
+        let place = *self.places.get(&address)?;
+        Some(self.table.as_ref()?.ptr() + (place * size_of::<PortChannelHandle>()) as u64)
+    }
+
+    /// Has waits for `stream` return an error if a channel fails.
+    pub(super) fn report_to(&self, stream: &Stream) {
+        self.channels.iter().for_each(|channel| channel.report_to(stream));
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        self.channels.iter().try_for_each(PortChannel::check)
+    }
+}

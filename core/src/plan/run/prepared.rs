@@ -1,0 +1,211 @@
+//! A prepared plan: what the parameters of a call are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::PlanArgs;
+use aqueduct_ptx::plan::{Base, Element};
+
+use super::arena::Arena;
+use super::buffers::PlanBuffers;
+use super::collective::Kind;
+use super::compile::{ANY, Kernel, Variant};
+use super::ir::Plan;
+use super::lower::Address;
+use super::ports::{Handles, Memories, Ports};
+use super::sizes::{Chunks, fill};
+use crate::comm::{Communicator, Transports};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::DeviceSlice;
+
+const EXECUTE: &str = "Executor::execute";
+
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Keeps this rank in the group while a peer's kernels may wait for this rank's.
+    pub(super) comm: Communicator,
+    pub(super) plan: Plan,
+    pub(super) chunks: Chunks,
+    /// Distance of chunks of scratch, and the longest message that it serves.
+    pub(super) scratch: (u64, u64),
+    /// Before the ports and their memories, which it uses.
+    pub(super) handles: Option<Arc<Handles>>,
+    pub(super) ports: Option<(Ports, Arc<Memories>)>,
+    pub(super) arena: Arena,
+    /// By which peers and proxies reach memory of this plan.
+    pub(super) transports: Transports,
+    pub(super) reaches_buffers: bool,
+    pub(super) variants: HashMap<Variant, Kernel>,
+}
+
+impl Prepared {
+    pub(super) fn kernel(&self, variant: Variant) -> Result<&Kernel> {
+        let (element, reduction) = variant;
+        let reduction = reduction.or_else(|| self.plan.reductions().next());
+        let found = self.variants.get(&(element, reduction)).or_else(|| self.variants.get(&ANY));
+        found.ok_or_else(|| {
+            let op = reduction.map_or_else(String::new, |op| format!(" {op:?}"));
+            let message =
+                format!("{element:?}{op} was not prepared; name it in ExecutorConfig::with_variants");
+            Error::usage(EXECUTE, message)
+        })
+    }
+
+    /// Handles of the port channels for the kernels' addresses.
+    pub(super) fn port_handles(
+        &self,
+        mut memories: Vec<Arc<Memories>>,
+        deadline: Deadline,
+    ) -> Result<Option<Arc<Handles>>> {
+        let Some((ports, arena)) = &self.ports else { return Ok(None) };
+        memories.push(Arc::clone(arena));
+        let addresses = self.variants.values().flat_map(|kernel| kernel.addresses.iter().copied());
+        Handles::new(&self.comm, ports, memories, addresses, deadline).map(|handles| Some(Arc::new(handles)))
+    }
+
+    /// Where a buffer begins in the memory that holds it.
+    pub(super) fn offset(
+        &self,
+        shown: Option<&PlanBuffers>,
+        rank: u32,
+        base: Base,
+        args: &PlanArgs,
+    ) -> Result<u64> {
+        let part = self.part(rank, args.input_bytes);
+        let (address, offset) = match base {
+            Base::Scratch | Base::Packets => return Ok(self.arena.offset(rank, base)),
+            Base::Input => (Address::Input(rank), part.0),
+            Base::Output => (Address::Output(rank), part.1),
+        };
+        if rank != self.comm.rank() {
+            // The peer's buffer must be as long as the call needs.
+            self.shown(shown, address, args)?;
+        }
+        Ok(offset)
+    }
+
+    /// The fixed part of the parameter of a call, without the abort handle.
+    pub(super) fn args(
+        &self,
+        input: &DeviceSlice,
+        output: &DeviceSlice,
+        count: usize,
+        element: Element,
+    ) -> Result<PlanArgs> {
+        let refuse = |message: String| Err(Error::usage(EXECUTE, message));
+        let rank = &self.plan.ranks[self.comm.rank() as usize];
+        let size = element.bytes() as u64;
+        let Some(bytes) = (count as u64).checked_mul(size).filter(|&bytes| bytes <= self.scratch.1) else {
+            return refuse(format!(
+                "{count} elements of {size} bytes are more than the {} bytes that were prepared; see ExecutorConfig::with_max_bytes",
+                self.scratch.1
+            ));
+        };
+        let chunk = self.chunks.distance(bytes, size)?;
+        let lengths =
+            [rank.input_chunks, rank.output_chunks].map(|chunks| self.chunks.buffer(chunks, bytes, chunk));
+        for ((name, slice), needed) in [("input", input), ("output", output)].into_iter().zip(lengths) {
+            slice.check_context(EXECUTE, self.comm.context())?;
+            if (slice.len() as u64) < needed {
+                return refuse(format!(
+                    "a message of {bytes} bytes needs {needed} bytes of {name}, which has {}",
+                    slice.len()
+                ));
+            }
+            if !slice.ptr().is_multiple_of(size) {
+                return refuse(format!(
+                    "the {name} at {:#x} is not aligned to its elements of {size} bytes",
+                    slice.ptr()
+                ));
+            }
+        }
+        self.check_overlap([input.ptr(), output.ptr()], lengths)?;
+        let mut args = PlanArgs {
+            scratch_chunk: self.scratch.0,
+            input_bytes: lengths[0],
+            output_bytes: lengths[1],
+            half: self.arena.half(),
+            control: self.arena.control(),
+            ..PlanArgs::default()
+        };
+        fill(&mut args, chunk);
+        Ok(args)
+    }
+
+    /// An error unless input and output lie to each other as the plan says.
+    fn check_overlap(&self, [input, output]: [u64; 2], [inputs, outputs]: [u64; 2]) -> Result<()> {
+        let me = u64::from(self.comm.rank());
+        let apart = input + inputs <= output || output + outputs <= input;
+        let (holds, rule) = match (&self.plan.collective.kind, self.plan.collective.in_place) {
+            (_, false) => (apart, "lie apart"),
+            (Kind::AllGather, true) => {
+                (input == output + me * inputs, "be one: the input is this rank's part of the output")
+            }
+            (Kind::ReduceScatter, true) => {
+                (output == input + me * outputs, "be one: the output is this rank's part of the input")
+            }
+            (_, true) => (input == output, "begin at the same address"),
+        };
+        if holds || inputs == 0 || outputs == 0 {
+            return Ok(());
+        }
+        Err(Error::usage(
+            EXECUTE,
+            format!("input at {input:#x} and output at {output:#x} of this plan must {rule}"),
+        ))
+    }
+
+    /// Input and output of a call on shown buffers: in place, one of an all-gather or a reduce-scatter is a part of the other.
+    pub(super) fn placed(
+        &self,
+        shown: &PlanBuffers,
+        count: usize,
+        element: Element,
+    ) -> Result<[DeviceSlice; 2]> {
+        let part = self.part(self.comm.rank(), count.saturating_mul(element.bytes()) as u64);
+        let at =
+            |slice: &DeviceSlice, offset: u64| slice.slice(usize::try_from(offset).unwrap_or(usize::MAX)..);
+        Ok([at(&shown.input, part.0)?, at(&shown.output, part.1)?])
+    }
+
+    /// Where the input and the output of a rank begin in its buffers, in a call with `bytes` of input.
+    fn part(&self, rank: u32, bytes: u64) -> (u64, u64) {
+        let rank = u64::from(rank);
+        match (&self.plan.collective.kind, self.plan.collective.in_place) {
+            (Kind::AllGather, true) => (rank * bytes, 0),
+            (Kind::ReduceScatter, true) => (0, bytes / self.plan.ranks.len() as u64 * rank),
+            _ => (0, 0),
+        }
+    }
+
+    /// The address of a peer's buffer, which must be as long as the call needs.
+    pub(super) fn shown(
+        &self,
+        shown: Option<&PlanBuffers>,
+        address: Address,
+        args: &PlanArgs,
+    ) -> Result<u64> {
+        let (ptr, len) = shown.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?;
+        let (rank, chunks, at) = match address {
+            Address::Input(rank) => {
+                (rank, self.plan.ranks[rank as usize].input_chunks, self.part(rank, args.input_bytes).0)
+            }
+            Address::Output(rank) => {
+                (rank, self.plan.ranks[rank as usize].output_chunks, self.part(rank, args.input_bytes).1)
+            }
+            _ => return Err(missing(address)),
+        };
+        let needed = at + self.chunks.buffer(chunks, args.input_bytes.max(args.output_bytes), args.chunk);
+        if len < needed {
+            let message =
+                format!("the buffer that rank {rank} has shown has {len} bytes; this call needs {needed}");
+            return Err(Error::usage(EXECUTE, message).with_peer(rank));
+        }
+        Ok(ptr + at)
+    }
+}
+
+pub(super) fn missing(address: Address) -> Error {
+    Error::new(ErrorKind::Internal, EXECUTE, format!("no address for {address:?}"))
+}
