@@ -60,8 +60,12 @@ impl Args {
         self
     }
 
-    pub(crate) fn structure<T: DeviceStruct>(mut self, value: &T) -> Self {
-        let words = value.as_bytes().chunks(8).map(|chunk| {
+    pub(crate) fn structure<T: DeviceStruct>(self, value: &T) -> Self {
+        self.bytes(value.as_bytes())
+    }
+
+    pub(crate) fn bytes(mut self, bytes: &[u8]) -> Self {
+        let words = bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             u64::from_ne_bytes(word)

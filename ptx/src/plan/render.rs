@@ -1,0 +1,306 @@
+//! From a description to the text of a module.
+
+use std::fmt::Write as _;
+
+use super::control::{self, Since};
+use super::text::Text;
+use super::{Base, Kernel, Number, Step, moves};
+use crate::abi::PlanArgs;
+use crate::{Instance, Target, TemplateError, failure};
+
+/// Largest size of a kernel's parameters on every architecture.
+const MAX_ARGS: usize = 4096;
+/// Bytes of constants that are put into the constant bank, which has 64 KiB.
+const MAX_CONST: usize = 32 << 10;
+
+impl Kernel {
+    /// Bytes of the kernel's one parameter.
+    pub fn args_bytes(&self) -> usize {
+        size_of::<PlanArgs>() + 8 * self.addresses as usize
+    }
+
+    /// Steps, those of loops included.
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.shapes.iter().flat_map(|shape| &shape.steps).flat_map(|step| {
+            let body = if let Step::Loop { body, .. } = step { &body[..] } else { &[] };
+            std::iter::once(step).chain(body)
+        })
+    }
+
+    /// Whether a step reads or writes packets.
+    fn has_packets(&self) -> bool {
+        self.steps().any(|step| match step {
+            Step::Move(moved) => {
+                moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets)
+            }
+            _ => false,
+        })
+    }
+}
+
+/// Writes the module of a plan's kernel.
+///
+/// # Errors
+/// A description that contradicts itself, or one that is too large for a kernel: more than 4,096 bytes of parameters.
+pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError> {
+    check(kernel)?;
+    let rows = Rows::of(kernel);
+    let counts = kernel.double_scratch || kernel.laps.is_some() || kernel.has_packets();
+    let mut text = Text::new(kernel, target, rows.space);
+    text.line(&target.header());
+    if !rows.table.is_empty() {
+        text.line(&rows.declaration(kernel));
+    }
+    let (symbol, bytes, threads) = (&kernel.symbol, kernel.args_bytes(), kernel.threads);
+    text.line(&format!(".visible .entry {symbol}(.param .align 8 .b8 args[{bytes}])"));
+    text.line(&format!(".reqntid {threads}, 1, 1\n{{"));
+    let lap = if kernel.laps.is_some() { "LAP" } else { "none" };
+    text.include(
+        "plan_begin",
+        &[
+            ("COUNTS", &u32::from(counts)),
+            ("CALLS", &kernel.calls),
+            ("DOUBLE", &u32::from(kernel.double_scratch)),
+            ("ROW", &u32::from(!rows.table.is_empty())),
+            ("LAP", &lap),
+        ],
+    )?;
+    let runs = runs(kernel);
+    dispatch(&mut text, &rows, &runs)?;
+    let mut meets = false;
+    for (index, shape) in kernel.shapes.iter().enumerate() {
+        text.set_shape(index);
+        text.include("plan_label", &[("NAME", &format!("SHAPE_{index}"))])?;
+        let mut since = Since::default();
+        steps(&mut text, &shape.steps, false, &mut since)?;
+        // Threads that did not meet may not have read the block's counter.
+        let met = shape.steps.iter().any(|step| matches!(step, Step::Sync | Step::Barrier { .. }));
+        let last = if met || !counts { "LEAVE" } else { "MEET" };
+        meets |= last == "MEET";
+        text.include("plan_go", &[("TO", &last)])?;
+    }
+    text.include(
+        "plan_end",
+        &[
+            ("COUNTS", &u32::from(counts)),
+            ("CALLS", &kernel.calls),
+            ("MEETS", &u32::from(meets)),
+            ("MEET", &"MEET"),
+            ("LEAVE", &"LEAVE"),
+        ],
+    )?;
+    text.line("}");
+    Ok(Instance { text: text.into_string(), entries: vec![kernel.symbol.clone()] })
+}
+
+/// Writes steps in order.
+fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) -> Result<(), TemplateError> {
+    let threads = text.kernel.threads;
+    let mut rest = steps;
+    while let Some(step) = rest.first() {
+        let mut taken = 1;
+        match step {
+            Step::Sync => {
+                text.include(
+                    "plan_sync",
+                    &[("ASKS", &u32::from(since.gave_up)), ("THREADS", &threads), ("LEAVE", &"LEAVE")],
+                )?;
+                *since = Since::default();
+            }
+            Step::Barrier { state, blocks } => {
+                text.scoped(|text| {
+                    let (state, blocks) = (text.number(*state)?, text.number(*blocks)?);
+                    text.include(
+                        "plan_barrier",
+                        &[("THREADS", &threads), ("STATE", &state), ("BLOCKS", &blocks), ("LEAVE", &"LEAVE")],
+                    )
+                })?;
+                *since = Since::default();
+            }
+            Step::Move(moved) => {
+                moves::write(text, moved, loops, since.gave_up)?;
+                since.gave_up |= moves::may_give_up(moved);
+            }
+            Step::Loop { unit, chunks, body } => repeat(text, *unit, *chunks, body, since)?,
+            _ => {
+                taken = rest.iter().take_while(|step| control::is_control(step)).count();
+                control::write(text, &rest[..taken], since)?;
+            }
+        }
+        rest = &rest[taken..];
+    }
+    Ok(())
+}
+
+/// Writes a loop.
+fn repeat(
+    text: &mut Text<'_>,
+    unit: u64,
+    chunks: Number,
+    body: &[Step],
+    since: &mut Since,
+) -> Result<(), TemplateError> {
+    let (again, past) = (text.label("LOOP"), text.label("LOOPED"));
+    // A slice of half of all granules or more is all of them; so sums of granules do not overflow.
+    let unit = (unit / 16).min(1 << 30);
+    text.scoped(|text| {
+        let chunks = text.number(chunks)?;
+        text.include("plan_loop_total", &[("CHUNKS", &chunks)])
+    })?;
+    text.include("plan_loop", &[("UNIT", &unit), ("AGAIN", &again), ("PAST", &past)])?;
+    // The body begins as the steps before it or as it ends itself.
+    let before = *since;
+    let end = after(body, before);
+    let mut inside = Since { gave_up: before.gave_up | end.gave_up, lanes: before.lanes | end.lanes };
+    steps(text, body, true, &mut inside)?;
+    *since = Since { gave_up: before.gave_up | inside.gave_up, lanes: before.lanes | inside.lanes };
+    text.include("plan_loop_end", &[("AGAIN", &again), ("PAST", &past)])
+}
+
+/// The state behind a loop's body that begins with `since`.
+fn after(body: &[Step], since: Since) -> Since {
+    body.iter().fold(since, |since, step| match step {
+        Step::Sync | Step::Barrier { .. } => Since::default(),
+        Step::Move(moved) => Since { gave_up: since.gave_up | moves::may_give_up(moved), ..since },
+        step => control::after(step, since),
+    })
+}
+
+/// Neighbouring blocks of one shape.
+struct Run {
+    first: usize,
+    shape: usize,
+}
+
+fn runs(kernel: &Kernel) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (first, block) in kernel.blocks.iter().enumerate() {
+        let shape = block.shape as usize;
+        if runs.last().is_none_or(|run| run.shape != shape) {
+            runs.push(Run { first, shape });
+        }
+    }
+    runs
+}
+
+/// Writes the way of each block to its body: a binary search.
+fn dispatch(text: &mut Text<'_>, rows: &Rows, runs: &[Run]) -> Result<(), TemplateError> {
+    match runs {
+        [] => Ok(()),
+        [run] => {
+            if let Some(stride) = rows.strides[run.shape] {
+                let at = i64::from(rows.starts[run.first]) - run.first as i64 * i64::from(stride);
+                let table = rows.name(text.kernel);
+                text.include("plan_row", &[("STRIDE", &stride), ("TABLE", &table), ("OFFSET", &at)])?;
+            }
+            text.include("plan_go", &[("TO", &format!("SHAPE_{}", run.shape))])
+        }
+        _ => {
+            let (low, high) = runs.split_at(runs.len() / 2);
+            let label = text.label("BLOCKS");
+            text.include("plan_dispatch", &[("FROM", &high[0].first), ("TO", &label)])?;
+            dispatch(text, rows, low)?;
+            text.include("plan_label", &[("NAME", &label)])?;
+            dispatch(text, rows, high)
+        }
+    }
+}
+
+/// The rows of all blocks that have numbers of their own.
+struct Rows {
+    table: Vec<u32>,
+    /// Bytes from the table to the row of each block.
+    starts: Vec<u32>,
+    /// Bytes of a row of each shape, if its blocks differ.
+    strides: Vec<Option<u32>>,
+    /// State space of the table, as in a load.
+    space: &'static str,
+}
+
+impl Rows {
+    fn of(kernel: &Kernel) -> Self {
+        let stride = |shape: usize| {
+            let mut rows =
+                kernel.blocks.iter().filter(|block| block.shape as usize == shape).map(|block| &block.row);
+            let first = rows.next()?;
+            rows.any(|row| row != first).then_some(4 * u32::try_from(first.len()).ok()?)
+        };
+        let strides: Vec<_> = (0..kernel.shapes.len()).map(stride).collect();
+        let (mut table, mut starts) = (Vec::new(), Vec::new());
+        for block in &kernel.blocks {
+            starts.push(4 * u32::try_from(table.len()).unwrap_or(u32::MAX / 4));
+            if strides[block.shape as usize].is_some() {
+                table.extend(&block.row);
+            }
+        }
+        let space = if 4 * table.len() <= MAX_CONST { "const" } else { "weak.global" };
+        Self { table, starts, strides, space }
+    }
+
+    fn name(&self, kernel: &Kernel) -> String {
+        format!("{}_rows", kernel.symbol)
+    }
+
+    fn declaration(&self, kernel: &Kernel) -> String {
+        let space = if self.space == "const" { ".const" } else { ".global" };
+        let mut text = format!("{space} .align 4 .b32 {}[{}] = {{", self.name(kernel), self.table.len());
+        for (index, value) in self.table.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            let line = if index % 16 == 0 { "\n    " } else { " " };
+            let _ = write!(text, "{separator}{line}{value}");
+        }
+        text.push_str("\n};");
+        text
+    }
+}
+
+/// Finds contradictions that would become a wrong kernel.
+fn check(kernel: &Kernel) -> Result<(), TemplateError> {
+    let fail = |message: String| Err(failure(&kernel.symbol, message));
+    let bytes = kernel.args_bytes();
+    if bytes > MAX_ARGS {
+        return fail(format!(
+            "{} addresses make {bytes} bytes of parameters, and a kernel takes {MAX_ARGS}: the rank has too many peers",
+            kernel.addresses
+        ));
+    }
+    let starts = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if !kernel.symbol.starts_with(starts) || !kernel.symbol.chars().all(|c| starts(c) || c.is_ascii_digit()) {
+        return fail("the symbol is no identifier: letters, digits and _ only, no digit first".to_owned());
+    }
+    if kernel.threads == 0 || kernel.threads > 1024 || !kernel.threads.is_multiple_of(32) {
+        return fail(format!("{} threads: a block has a multiple of 32, up to 1024", kernel.threads));
+    }
+    if kernel.blocks.is_empty() || kernel.ranks == 0 {
+        return fail("a kernel needs a block, and a plan a rank".to_owned());
+    }
+    for (index, block) in kernel.blocks.iter().enumerate() {
+        let same = |other: &&super::Block| other.shape == block.shape;
+        let first = kernel.blocks.iter().find(same).map_or(0, |first| first.row.len());
+        if block.shape as usize >= kernel.shapes.len() || block.row.len() != first {
+            return fail(format!("block {index} has no shape, or another number of constants than its like"));
+        }
+    }
+    for step in kernel.steps() {
+        match step {
+            Step::Loop { unit, body, .. } => {
+                if *unit == 0 || !unit.is_multiple_of(16) {
+                    return fail(format!("a loop over slices of {unit} bytes: a multiple of 16 is needed"));
+                }
+                if body.iter().any(|step| matches!(step, Step::Loop { .. })) {
+                    return fail("a loop in a loop".to_owned());
+                }
+            }
+            Step::Move(moved) => {
+                if moved.sources.is_empty() || moved.targets.is_empty() {
+                    return fail("a move needs a source and a target".to_owned());
+                }
+                if moved.sources.len() > 1 && moved.reduction.is_none() {
+                    return fail("a move of several sources needs a reduction".to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

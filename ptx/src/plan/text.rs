@@ -1,0 +1,127 @@
+//! Composes the text of a plan's kernel from fragments.
+
+use std::fmt::Display;
+use std::mem;
+
+use super::{Kernel, Number};
+use crate::template::{self, TemplateError};
+use crate::{Target, failure, globals, sources};
+
+/// Limit of a module's text. The driver compiles a megabyte of PTX in seconds.
+const MAX_TEXT: usize = 64 << 20;
+
+/// The text so far.
+pub(super) struct Text<'k> {
+    pub(super) kernel: &'k Kernel,
+    globals: Vec<(String, u64)>,
+    out: String,
+    labels: u32,
+    /// Numbers of the step at hand that were loaded from the block's row.
+    numbers: u32,
+    /// State space of the rows, as in a load.
+    space: &'static str,
+    /// Index of the shape at hand.
+    shape: usize,
+}
+
+impl<'k> Text<'k> {
+    pub(super) fn new(kernel: &'k Kernel, target: Target, space: &'static str) -> Self {
+        let (out, globals) = (String::new(), globals(target));
+        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0 }
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.out
+    }
+
+    /// Numbers of rows are from now on those of blocks of this shape.
+    pub(super) fn set_shape(&mut self, shape: usize) {
+        self.shape = shape;
+    }
+
+    /// A line that is no instruction: a declaration, a brace.
+    pub(super) fn line(&mut self, line: &str) {
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    /// A label that no other step has.
+    pub(super) fn label(&mut self, name: &str) -> String {
+        self.labels += 1;
+        format!("{name}_{}", self.labels)
+    }
+
+    /// A fragment with its names bound.
+    pub(super) fn include(
+        &mut self,
+        fragment: &str,
+        params: &[(&str, &dyn Display)],
+    ) -> Result<(), TemplateError> {
+        let params: Vec<_> =
+            params.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
+        let file = format!("{fragment}.ptxi");
+        self.out.push_str(&template::render_fragment(&file, &sources::find, &self.globals, &params)?);
+        if self.out.len() > MAX_TEXT {
+            let message =
+                format!("a text of more than {MAX_TEXT} bytes: the plan has too many steps for one kernel");
+            return Err(failure(&self.kernel.symbol, message));
+        }
+        Ok(())
+    }
+
+    /// A step in a scope of its own.
+    pub(super) fn scoped(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<(), TemplateError>,
+    ) -> Result<(), TemplateError> {
+        let before = mem::take(&mut self.out);
+        self.numbers = 0;
+        let result = step(self);
+        let body = mem::replace(&mut self.out, before);
+        result?;
+        self.line("{");
+        self.include("plan_numbers", &[("COUNT", &self.numbers.max(1))])?;
+        self.out.push_str(&body);
+        self.line("}");
+        Ok(())
+    }
+
+    /// The number as an instruction's operand: digits, or a register that was loaded for the step at hand.
+    pub(super) fn number(&mut self, number: Number) -> Result<String, TemplateError> {
+        match self.resolve(number) {
+            Number::Fixed(value) => Ok(value.to_string()),
+            Number::Row(index) => {
+                let (register, space) = (self.register(), self.space);
+                self.include("plan_number", &[("SPACE", &space), ("INDEX", &index), ("TO", &register)])?;
+                Ok(register)
+            }
+        }
+    }
+
+    /// A register for a number of the step at hand.
+    pub(super) fn register(&mut self) -> String {
+        self.numbers += 1;
+        format!("%n{}", self.numbers - 1)
+    }
+
+    /// State space of the rows, as in a load.
+    pub(super) fn space(&self) -> &'static str {
+        self.space
+    }
+
+    /// The number, fixed if all blocks of the shape have the same.
+    pub(super) fn resolve(&self, number: Number) -> Number {
+        let Number::Row(index) = number else { return number };
+        let mut values = self.rows().map(|row| row[index as usize]);
+        match values.next() {
+            Some(first) if values.all(|value| value == first) => Number::Fixed(first),
+            _ => number,
+        }
+    }
+
+    /// Rows of the blocks of the shape at hand.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &'k [u32]> {
+        let (kernel, shape) = (self.kernel, self.shape);
+        kernel.blocks.iter().filter(move |block| block.shape as usize == shape).map(|block| &block.row[..])
+    }
+}

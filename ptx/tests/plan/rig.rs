@@ -1,0 +1,209 @@
+//! Ranks with a control area, buffers and a kernel each.
+
+use aqueduct_ptx::abi::{DeviceStruct, NO_PEER, PlanArgs};
+use aqueduct_ptx::collective::LaunchShape;
+use aqueduct_ptx::plan::{
+    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Reduction, Shape, Signal, Step, Wait, render,
+};
+use aqueduct_ptx::{Target, TemplateError};
+use cuda_driver_sys::CUfunction;
+
+use crate::device::{Args, Machine};
+
+/// Bytes around each buffer that must not change.
+pub(crate) const CANARY: usize = 64;
+/// Bytes of a control area.
+pub(crate) const CONTROL: usize = 4096;
+
+/// Places in every control area. Counters of the channel between two ranks lie at `16 * rank` and 8 behind.
+pub(crate) const CALLS: u32 = 0;
+pub(crate) const INBOUND: u32 = 512;
+pub(crate) const EXPECTED: u32 = 1024;
+pub(crate) const OUTBOUND: u32 = 1536;
+
+pub(crate) fn fixed(value: u32) -> Number {
+    Number::Fixed(value)
+}
+
+/// Sizes of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) chunk: u64,
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+}
+
+/// One rank's memory: addresses of buffers, canaries before and behind each.
+pub(crate) struct Memory {
+    pub(crate) control: u64,
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    pub(crate) scratch: u64,
+    pub(crate) packets: u64,
+}
+
+/// Ranks.
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) memory: Vec<Memory>,
+    /// Bytes of input and output.
+    pub(crate) capacity: usize,
+    /// Chunks of scratch and of packets, in each half.
+    pub(crate) chunks: u64,
+    pub(crate) scratch_chunk: u64,
+    target: Target,
+}
+
+/// Addresses that every kernel of these tests takes, of each rank: control, input, output, scratch, packets.
+const ADDRESSES: u32 = 5;
+
+/// Index of a rank's address.
+pub(crate) fn address(rank: u32, base: Base) -> Number {
+    let place = match base {
+        Base::Input => 1,
+        Base::Output => 2,
+        Base::Scratch => 3,
+        Base::Packets => 4,
+    };
+    fixed(rank * ADDRESSES + place)
+}
+
+/// Chunks of a rank's buffer.
+pub(crate) fn operand(rank: u32, base: Base, first: u32) -> Operand {
+    Operand { base, address: address(rank, base), first: fixed(first), rank: fixed(rank) }
+}
+
+/// A move without a share.
+pub(crate) fn moved(
+    sources: Vec<Operand>,
+    targets: Vec<Operand>,
+    count: u32,
+    reduction: Option<Reduction>,
+) -> Step {
+    Step::Move(Move { sources, targets, count: fixed(count), reduction, share: None })
+}
+
+/// `me` tells `peer`.
+pub(crate) fn signal(me: u32, peer: u32) -> Signal {
+    Signal {
+        outbound: fixed(OUTBOUND + 16 * peer),
+        peer: fixed(peer * ADDRESSES),
+        inbound: fixed(INBOUND + 16 * me),
+        relaxed: false,
+    }
+}
+
+/// Waits for `peer`.
+pub(crate) fn wait(peer: u32) -> Wait {
+    Wait {
+        inbound: fixed(INBOUND + 16 * peer),
+        expected: fixed(EXPECTED + 16 * peer),
+        rank: fixed(peer),
+        relaxed: false,
+    }
+}
+
+/// A kernel of one shape and one block.
+pub(crate) fn kernel(ranks: u32, element: Element, steps: Vec<Step>) -> Kernel {
+    Kernel {
+        symbol: "plan".to_owned(),
+        element,
+        ranks,
+        threads: 64,
+        addresses: ranks * ADDRESSES,
+        calls: CALLS,
+        double_scratch: false,
+        laps: None::<Laps>,
+        shapes: vec![Shape { steps }],
+        blocks: vec![Block { shape: 0, row: Vec::new() }],
+    }
+}
+
+impl World {
+    pub(crate) fn new(ranks: usize, capacity: usize, chunks: u64, scratch_chunk: u64) -> Self {
+        assert!(scratch_chunk.is_multiple_of(128));
+        let machine = Machine::new(ranks);
+        let scratch = (2 * chunks * scratch_chunk) as usize;
+        let memory = (0..ranks).map(|rank| Memory {
+            control: machine.alloc(rank, CONTROL),
+            input: machine.alloc(rank, capacity + 2 * CANARY),
+            output: machine.alloc(rank, capacity + 2 * CANARY),
+            scratch: machine.alloc(rank, scratch + 256),
+            packets: machine.alloc(rank, 2 * scratch + 256),
+        });
+        let memory = memory.collect();
+        Self { machine, memory, capacity, chunks, scratch_chunk, target: Target::new(90) }
+    }
+
+    pub(crate) fn args(&self, rank: usize, sizes: Sizes, skew: [u64; 2], double: bool) -> Args {
+        let vectors = sizes.chunk.div_ceil(16).max(1);
+        let log = u64::BITS - (vectors - 1).leading_zeros();
+        let shift = 31 + log;
+        let args = PlanArgs {
+            chunk: sizes.chunk,
+            scratch_chunk: self.scratch_chunk,
+            input_bytes: sizes.input,
+            output_bytes: sizes.output,
+            half: if double { self.chunks * self.scratch_chunk } else { 0 },
+            control: self.memory[rank].control,
+            abort: self.machine.abort_handle(rank, NO_PEER),
+            vectors: u32::try_from(sizes.chunk.div_ceil(16)).expect("few"),
+            magic: u32::try_from((1u128 << shift).div_ceil(u128::from(vectors))).expect("below 2^32"),
+            shift,
+            ..Default::default()
+        };
+        let canary = CANARY as u64;
+        let addresses = self.memory.iter().flat_map(|m| {
+            [
+                m.control,
+                m.input + canary + skew[0],
+                m.output + canary + skew[1],
+                m.scratch + 128,
+                m.packets + 128,
+            ]
+        });
+        let bytes: Vec<u8> =
+            args.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_ne_bytes)).collect();
+        Args::default().bytes(&bytes)
+    }
+
+    pub(crate) fn load(&self, rank: usize, kernel: &Kernel) -> CUfunction {
+        let instance = self.render(kernel).unwrap_or_else(|error| panic!("{error}"));
+        if let Ok(folder) = std::env::var("PLAN_TEXTS") {
+            std::fs::write(format!("{folder}/plan{rank}.ptx"), &instance).expect("a folder");
+        }
+        self.machine.load(rank, &instance, &kernel.symbol)
+    }
+
+    pub(crate) fn render(&self, kernel: &Kernel) -> Result<String, TemplateError> {
+        render(kernel, self.target).map(|instance| instance.text)
+    }
+
+    /// Runs a kernel on each rank.
+    pub(crate) fn run(&self, kernels: &[Kernel], sizes: Sizes, skew: [u64; 2]) {
+        let launches: Vec<_> = kernels
+            .iter()
+            .enumerate()
+            .map(|(rank, kernel)| {
+                let shape = LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
+                (self.load(rank, kernel), shape, self.args(rank, sizes, skew, kernel.double_scratch))
+            })
+            .collect();
+        for (rank, (function, shape, args)) in launches.iter().enumerate() {
+            self.machine.launch(rank, *function, *shape, args);
+        }
+        self.machine.finish();
+    }
+}
+
+/// Bytes that look random, from a seed.
+pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..bytes).map(|_| (next() >> 24) as u8).collect()
+}
