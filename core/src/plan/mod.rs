@@ -14,6 +14,7 @@ mod ir;
 mod json;
 mod lower;
 pub mod oracle;
+pub mod pass;
 mod position;
 mod run;
 #[cfg(test)]

@@ -1,0 +1,183 @@
+//! The memory that operations read and write, and who else uses it.
+
+use super::geometry::{Layout, operands};
+use super::ir::{Block, Buffer, Form, Op, Operand, Operation, Place, Plan, RankPlan};
+
+/// Some chunks of a rank's memory. Input and output that share memory are the same chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) rank: u32,
+    /// First chunk, and the first behind.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) packets: bool,
+    /// Input or output, which its rank's caller uses between calls.
+    callers: bool,
+}
+
+impl Span {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.rank == other.rank && self.start < other.end && other.start < self.end
+    }
+}
+
+/// What an operation reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Effects {
+    pub(super) reads: Vec<Span>,
+    pub(super) writes: Vec<Span>,
+}
+
+/// Where every rank's buffers lie.
+#[derive(Debug)]
+pub(super) struct Map<'p> {
+    plan: &'p Plan,
+    layouts: Vec<Layout>,
+}
+
+impl<'p> Map<'p> {
+    pub(super) fn of(plan: &'p Plan) -> Self {
+        let layouts = (0..).zip(&plan.ranks).map(|(rank, _)| Layout::of(plan, rank)).collect();
+        Self { plan, layouts }
+    }
+
+    fn span(&self, rank: u32, (buffer, first): (Buffer, u32), count: u32, form: Form) -> Span {
+        let start = self.layouts[rank as usize].chunk(buffer, first, 0);
+        let end = start + u64::from(count);
+        Span { rank, start, end, packets: form == Form::Packets, callers: buffer != Buffer::Scratch }
+    }
+
+    /// The chunks that an operand of one of `rank`'s moves names: several ranks' for a switch.
+    pub(super) fn spans(&self, rank: u32, operand: &Operand, count: u32) -> Vec<Span> {
+        let Operand { place, first, form } = *operand;
+        match place {
+            Place::Local(buffer) => vec![self.span(rank, (buffer, first), count, form)],
+            Place::Remote { rank, buffer } => vec![self.span(rank, (buffer, first), count, form)],
+            Place::Switch(index) => {
+                let switch = &self.plan.ranks[rank as usize].switches[index as usize];
+                let member = |&member: &u32| self.span(member, (switch.buffer, first), count, form);
+                switch.ranks.iter().map(member).collect()
+            }
+        }
+    }
+
+    /// What an operation of `rank` reads and writes; a port put's effects are its proxy's.
+    pub(super) fn effects(&self, rank: u32, op: &Op) -> Effects {
+        match op {
+            Op::Move(moved) => {
+                let all = |side: &[Operand]| {
+                    side.iter().flat_map(|operand| self.spans(rank, operand, moved.count)).collect()
+                };
+                debug_assert!(operands(moved).count() > 0);
+                Effects { reads: all(&moved.sources), writes: all(&moved.targets) }
+            }
+            Op::Port(put) => {
+                let peer = self.plan.ranks[rank as usize].port_channels[put.channel as usize];
+                // Only a put that forwards waits for the packets that it reads.
+                let form = if put.forward { put.form } else { Form::Plain };
+                let reads = vec![self.span(rank, put.source, put.count, form)];
+                Effects { reads, writes: vec![self.span(peer, put.target, put.count, put.form)] }
+            }
+            _ => Effects::default(),
+        }
+    }
+}
+
+/// Nobody, or several timelines, in [`Sharing`].
+const NOBODY: u32 = u32::MAX;
+const SEVERAL: u32 = u32::MAX - 1;
+
+/// Most chunks of all ranks that a pass looks at, as many as the checks.
+const CHUNKS: u64 = 1 << 27;
+
+/// Who uses each chunk. A timeline is a block or the proxy of a port channel.
+#[derive(Debug)]
+pub(super) struct Sharing<'p> {
+    pub(super) map: Map<'p>,
+    /// Number of each rank's first proxy.
+    proxies: Vec<u32>,
+    /// For each rank and chunk, who writes it and who reads or writes it.
+    users: Vec<Vec<[u32; 2]>>,
+}
+
+/// A block's number as a timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timeline(u32);
+
+impl<'p> Sharing<'p> {
+    /// `None` if the plan has too many chunks.
+    pub(super) fn of(plan: &'p Plan) -> Option<Self> {
+        let map = Map::of(plan);
+        let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
+        if total > CHUNKS {
+            return None;
+        }
+        let users = |layout: &Layout| Some(vec![[NOBODY; 2]; usize::try_from(layout.chunks).ok()?]);
+        let users = map.layouts.iter().map(users).collect::<Option<_>>()?;
+        let mut next = 0;
+        let first = |rank: &RankPlan| {
+            let first = next;
+            next += u32::try_from(rank.port_channels.len()).unwrap_or(0);
+            first
+        };
+        let proxies = plan.ranks.iter().map(first).collect();
+        let mut sharing = Self { map, proxies, users };
+        for (block, rank, contents) in blocks(plan) {
+            for op in contents.ops.iter().flat_map(flat) {
+                let timeline = match op {
+                    Op::Port(put) => sharing.proxy(rank, put.channel),
+                    _ => block,
+                };
+                sharing.note(timeline, &sharing.map.effects(rank, op));
+            }
+        }
+        Some(sharing)
+    }
+
+    /// The timeline of a port channel's proxy: numbered downwards, as blocks are upwards.
+    fn proxy(&self, rank: u32, channel: u32) -> Timeline {
+        Timeline(SEVERAL - 1 - self.proxies[rank as usize] - channel)
+    }
+
+    fn note(&mut self, Timeline(timeline): Timeline, effects: &Effects) {
+        let sides = [(&effects.reads, 1..2), (&effects.writes, 0..2)];
+        for (spans, users) in sides {
+            for span in spans {
+                let chunks = &mut self.users[span.rank as usize];
+                let range = usize::try_from(span.start).unwrap_or(0)..usize::try_from(span.end).unwrap_or(0);
+                for user in chunks[range].iter_mut().flat_map(|chunk| &mut chunk[users.clone()]) {
+                    *user = if *user == NOBODY || *user == timeline { timeline } else { SEVERAL };
+                }
+            }
+        }
+    }
+
+    /// Whether anybody other than the timeline, a block of `rank`, may access these chunks so that the order matters: other
+    /// blocks and proxies, and, if they are a peer's input or output, the peer's caller.
+    pub(super) fn shared(&self, Timeline(timeline): Timeline, rank: u32, span: &Span, write: bool) -> bool {
+        if span.callers && span.rank != rank {
+            return true;
+        }
+        let range = usize::try_from(span.start).unwrap_or(0)..usize::try_from(span.end).unwrap_or(0);
+        let side = usize::from(write);
+        self.users[span.rank as usize][range].iter().any(|users| {
+            let user = users[side];
+            user != NOBODY && user != timeline
+        })
+    }
+}
+
+/// All blocks, each with its timeline and rank.
+pub(super) fn blocks(plan: &Plan) -> impl Iterator<Item = (Timeline, u32, &Block)> {
+    let all = (0..).zip(&plan.ranks).flat_map(|(rank, plan)| plan.blocks.iter().map(move |b| (rank, b)));
+    (0..).zip(all).map(|(number, (rank, block))| (Timeline(number), rank, block))
+}
+
+/// An operation and, if it is a loop, those in it.
+fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
+    let inner = match &operation.op {
+        Op::Loop(repeated) => &repeated.body[..],
+        _ => &[],
+    };
+    std::iter::once(&operation.op).chain(inner.iter().map(|operation| &operation.op))
+}

@@ -1,0 +1,86 @@
+//! Passes on all samples: never another result, judged by the checks and by the simulator.
+
+use super::super::simulate::{self, Config};
+use super::super::{Op, Operation, Plan, check, oracle, samples};
+use super::sync;
+
+/// The first seed of `seeds` in which three calls give a wrong result.
+fn wrong(plan: &Plan, seeds: u64) -> Option<String> {
+    let chunks = plan.ranks[0].input_chunks.max(1);
+    let elements = u64::from(chunks) * 12;
+    (0..seeds).find_map(|seed| {
+        let input =
+            |call: u64, rank: u64| (0..elements).map(|e| 1 + e * 64 + rank * 7 + call * 50_000).collect();
+        let inputs = |call| (0..plan.ranks.len() as u64).map(|rank| input(call, rank)).collect();
+        let calls: Vec<Vec<Vec<u64>>> = (0..3).map(inputs).collect();
+        let outputs = match simulate::run(plan, &calls, Config { seed, reduction: None }) {
+            Ok(outputs) => outputs,
+            Err(error) => return Some(format!("seed {seed}: {error}")),
+        };
+        let right = outputs.iter().zip(&calls).all(|(outputs, inputs)| {
+            let expected = oracle::outputs(&plan.collective.kind, inputs, u64::wrapping_add);
+            let same = |(expected, output): (&Option<Vec<u64>>, &Vec<u64>)| {
+                expected.as_ref().is_none_or(|expected| expected == output)
+            };
+            expected.iter().zip(outputs).all(same)
+        });
+        (!right).then(|| format!("seed {seed}: a wrong result"))
+    })
+}
+
+fn syncs(plan: &Plan) -> usize {
+    let count = |ops: &[Operation]| ops.iter().filter(|operation| operation.op == Op::Sync).count();
+    let inner = |operation: &Operation| match &operation.op {
+        Op::Loop(repeated) => count(&repeated.body),
+        _ => 0,
+    };
+    let blocks = plan.ranks.iter().flat_map(|rank| &rank.blocks);
+    blocks.map(|block| count(&block.ops) + block.ops.iter().map(inner).sum::<usize>()).sum()
+}
+
+/// The plan without its n-th sync, and without any if there is no `nth`.
+fn without(plan: &Plan, nth: Option<usize>) -> Plan {
+    let mut plan = plan.clone();
+    let mut seen = 0;
+    let mut keep = |operation: &Operation| {
+        let sync = operation.op == Op::Sync;
+        seen += usize::from(sync);
+        !sync || nth.is_some_and(|nth| nth + 1 != seen)
+    };
+    for block in plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks) {
+        block.ops.retain_mut(|operation| {
+            if let Op::Loop(repeated) = &mut operation.op {
+                repeated.body.retain(&mut keep);
+            }
+            keep(operation)
+        });
+    }
+    plan
+}
+
+#[test]
+fn sync_completes_plans_without_syncs() {
+    let (mut found, mut harmless) = (0, 0);
+    for plan in samples::all() {
+        let bare = without(&plan, None);
+        assert_eq!(syncs(&bare), 0);
+        let completed = sync(&bare).unwrap();
+        assert_eq!(check::check(&completed), [], "{}", plan.name);
+        assert_eq!(wrong(&completed, 20), None, "{}", plan.name);
+        assert!(syncs(&completed) <= syncs(&plan), "{}: {} {}", plan.name, syncs(&completed), syncs(&plan));
+        assert_eq!(sync(&completed).unwrap(), completed, "{}", plan.name);
+        assert_eq!(sync(&plan).unwrap(), completed, "{}: syncs that no dependence needs go", plan.name);
+        for nth in 0..syncs(&completed) {
+            let less = without(&completed, Some(nth));
+            assert_eq!(syncs(&less) + 1, syncs(&completed));
+            if check::check(&less).is_empty() {
+                // Double scratch gives more room than a credit asks for.
+                assert_eq!(wrong(&less, 40), None, "{}: sync {nth}", plan.name);
+                harmless += 1;
+            } else {
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 25 && harmless <= 2, "{found} {harmless}");
+}
