@@ -18,3 +18,13 @@ pub use write::write;
 
 use super::json;
 use super::{collective, ir};
+
+/// Whether files have a name for a move.
+pub(super) fn named(moved: &ir::Move) -> bool {
+    names::Shape::of(moved).is_some_and(|shape| shape.reduces() == moved.reduction.is_some())
+}
+
+/// Whether files write two neighbours of one origin as one operation.
+pub(super) fn listed(a: &ir::Op, b: &ir::Op) -> bool {
+    write::fuses(a, b)
+}

@@ -394,7 +394,7 @@ fn semaphores(out: &mut String, name: &str, ops: &[Operation]) {
 }
 
 /// Whether two neighbours of one origin are written as one operation.
-fn fuses(first: &Op, other: &Op) -> bool {
+pub(super) fn fuses(first: &Op, other: &Op) -> bool {
     match (first, other) {
         (Op::Signal { channel: a, relaxed: r }, Op::Signal { channel: b, relaxed: s })
         | (Op::Wait { channel: a, relaxed: r }, Op::Wait { channel: b, relaxed: s }) => {

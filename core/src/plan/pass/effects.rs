@@ -19,6 +19,13 @@ impl Span {
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.rank == other.rank && self.start < other.end && other.start < self.end
     }
+
+    /// Chunks as indices of the rank's memory.
+    fn range(&self) -> std::ops::Range<usize> {
+        // A plan of right structure has all of them, and few enough.
+        let index = |chunk| usize::try_from(chunk).unwrap_or(0);
+        index(self.start)..index(self.end)
+    }
 }
 
 /// What an operation reads and writes.
@@ -31,7 +38,7 @@ pub(super) struct Effects {
 /// Where every rank's buffers lie.
 #[derive(Debug)]
 pub(super) struct Map<'p> {
-    plan: &'p Plan,
+    pub(super) plan: &'p Plan,
     layouts: Vec<Layout>,
 }
 
@@ -144,8 +151,7 @@ impl<'p> Sharing<'p> {
         for (spans, users) in sides {
             for span in spans {
                 let chunks = &mut self.users[span.rank as usize];
-                let range = usize::try_from(span.start).unwrap_or(0)..usize::try_from(span.end).unwrap_or(0);
-                for user in chunks[range].iter_mut().flat_map(|chunk| &mut chunk[users.clone()]) {
+                for user in chunks[span.range()].iter_mut().flat_map(|chunk| &mut chunk[users.clone()]) {
                     *user = if *user == NOBODY || *user == timeline { timeline } else { SEVERAL };
                 }
             }
@@ -158,9 +164,8 @@ impl<'p> Sharing<'p> {
         if span.callers && span.rank != rank {
             return true;
         }
-        let range = usize::try_from(span.start).unwrap_or(0)..usize::try_from(span.end).unwrap_or(0);
         let side = usize::from(write);
-        self.users[span.rank as usize][range].iter().any(|users| {
+        self.users[span.rank as usize][span.range()].iter().any(|users| {
             let user = users[side];
             user != NOBODY && user != timeline
         })
@@ -174,10 +179,54 @@ pub(super) fn blocks(plan: &Plan) -> impl Iterator<Item = (Timeline, u32, &Block
 }
 
 /// An operation and, if it is a loop, those in it.
-fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
+pub(super) fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
     let inner = match &operation.op {
         Op::Loop(repeated) => &repeated.body[..],
         _ => &[],
     };
     std::iter::once(&operation.op).chain(inner.iter().map(|operation| &operation.op))
+}
+
+/// How many operations read each chunk, of all ranks.
+#[derive(Debug)]
+pub(super) struct Readers(Vec<Vec<u32>>);
+
+impl Readers {
+    /// `None` if the plan has too many chunks.
+    pub(super) fn of(plan: &Plan) -> Option<Self> {
+        let map = Map::of(plan);
+        let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
+        let chunks = |layout: &Layout| Some(vec![0; usize::try_from(layout.chunks).ok()?]);
+        let mut readers = (total <= CHUNKS)
+            .then(|| map.layouts.iter().map(chunks).collect::<Option<_>>())
+            .flatten()
+            .map(Self)?;
+        for (_, rank, block) in blocks(plan) {
+            for op in block.ops.iter().flat_map(flat) {
+                readers.each(&map.effects(rank, op).reads, |count| *count = count.saturating_add(1));
+            }
+        }
+        Some(readers)
+    }
+
+    fn each(&mut self, spans: &[Span], change: impl Fn(&mut u32)) {
+        for span in spans {
+            self.0[span.rank as usize][span.range()].iter_mut().for_each(&change);
+        }
+    }
+
+    /// An operation reads these chunks no more.
+    pub(super) fn forget(&mut self, spans: &[Span]) {
+        self.each(spans, |count| *count = count.saturating_sub(1));
+    }
+
+    /// Whether any operation reads any of the chunks.
+    pub(super) fn any(&self, spans: &[Span]) -> bool {
+        spans.iter().any(|span| self.0[span.rank as usize][span.range()].iter().any(|&count| count > 0))
+    }
+
+    /// Whether one operation at most reads each of the chunks.
+    pub(super) fn only(&self, spans: &[Span]) -> bool {
+        spans.iter().all(|span| self.0[span.rank as usize][span.range()].iter().all(|&count| count <= 1))
+    }
 }

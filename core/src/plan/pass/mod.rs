@@ -3,19 +3,37 @@
 //! A pass takes a plan of right structure and gives one with the same result. `docs/plans.md` has each pass's rules as a table.
 
 mod effects;
+mod fuse;
+mod item;
+mod join;
+mod limits;
+mod list;
+mod renumber;
+mod replicate;
+mod requests;
+mod resources;
 mod stab;
 mod sync;
 
+#[cfg(test)]
+mod fuse_tests;
 #[cfg(test)]
 mod sync_tests;
 #[cfg(test)]
 mod tests;
 
+pub use fuse::{Shapes, fuse};
+pub use limits::{
+    MAX_BLOCKS, MAX_CHANNELS, MAX_OPERANDS, MAX_OPERATIONS, MAX_SEMAPHORES, MAX_SWITCHES, limits,
+};
+pub use list::{Options, PASSES, Pass, run};
+pub use replicate::{Policy, replicate};
+pub use resources::resources;
 pub use sync::sync;
 
 use super::check;
-use super::geometry;
 use super::ir::{self, Plan};
+use super::{collective, file, geometry};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Refuses a plan whose structure is wrong, so that passes need not look at ranges again.

@@ -2,7 +2,7 @@
 
 use super::super::simulate::{self, Config};
 use super::super::{Op, Operation, Plan, check, oracle, samples};
-use super::sync;
+use super::{Policy, Shapes, fuse, replicate, resources, sync};
 
 /// The first seed of `seeds` in which three calls give a wrong result.
 fn wrong(plan: &Plan, seeds: u64) -> Option<String> {
@@ -83,4 +83,59 @@ fn sync_completes_plans_without_syncs() {
         }
     }
     assert!(found > 25 && harmless <= 2, "{found} {harmless}");
+}
+
+fn moves(plan: &Plan) -> usize {
+    let ops = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
+    ops.filter(|operation| matches!(operation.op, Op::Move(_))).count()
+}
+
+#[test]
+fn fusion_keeps_results() {
+    for plan in samples::all() {
+        for shapes in [Shapes::Any, Shapes::Named] {
+            for plan in [&plan, &without(&plan, None)] {
+                let fused = fuse(plan, shapes).unwrap();
+                assert_eq!(check::check(&fused), [], "{}: {fused:#?}", plan.name);
+                assert_eq!(wrong(&fused, 20), None, "{}", plan.name);
+                assert!(syncs(&fused) <= syncs(&sync(plan).unwrap()), "{}", plan.name);
+                assert!(moves(&fused) <= moves(plan), "{}", plan.name);
+                assert_eq!(fuse(&fused, shapes).unwrap(), fused, "{}: once is enough", plan.name);
+                if shapes == Shapes::Named {
+                    super::super::file::write(&fused).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn instances_keep_results() {
+    for plan in samples::all() {
+        assert_eq!(replicate(&plan, 1, Policy::Interleaved).unwrap(), plan);
+        assert_eq!(replicate(&plan, 1, Policy::None).unwrap(), plan);
+        for (instances, policy) in [(2, Policy::Interleaved), (3, Policy::None), (2, Policy::None)] {
+            let name = format!("{} {policy:?}", plan.name);
+            let replicated = replicate(&plan, instances, policy).unwrap();
+            assert_eq!(check::check(&replicated), [], "{name}");
+            assert_eq!(wrong(&replicated, 20), None, "{name}");
+            let (rank, before) = (&replicated.ranks[1], &plan.ranks[1]);
+            assert_eq!(rank.blocks.len(), before.blocks.len() * instances as usize, "{name}");
+            assert_eq!(rank.input_chunks, before.input_chunks * instances, "{name}");
+            // Instances have no chunk in common, so fusion finds nothing that the plan itself does not have.
+            let fused = fuse(&replicated, Shapes::Any).unwrap();
+            assert_eq!(check::check(&fused), [], "{name}");
+            assert_eq!(resources(&replicated).unwrap().ranks[1].blocks.len(), rank.blocks.len());
+        }
+    }
+}
+
+#[test]
+fn resources_keep_results() {
+    for plan in samples::all() {
+        let compact = resources(&plan).unwrap();
+        assert_eq!(check::check(&compact), [], "{}", plan.name);
+        assert_eq!(wrong(&compact, 10), None, "{}", plan.name);
+        assert_eq!(resources(&compact).unwrap(), compact, "{}", plan.name);
+    }
 }
