@@ -1,0 +1,190 @@
+//! The program: what holds for all ranks, and the way to a plan.
+
+use super::check::structure;
+use super::ir::{Buffer as BufferType, Plan, Protocol, Settings};
+use super::lines::Lines;
+use super::pattern::Pattern;
+use super::rank::Rank;
+use super::record::{Call, Recorder};
+use super::switch_channel::SwitchChannel;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A plan as its author writes it.
+///
+/// Make it, set what holds for all ranks, take handles ([`rank`](Self::rank)) and call operations on them; each is recorded for
+/// the thread block that it names. No call fails: the first mistake is kept and [`build`](Self::build) returns it, with the
+/// author's line and the place of the operation.
+#[derive(Debug)]
+pub struct CollectiveProgram {
+    name: String,
+    pattern: Pattern,
+    settings: Settings,
+    passes: Passes,
+    recorder: Recorder,
+}
+
+/// The passes that a program asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// Inserts syncs between operations of one block that depend on each other.
+    pub auto_sync: bool,
+    /// Joins neighbouring operations that one pass over the data can do.
+    pub fusion: bool,
+    /// How often the plan is replicated, each copy on its part of the data.
+    pub instances: u32,
+    /// Which part each copy handles.
+    pub replication: ReplicationPolicy,
+}
+
+/// Which chunks each copy of a replicated program handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReplicationPolicy {
+    /// Each chunk is cut into as many as there are instances, and each instance takes one piece of every chunk.
+    Interleaved,
+    /// Each instance takes a whole block of neighbouring chunks, as large as the original buffers.
+    None,
+}
+
+impl CollectiveProgram {
+    /// A program without operations.
+    pub fn new(name: impl Into<String>, pattern: Pattern) -> Self {
+        let recorder = Recorder::new(pattern.ranks, pattern.input_chunks, pattern.output_chunks);
+        let replication = ReplicationPolicy::Interleaved;
+        let passes = Passes { auto_sync: true, fusion: true, instances: 1, replication };
+        Self { name: name.into(), pattern, settings: Settings::default(), passes, recorder }
+    }
+
+    /// How data crosses between ranks, for people and for files: the operations say it exactly. `Simple` unless set.
+    #[must_use]
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.settings.protocol = protocol;
+        self
+    }
+
+    /// How many copies of the program share the data, one unless set. Needs more blocks and channels, and is faster where one
+    /// block or channel cannot keep the links busy.
+    #[must_use]
+    pub fn instances(mut self, instances: u32) -> Self {
+        self.passes.instances = instances;
+        self
+    }
+
+    /// Which chunks each instance handles; interleaved unless set.
+    #[must_use]
+    pub fn replication(mut self, policy: ReplicationPolicy) -> Self {
+        self.passes.replication = policy;
+        self
+    }
+
+    /// Whether neighbouring operations are joined; they are unless set.
+    #[must_use]
+    pub fn fusion(mut self, fusion: bool) -> Self {
+        self.passes.fusion = fusion;
+        self
+    }
+
+    /// Whether syncs are inserted between operations of a block that depend on each other; they are unless set.
+    #[must_use]
+    pub fn auto_sync(mut self, auto_sync: bool) -> Self {
+        self.passes.auto_sync = auto_sync;
+        self
+    }
+
+    /// Threads of every block: a multiple of 32 up to 1024, which it is unless set.
+    #[must_use]
+    pub fn threads_per_block(mut self, threads: u32) -> Self {
+        self.settings.threads_per_block = threads;
+        self
+    }
+
+    /// Whether consecutive calls alternate between two halves of scratch, so that a rank may begin the next call while a peer
+    /// still reads what it sent in this one.
+    #[must_use]
+    pub fn double_scratch(mut self, double: bool) -> Self {
+        self.settings.double_scratch = double;
+        self
+    }
+
+    /// Whether calls on different buffers share one context and its scratch.
+    #[must_use]
+    pub fn reuse_resources(mut self, reuse: bool) -> Self {
+        self.settings.reuse_resources = reuse;
+        self
+    }
+
+    /// Bytes to which parts of a chunk are aligned: a power of two, 16 unless set.
+    #[must_use]
+    pub fn alignment(mut self, bytes: u32) -> Self {
+        self.settings.alignment = bytes;
+        self
+    }
+
+    /// The smallest and the largest message that the program is meant for, in bytes; all unless set.
+    #[must_use]
+    pub fn message_bytes(mut self, min: u64, max: u64) -> Self {
+        (self.settings.min_bytes, self.settings.max_bytes) = (min, max);
+        self
+    }
+
+    /// The passes that it asks for.
+    pub fn passes(&self) -> Passes {
+        self.passes
+    }
+
+    /// A rank.
+    #[track_caller]
+    pub fn rank(&self, index: u32) -> Rank<'_> {
+        if let Err(fault) = self.recorder.known(index) {
+            self.recorder.fail(Call::of("CollectiveProgram::rank"), &fault);
+        }
+        Rank { recorder: &self.recorder, index }
+    }
+
+    /// All ranks in order.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank<'_>> {
+        (0..self.recorder.ranks()).map(|index| Rank { recorder: &self.recorder, index })
+    }
+
+    /// A new switch channel over the same buffer of some ranks.
+    #[track_caller]
+    pub fn switch_channel(
+        &self,
+        ranks: impl IntoIterator<Item = u32>,
+        buffer: BufferType,
+    ) -> SwitchChannel<'_> {
+        let call = Call::of("CollectiveProgram::switch_channel");
+        SwitchChannel::new(call, &self.recorder, ranks.into_iter().collect(), buffer)
+    }
+
+    /// Repeats what `body` calls over slices of `unit` bytes of `chunks` chunks: in iteration k, every operation handles bytes
+    /// `k * unit ..` of its own range, so every operation in a loop is of `chunks` chunks. Blocks run their parts of the loop
+    /// independently; semaphores and channels keep them in step.
+    #[track_caller]
+    pub fn loop_of<T>(&self, unit: u64, chunks: u32, body: impl FnOnce() -> T) -> T {
+        self.recorder.looped(Call::of("CollectiveProgram::loop_of"), unit, chunks, body)
+    }
+
+    /// The author's lines of the operations called so far, by their places in the plan that [`build`](Self::build) gives. Of a
+    /// replicated plan, block b is a copy of block b / instances.
+    pub fn lines(&self) -> Lines {
+        self.recorder.lines()
+    }
+
+    /// The plan as it was written: with the syncs that its author asked for, without any pass.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`]: the first mistake of a call, otherwise the first finding of
+    /// [`structure`](crate::plan::check::structure). The message begins with the author's line where one line is to blame.
+    pub fn build(self) -> Result<Plan> {
+        let (ranks, lines) = self.recorder.finish()?;
+        let Self { name, pattern, settings, .. } = self;
+        let plan = Plan { name, collective: pattern.collective, settings, ranks };
+        match structure(&plan).first() {
+            None => Ok(plan),
+            Some(finding) => {
+                let message = lines.explain(finding);
+                Err(Error::new(ErrorKind::Plan, "CollectiveProgram::build", message))
+            }
+        }
+    }
+}
