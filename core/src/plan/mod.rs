@@ -19,6 +19,8 @@ mod position;
 pub mod program;
 mod run;
 #[cfg(test)]
+mod programs;
+#[cfg(test)]
 mod samples;
 pub mod simulate;
 
