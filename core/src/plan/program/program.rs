@@ -9,6 +9,9 @@ use super::record::{Call, Recorder};
 use super::switch_channel::SwitchChannel;
 use crate::error::{Error, ErrorKind, Result};
 
+/// Keeps a mistaken number of ranks from taking all memory.
+const MAX_RANKS: u32 = 1 << 16;
+
 /// A plan as its author writes it.
 ///
 /// Make it, set what holds for all ranks, take handles ([`rank`](Self::rank)) and call operations on them; each is recorded for
@@ -46,9 +49,16 @@ pub enum ReplicationPolicy {
 }
 
 impl CollectiveProgram {
-    /// A program without operations.
+    /// A program without operations, of at most 65,536 ranks.
+    #[track_caller]
     pub fn new(name: impl Into<String>, pattern: Pattern) -> Self {
-        let recorder = Recorder::new(pattern.ranks, pattern.input_chunks, pattern.output_chunks);
+        let small = pattern.ranks <= MAX_RANKS;
+        let ranks = if small { pattern.ranks } else { 0 };
+        let recorder = Recorder::new(ranks, pattern.input_chunks, pattern.output_chunks);
+        if !small {
+            let fault = format!("{} ranks; use at most {MAX_RANKS}", pattern.ranks);
+            recorder.fail(Call::of("CollectiveProgram::new"), &fault);
+        }
         let replication = ReplicationPolicy::Interleaved;
         let passes = Passes { auto_sync: true, fusion: true, instances: 1, replication };
         Self { name: name.into(), pattern, settings: Settings::default(), passes, recorder }
@@ -176,15 +186,16 @@ impl CollectiveProgram {
     /// [`ErrorKind::Plan`]: the first mistake of a call, otherwise the first finding of
     /// [`structure`](crate::plan::check::structure). The message begins with the author's line where one line is to blame.
     pub fn build(self) -> Result<Plan> {
-        let (ranks, lines) = self.recorder.finish()?;
-        let Self { name, pattern, settings, .. } = self;
+        let Self { name, pattern, settings, passes, recorder } = self;
+        let refused = |message: String| Error::new(ErrorKind::Plan, "CollectiveProgram::build", message);
+        let (ranks, lines) = recorder.finish()?;
+        if passes.instances == 0 {
+            return Err(refused("0 instances; use at least one".into()));
+        }
         let plan = Plan { name, collective: pattern.collective, settings, ranks };
         match structure(&plan).first() {
             None => Ok(plan),
-            Some(finding) => {
-                let message = lines.explain(finding);
-                Err(Error::new(ErrorKind::Plan, "CollectiveProgram::build", message))
-            }
+            Some(finding) => Err(refused(lines.explain(finding))),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod concepts;
 mod mistakes;
+mod words;
 
 use super::super::check::{FindingKind, check};
 use super::super::{Op, Operation, Plan};
