@@ -1,8 +1,8 @@
 //! Plans: what every thread block of every rank does in one collective.
 //!
 //! A [`Plan`] is a value: it names no device and holds no memory. [`program`] builds it in Rust, [`mod@file`] reads and writes it
-//! as MSCCL++'s execution-plan JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors, and
-//! a [`Executor`] on devices, and [`oracle`] says what a collective should give. `docs/plans.md` explains the ideas and the words.
+//! as MSCCL++'s execution-plan JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors,
+//! an [`Executor`] on devices, and [`oracle`] says what a collective should give. `docs/plans.md` explains the ideas and the words.
 #![deny(unsafe_code)]
 
 pub mod check;
@@ -17,9 +17,9 @@ pub mod oracle;
 pub mod pass;
 mod position;
 pub mod program;
-mod run;
 #[cfg(test)]
 mod programs;
+mod run;
 #[cfg(test)]
 mod samples;
 pub mod simulate;

@@ -38,6 +38,7 @@
 
 mod blocks;
 mod chunk;
+mod compile;
 mod end;
 mod lines;
 mod memory_channel;
@@ -66,4 +67,4 @@ pub use switch_channel::{SwitchAt, SwitchChannel};
 
 pub use super::ir::{Buffer as BufferType, Protocol, Reduction};
 
-use super::{check, collective, ir, position};
+use super::{check, collective, ir, pass, position};
