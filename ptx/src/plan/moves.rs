@@ -1,54 +1,116 @@
-//! Moves: a loop over vectors, and one over elements where vectors do not fit.
+//! Moves: a loop over units that are moved as vectors, and one over those that are moved by elements, because they are not
+//! aligned or not whole.
+//!
+//! In a move within one chunk each operand has an address that advances by the same number of bytes in every turn. Chunks are
+//! apart in different memories by different distances: so in a move of several chunks a turn computes the place of each of its
+//! units once for each kind of memory.
+
+use std::fmt::Display;
 
 use super::text::Text;
-use super::{Base, Element, Kernel, Move, Number, Operand, Reduction};
+use super::{Base, Element, Move, Number, Operand, Reduction};
 use crate::TemplateError;
+use crate::abi::SPINS_FREE;
+
+type Done = Result<(), TemplateError>;
 
 /// An operand with its numbers as text.
-struct Side {
-    base: Base,
+pub(super) struct Side {
+    pub(super) base: Base,
     fixed: bool,
     index: String,
-    first: String,
+    pub(super) first: String,
     rank: String,
-    register: String,
+    pub(super) register: String,
 }
 
-/// Constants of a move.
-struct Shape<'m> {
+/// A move with its constants.
+struct Plan<'m> {
     moved: &'m Move,
     sides: Vec<Side>,
-    /// Bytes of a unit: what a thread handles at once.
+    /// Bytes of a unit.
     unit: u32,
+    /// Units of a turn.
     unroll: u32,
-    single: u32,
-    count: String,
+    /// Within one chunk.
+    single: bool,
+    /// The block's part may begin inside its range.
+    split: bool,
+}
+
+/// Units of a turn, as loads and stores see them.
+#[derive(Clone, Copy)]
+struct Turn {
+    units: u32,
+    /// The first unit exists.
+    sure: bool,
 }
 
 impl Side {
-    fn of(text: &mut Text<'_>, operand: &Operand, place: usize) -> Result<Self, TemplateError> {
+    pub(super) fn of(
+        text: &mut Text<'_>,
+        operand: &Operand,
+        register: String,
+    ) -> Result<Self, TemplateError> {
+        let rank = if operand.base == Base::Packets { text.number(operand.rank)? } else { "0".to_owned() };
         Ok(Self {
             base: operand.base,
             fixed: matches!(text.resolve(operand.address), Number::Fixed(_)),
             index: text.number(operand.address)?,
             first: text.number(operand.first)?,
-            rank: if operand.base == Base::Packets { text.number(operand.rank)? } else { "0".to_owned() },
-            register: format!("%m_p{place}"),
+            rank,
+            register,
         })
     }
 
-    fn is_users(&self) -> bool {
+    pub(super) fn is_users(&self) -> bool {
         matches!(self.base, Base::Input | Base::Output)
+    }
+
+    /// Writes the address of the operand's first chunk into its register.
+    pub(super) fn locate(&self, text: &mut Text<'_>) -> Done {
+        let double = u32::from(text.kernel.double_scratch);
+        text.include(
+            "plan_operand",
+            &[
+                ("BASE", &name(self.base)),
+                ("DOUBLE", &double),
+                ("FIXED", &u32::from(self.fixed)),
+                ("INDEX", &self.index),
+                ("FIRST", &self.first),
+                ("TO", &self.register),
+            ],
+        )
     }
 }
 
-impl Shape<'_> {
+impl<'m> Plan<'m> {
+    fn of(text: &mut Text<'_>, moved: &'m Move, loops: bool) -> Result<Self, TemplateError> {
+        let operands = || moved.sources.iter().chain(&moved.targets);
+        let packets = operands().any(|side| side.base == Base::Packets);
+        let single = text.resolve(moved.count) == Number::Fixed(1);
+        let sides =
+            operands().enumerate().map(|(place, operand)| Side::of(text, operand, format!("%m_p{place}")));
+        Ok(Self {
+            moved,
+            sides: sides.collect::<Result<_, _>>()?,
+            unit: if packets { 8 } else { 16 },
+            unroll: unroll(moved, packets, single),
+            single,
+            split: loops || moved.share.is_some(),
+        })
+    }
+
     fn sources(&self) -> impl Iterator<Item = (usize, &Side)> {
         self.sides.iter().enumerate().take(self.moved.sources.len())
     }
 
     fn targets(&self) -> impl Iterator<Item = &Side> {
         self.sides.iter().skip(self.moved.sources.len())
+    }
+
+    fn has_users(&self) -> bool {
+        self.sides.iter().any(Side::is_users)
     }
 
     fn words(&self) -> u32 {
@@ -66,325 +128,360 @@ pub(super) fn may_give_up(moved: &Move) -> bool {
     moved.sources.iter().any(|source| source.base == Base::Packets)
 }
 
-/// Units that a thread handles together: enough to have eight loads in flight where operands are few.
-fn unroll(moved: &Move, packets: bool) -> u32 {
+/// Units that a thread handles together: enough to have eight loads in flight where operands are few, as far as registers
+/// suffice for blocks of 1,024 threads.
+fn unroll(moved: &Move, packets: bool, single: bool) -> u32 {
     match (packets, moved.sources.len(), moved.targets.len()) {
         (true, 1, 1) => 4,
         (true, ..=2, ..=2) => 2,
         (true, ..) => 1,
-        (false, 1, _) => 8,
-        (false, 2, _) => 4,
-        (false, 3 | 4, _) => 2,
+        (false, 1, _) => {
+            if single {
+                8
+            } else {
+                4
+            }
+        }
+        (false, 2, _) => {
+            if single {
+                4
+            } else {
+                2
+            }
+        }
+        (false, 3 | 4, _) if single => 2,
         (false, ..) => 1,
     }
 }
 
 /// Writes a move. `asks`: a thread may have given up since the block met last.
-pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) -> Result<(), TemplateError> {
+pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) -> Done {
     text.scoped(|text| {
-        let kernel = text.kernel;
         if asks {
             text.include("plan_unless_left", &[("PAST", &"PAST")])?;
         }
-        let packets = moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets);
-        let operands = moved.sources.iter().chain(&moved.targets).enumerate();
-        let sides =
-            operands.map(|(place, operand)| Side::of(text, operand, place)).collect::<Result<_, _>>()?;
-        let shape = Shape {
-            moved,
-            sides,
-            unit: if packets { 8 } else { 16 },
-            unroll: unroll(moved, packets),
-            single: u32::from(text.resolve(moved.count) == Number::Fixed(1)),
-            count: text.number(moved.count)?,
-        };
+        let plan = Plan::of(text, moved, loops)?;
         text.include(
             "plan_move",
             &[
                 ("SOURCES", &moved.sources.len()),
-                ("OPERANDS", &shape.sides.len()),
-                ("UNROLL", &shape.unroll),
-                ("WORDS", &shape.words()),
+                ("OPERANDS", &plan.sides.len()),
+                ("UNROLL", &plan.unroll),
+                ("WORDS", &plan.words()),
             ],
         )?;
-        pieces(text, &shape, loops)?;
-        turns(text, &shape)?;
-        // Scratch is whole and aligned.
-        text.include("plan_label", &[("NAME", &"REST")])?;
-        if shape.sides.iter().any(Side::is_users) {
-            rest(text, &shape, kernel)?;
+        range(text, moved, loops)?;
+        plan.sides.iter().try_for_each(|side| side.locate(text))?;
+        if may_give_up(moved) {
+            text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         }
-        text.include(
-            "plan_chunks_end",
-            &[("SINGLE", &shape.single), ("CHUNK", &"%m_chunk"), ("PIECE", &"PIECE"), ("PAST", &"PAST")],
-        )
+        if plan.single {
+            one(text, &plan)?
+        } else {
+            many(text, &plan)?
+        }
+        text.include("plan_label", &[("NAME", &"PAST")])
     })
 }
 
-/// Writes the block's part of the range, its first piece, and the operands' addresses there.
-fn pieces(text: &mut Text<'_>, shape: &Shape<'_>, loops: bool) -> Result<(), TemplateError> {
-    let kernel = text.kernel;
-    let (member, of) = match shape.moved.share {
+/// Writes the block's part of the range.
+fn range(text: &mut Text<'_>, moved: &Move, loops: bool) -> Done {
+    let count = text.number(moved.count)?;
+    let (member, of) = match moved.share {
         Some(share) => (text.number(share.member)?, text.number(share.of)?),
         None => ("0".to_owned(), "1".to_owned()),
     };
-    let split = loops || shape.moved.share.is_some() || shape.single == 0;
     text.include(
         "plan_range",
         &[
             ("LOOPS", &u32::from(loops)),
-            ("SHARES", &u32::from(shape.moved.share.is_some())),
-            ("COUNT", &shape.count),
+            ("SHARES", &u32::from(moved.share.is_some())),
+            ("COUNT", &count),
             ("MEMBER", &member),
             ("OF", &of),
             ("START", &"%m_start"),
             ("END", &"%m_end"),
         ],
-    )?;
-    text.include(
-        "plan_chunks",
-        &[
-            ("SINGLE", &shape.single),
-            ("COUNT", &shape.count),
-            ("START", &"%m_start"),
-            ("END", &"%m_end"),
-            ("CHUNK", &"%m_chunk"),
-            ("LOW", &"%m_low"),
-            ("LENGTH", &"%m_length"),
-            ("NONE", &"%m_none"),
-            ("PIECE", &"PIECE"),
-            ("READY", &"READY"),
-            ("PAST", &"PAST"),
-        ],
-    )?;
-    text.include(
-        "plan_units",
-        &[("UNIT", &shape.unit), ("LENGTH", &"%m_length"), ("UNITS", &"%m_units"), ("WHOLE", &"%m_whole")],
-    )?;
-    for side in &shape.sides {
+    )
+}
+
+/// Writes a move within one chunk.
+fn one(text: &mut Text<'_>, plan: &Plan<'_>) -> Done {
+    let split = u32::from(plan.split);
+    text.include("plan_one", &[("UNIT", &plan.unit), ("START", &"%m_start"), ("END", &"%m_end")])?;
+    for side in plan.sides.iter().filter(|side| side.is_users()) {
         text.include(
-            "plan_operand",
+            "plan_one_user",
             &[
-                ("BASE", &base(side.base)),
-                ("SINGLE", &shape.single),
-                ("DOUBLE", &u32::from(kernel.double_scratch)),
-                ("SPLIT", &u32::from(split)),
-                ("FIXED", &u32::from(side.fixed)),
-                ("INDEX", &side.index),
+                ("UNIT", &plan.unit),
+                ("BASE", &name(side.base)),
+                ("SPLIT", &split),
                 ("FIRST", &side.first),
-                ("CHUNK", &"%m_chunk"),
-                ("LOW", &"%m_low"),
-                ("TO", &side.register),
-            ],
-        )?;
-    }
-    for side in shape.sides.iter().filter(|side| side.is_users()) {
-        text.include(
-            "plan_whole",
-            &[
-                ("UNIT", &shape.unit),
-                ("BASE", &base(side.base)),
-                ("SINGLE", &shape.single),
-                ("FIXED", &u32::from(side.fixed)),
-                ("INDEX", &side.index),
-                ("FIRST", &side.first),
-                ("CHUNK", &"%m_chunk"),
+                ("START", &"%m_start"),
                 ("AT", &side.register),
                 ("WHOLE", &"%m_whole"),
             ],
         )?;
     }
-    for side in &shape.sides {
-        text.include("plan_mine", &[("STEP", &shape.step(side)), ("AT", &side.register)])?;
-    }
-    text.include("plan_rest_left", &[("WHOLE", &0), ("UNITS", &"%m_whole"), ("LEFT", &"%m_left")])?;
-    if may_give_up(shape.moved) {
-        text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &crate::abi::SPINS_FREE)])?;
-    }
-    Ok(())
-}
-
-/// Writes the loop over vectors.
-fn turns(text: &mut Text<'_>, shape: &Shape<'_>) -> Result<(), TemplateError> {
-    text.include("plan_label", &[("NAME", &"VECTORS")])?;
-    begin_turn(text, shape.unroll, "REST")?;
-    for (nth, side) in shape.sources().filter(|(_, side)| side.base != Base::Packets) {
-        access(text, "plan_load", shape, shape.unroll, side, nth)?;
-    }
-    poll(text, shape, shape.unroll, "POLL")?;
-    reduce(text, shape, shape.unroll)?;
-    for side in shape.targets() {
-        if side.base == Base::Packets {
-            send(text, shape.unroll, side)?;
-        } else {
-            access(text, "plan_store", shape, shape.unroll, side, 0)?;
-        }
-    }
-    end_turn(text, shape, shape.unroll, "VECTORS")
-}
-
-/// Writes the loop over units of which a user's buffer has only some elements, or that are not aligned.
-fn rest(text: &mut Text<'_>, shape: &Shape<'_>, kernel: &Kernel) -> Result<(), TemplateError> {
-    text.include("plan_rest", &[("WHOLE", &"%m_whole"), ("UNITS", &"%m_units"), ("PAST", &"DONE")])?;
-    for side in &shape.sides {
+    for side in &plan.sides {
+        let (step, width) = (plan.step(side), if side.base == Base::Packets { 32 } else { 16 });
         text.include(
-            "plan_rewind",
-            &[("STEP", &shape.step(side)), ("LEFT", &"%m_left"), ("AT", &side.register)],
+            "plan_one_mine",
+            &[
+                ("STEP", &step),
+                ("WIDTH", &width),
+                ("SPLIT", &split),
+                ("START", &"%m_start"),
+                ("AT", &side.register),
+            ],
         )?;
     }
-    text.include("plan_rest_left", &[("WHOLE", &"%m_whole"), ("UNITS", &"%m_units"), ("LEFT", &"%m_left")])?;
-    text.include("plan_label", &[("NAME", &"ELEMENTS")])?;
-    begin_turn(text, 1, "DONE")?;
-    for (nth, side) in shape.sources().filter(|(_, side)| side.base != Base::Packets) {
-        if side.is_users() {
-            elements(text, "plan_load_elements", shape, side, nth, kernel)?;
-        } else {
-            access(text, "plan_load", shape, 1, side, nth)?;
-        }
+    text.include("plan_one_left", &[("FROM", &0), ("TO", &"%m_whole")])?;
+    let turn = Turn { units: plan.unroll, sure: true };
+    one_begin(text, turn, "VECTORS", "REST")?;
+    vectors(text, plan, turn)?;
+    one_end(text, plan, turn, "VECTORS")?;
+    text.include("plan_label", &[("NAME", &"REST")])?;
+    if !plan.has_users() {
+        return Ok(());
     }
-    poll(text, shape, 1, "POLL_ONE")?;
-    reduce(text, shape, 1)?;
-    for side in shape.targets() {
-        match side.base {
-            Base::Packets => send(text, 1, side)?,
-            Base::Scratch => access(text, "plan_store", shape, 1, side, 0)?,
-            Base::Input | Base::Output => {
-                elements(text, "plan_store_elements", shape, side, 0, kernel)?;
-            }
-        }
+    text.include("plan_one_rest", &[("PAST", &"PAST")])?;
+    for side in &plan.sides {
+        text.include(
+            "plan_rewind",
+            &[("STEP", &plan.step(side)), ("LEFT", &"%m_left"), ("AT", &side.register)],
+        )?;
     }
-    end_turn(text, shape, 1, "ELEMENTS")?;
-    text.include("plan_label", &[("NAME", &"DONE")])
+    text.include("plan_one_left", &[("FROM", &"%m_whole"), ("TO", &"%m_units")])?;
+    let turn = Turn { units: 1, ..turn };
+    one_begin(text, turn, "ELEMENTS", "PAST")?;
+    text.include("plan_one_offset", &[("UNIT", &plan.unit), ("START", &"%m_start")])?;
+    elements(text, plan, turn)?;
+    one_end(text, plan, turn, "ELEMENTS")
 }
 
-fn begin_turn(text: &mut Text<'_>, unroll: u32, past: &str) -> Result<(), TemplateError> {
+fn one_begin(text: &mut Text<'_>, turn: Turn, again: &str, past: &str) -> Done {
     let threads = text.kernel.threads;
     text.include(
-        "plan_turn",
+        "plan_one_turn",
+        &[("UNROLL", &turn.units), ("THREADS", &threads), ("AGAIN", &again), ("PAST", &past)],
+    )
+}
+
+fn one_end(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn, again: &str) -> Done {
+    let units = turn.units * text.kernel.threads;
+    for side in &plan.sides {
+        text.include("plan_advance", &[("STEP", &(units * plan.step(side))), ("AT", &side.register)])?;
+    }
+    text.include("plan_one_next", &[("UNITS", &units), ("AGAIN", &again)])
+}
+
+/// Writes a move of several chunks.
+fn many(text: &mut Text<'_>, plan: &Plan<'_>) -> Done {
+    text.include("plan_many", &[("UNIT", &plan.unit), ("START", &"%m_start"), ("END", &"%m_end")])?;
+    for (nth, side) in plan.sides.iter().filter(|side| side.is_users()).enumerate() {
+        text.include(
+            "plan_many_user",
+            &[
+                ("UNIT", &plan.unit),
+                ("BASE", &name(side.base)),
+                ("LEADER", &u32::from(nth == 0)),
+                ("FIRST", &side.first),
+                ("AT", &side.register),
+            ],
+        )?;
+    }
+    let turn = Turn { units: plan.unroll, sure: false };
+    many_begin(text, plan, turn, false, "VECTORS", "REST")?;
+    vectors(text, plan, turn)?;
+    many_end(text, turn, "VECTORS")?;
+    text.include("plan_label", &[("NAME", &"REST")])?;
+    if !plan.has_users() {
+        return Ok(());
+    }
+    text.include("plan_many_rest", &[("PAST", &"PAST")])?;
+    let turn = Turn { units: 1, sure: true };
+    many_begin(text, plan, turn, true, "ELEMENTS", "PAST")?;
+    text.include("plan_many_skip", &[("PAST", &"ELEMENTS_NEXT")])?;
+    elements(text, plan, turn)?;
+    text.include("plan_label", &[("NAME", &"ELEMENTS_NEXT")])?;
+    many_end(text, turn, "ELEMENTS")
+}
+
+fn many_begin(
+    text: &mut Text<'_>,
+    plan: &Plan<'_>,
+    turn: Turn,
+    rests: bool,
+    again: &str,
+    past: &str,
+) -> Done {
+    let threads = text.kernel.threads;
+    text.include(
+        "plan_many_turn",
         &[
-            ("UNROLL", &unroll),
+            ("UNROLL", &turn.units),
             ("THREADS", &threads),
-            ("LEFT", &"%m_left"),
-            ("HAVE", &"%m_have"),
+            ("UNIT", &plan.unit),
+            ("USER", &u32::from(plan.has_users())),
+            ("RESTS", &u32::from(rests)),
+            ("START", &"%m_start"),
+            ("AGAIN", &again),
             ("PAST", &past),
         ],
     )
 }
 
-fn end_turn(text: &mut Text<'_>, shape: &Shape<'_>, unroll: u32, again: &str) -> Result<(), TemplateError> {
-    let units = unroll * text.kernel.threads;
-    for side in &shape.sides {
-        text.include("plan_advance", &[("STEP", &(units * shape.step(side))), ("AT", &side.register)])?;
-    }
-    text.include("plan_next_turn", &[("UNITS", &units), ("LEFT", &"%m_left"), ("AGAIN", &again)])
+fn many_end(text: &mut Text<'_>, turn: Turn, again: &str) -> Done {
+    let units = turn.units * text.kernel.threads;
+    text.include("plan_many_next", &[("UNITS", &units), ("AGAIN", &again)])
 }
 
-/// Writes the loads of source `nth`, or stores of the result to a target.
+/// Writes a turn that moves vectors.
+fn vectors(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
+    for (nth, side) in plan.sources().filter(|(_, side)| side.base != Base::Packets) {
+        access(text, "plan_load", plan, turn, side, &format!("%m_x{nth}_"))?;
+    }
+    poll(text, plan, turn, "POLL")?;
+    reduce(text, plan, turn)?;
+    for side in plan.targets() {
+        let fragment = if side.base == Base::Packets { "plan_send" } else { "plan_store" };
+        access(text, fragment, plan, turn, side, "%m_x0_")?;
+    }
+    Ok(())
+}
+
+/// Writes a turn of one unit of which a user's buffer has only some elements, or that is not aligned.
+fn elements(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
+    for (nth, side) in plan.sources().filter(|(_, side)| side.base != Base::Packets) {
+        let words = format!("%m_x{nth}_");
+        if side.is_users() {
+            by_elements(text, "plan_load_elements", plan, side, &words)?;
+        } else {
+            access(text, "plan_load", plan, turn, side, &words)?;
+        }
+    }
+    poll(text, plan, turn, "POLL_ONE")?;
+    reduce(text, plan, turn)?;
+    for side in plan.targets() {
+        match side.base {
+            Base::Packets => access(text, "plan_send", plan, turn, side, "%m_x0_")?,
+            Base::Scratch => access(text, "plan_store", plan, turn, side, "%m_x0_")?,
+            Base::Input | Base::Output => by_elements(text, "plan_store_elements", plan, side, "%m_x0_")?,
+        }
+    }
+    Ok(())
+}
+
+/// The address of a unit, as it stands in a load or store.
+fn at(text: &mut Text<'_>, plan: &Plan<'_>, side: &Side, unit: u32) -> Result<String, TemplateError> {
+    if plan.single {
+        return Ok(format!("{}+{}", side.register, unit * text.kernel.threads * plan.step(side)));
+    }
+    let kind = match side.base {
+        Base::Input | Base::Output => "user",
+        Base::Scratch => "scratch",
+        Base::Packets => "packet",
+    };
+    text.include("plan_many_at", &[("AT", &side.register), ("OFFSET", &format!("%m_{kind}{unit}"))])?;
+    Ok("%m_at".to_owned())
+}
+
+/// Writes loads or stores of a turn's units.
 fn access(
     text: &mut Text<'_>,
     fragment: &str,
-    shape: &Shape<'_>,
-    unroll: u32,
+    plan: &Plan<'_>,
+    turn: Turn,
     side: &Side,
-    nth: usize,
-) -> Result<(), TemplateError> {
-    let threads = text.kernel.threads;
-    text.include(
-        fragment,
-        &[
-            ("WORDS", &shape.words()),
-            ("UNROLL", &unroll),
-            ("THREADS", &threads),
-            ("AT", &side.register),
-            ("HAVE", &"%m_have"),
-            ("X", &format!("%m_x{nth}_")),
-        ],
-    )
+    words: &str,
+) -> Done {
+    for unit in 0..turn.units {
+        let address = at(text, plan, side, unit)?;
+        text.include(
+            fragment,
+            &[
+                ("WORDS", &plan.words()),
+                ("WORD", &(unit * plan.words())),
+                ("SURE", &u32::from(turn.sure && unit == 0)),
+                ("HAVE", &format!("%m_have{unit}")),
+                ("AT", &address),
+                ("X", &words),
+            ],
+        )?;
+    }
+    Ok(())
 }
 
-fn send(text: &mut Text<'_>, unroll: u32, side: &Side) -> Result<(), TemplateError> {
-    let threads = text.kernel.threads;
-    text.include(
-        "plan_send",
-        &[
-            ("UNROLL", &unroll),
-            ("THREADS", &threads),
-            ("AT", &side.register),
-            ("HAVE", &"%m_have"),
-            ("X", &"%m_x0_"),
-        ],
-    )
-}
-
-/// Writes the wait for the packets of all sources together.
-fn poll(text: &mut Text<'_>, shape: &Shape<'_>, unroll: u32, again: &str) -> Result<(), TemplateError> {
-    let sources: Vec<_> = shape.sources().filter(|(_, side)| side.base == Base::Packets).collect();
+/// Writes the wait for a turn's packets of all sources together.
+fn poll(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn, again: &str) -> Done {
+    let sources: Vec<_> = plan.sources().filter(|(_, side)| side.base == Base::Packets).collect();
     if sources.is_empty() {
         return Ok(());
     }
-    let (threads, go) = (text.kernel.threads, format!("{again}_ARRIVED"));
+    let go = format!("{again}_ARRIVED");
     text.include("plan_label", &[("NAME", &again)])?;
     for (nth, side) in &sources {
-        text.include(
-            "plan_poll",
-            &[
-                ("UNROLL", &unroll),
-                ("THREADS", &threads),
-                ("AT", &side.register),
-                ("HAVE", &"%m_have"),
-                ("Q", &format!("%m_q{nth}_")),
-            ],
-        )?;
+        access(text, "plan_poll", plan, turn, side, &format!("%m_q{nth}_"))?;
     }
     text.include("plan_set", &[("TO", &"%m_miss"), ("VALUE", &0)])?;
     for (nth, _) in &sources {
-        text.include(
-            "plan_examine",
-            &[
-                ("UNROLL", &unroll),
-                ("HAVE", &"%m_have"),
-                ("Q", &format!("%m_q{nth}_")),
-                ("X", &format!("%m_x{nth}_")),
-                ("MISS", &"%m_miss"),
-            ],
-        )?;
+        each_packet(text, "plan_examine", plan, turn, *nth, ("X", &format!("%m_x{nth}_")), None)?;
     }
     text.include(
         "plan_arrived",
         &[("MISS", &"%m_miss"), ("SPINS", &"%m_spins"), ("AGAIN", &again), ("GO", &go), ("SEEN", &"%m_seen")],
     )?;
     for (nth, side) in sources.iter().rev() {
-        text.include(
-            "plan_missing",
-            &[
-                ("UNROLL", &unroll),
-                ("HAVE", &"%m_have"),
-                ("RANK", &side.rank),
-                ("Q", &format!("%m_q{nth}_")),
-                ("MISS", &"%m_miss"),
-                ("SEEN", &"%m_seen"),
-            ],
-        )?;
+        let seen: (&str, &dyn Display) = ("SEEN", &"%m_seen");
+        each_packet(text, "plan_missing", plan, turn, *nth, ("RANK", &side.rank), Some(seen))?;
     }
     text.include("plan_give_up", &[("PEER", &"%m_miss"), ("SEEN", &"%m_seen"), ("PAST", &"PAST")])?;
     text.include("plan_label", &[("NAME", &go)])
 }
 
+/// Writes a fragment for each packet of a turn of source `nth`.
+fn each_packet(
+    text: &mut Text<'_>,
+    fragment: &str,
+    plan: &Plan<'_>,
+    turn: Turn,
+    nth: usize,
+    own: (&str, &dyn Display),
+    more: Option<(&str, &dyn Display)>,
+) -> Done {
+    for unit in 0..turn.units {
+        let (word, sure) = (unit * plan.words(), u32::from(turn.sure && unit == 0));
+        let (have, packets) = (format!("%m_have{unit}"), format!("%m_q{nth}_"));
+        let mut params: Vec<(&str, &dyn Display)> = vec![
+            ("WORD", &word),
+            ("SURE", &sure),
+            ("HAVE", &have),
+            ("Q", &packets),
+            ("MISS", &"%m_miss"),
+            own,
+        ];
+        params.extend(more);
+        text.include(fragment, &params)?;
+    }
+    Ok(())
+}
+
 /// Writes the reduction of a turn's words, into those of the first source.
-fn reduce(text: &mut Text<'_>, shape: &Shape<'_>, unroll: u32) -> Result<(), TemplateError> {
-    let Some(reduction) = shape.moved.reduction else { return Ok(()) };
-    if shape.moved.sources.len() == 1 && reduction != Reduction::Avg {
+fn reduce(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
+    let Some(reduction) = plan.moved.reduction else { return Ok(()) };
+    if plan.moved.sources.len() == 1 && reduction != Reduction::Avg {
         return Ok(());
     }
     let (element, ranks) = (text.kernel.element, text.kernel.ranks);
     let cell = if element.bytes() == 8 { 2 } else { 1 };
-    for word in (0..unroll * shape.words()).step_by(cell) {
+    for word in (0..turn.units * plan.words()).step_by(cell) {
         text.include(
             "plan_reduce",
             &[
                 ("TYPE", &type_name(element)),
                 ("OP", &operation(reduction)),
-                ("SOURCES", &shape.moved.sources.len()),
+                ("SOURCES", &plan.moved.sources.len()),
                 ("RANKS", &ranks),
                 ("WORD", &word),
                 ("X", &"%m_x"),
@@ -395,44 +492,28 @@ fn reduce(text: &mut Text<'_>, shape: &Shape<'_>, unroll: u32) -> Result<(), Tem
 }
 
 /// Writes the accesses of one unit by elements.
-fn elements(
-    text: &mut Text<'_>,
-    fragment: &str,
-    shape: &Shape<'_>,
-    side: &Side,
-    nth: usize,
-    kernel: &Kernel,
-) -> Result<(), TemplateError> {
-    text.line("{");
-    text.include("plan_bytes", &[])?;
+fn by_elements(text: &mut Text<'_>, fragment: &str, plan: &Plan<'_>, side: &Side, words: &str) -> Done {
+    let size = text.kernel.element.bytes();
+    let address = at(text, plan, side, 0)?;
+    let address = address.trim_end_matches("+0");
     text.include(
         "plan_exists",
         &[
-            ("BASE", &base(side.base)),
-            ("SINGLE", &shape.single),
-            ("FIXED", &u32::from(side.fixed)),
-            ("INDEX", &side.index),
+            ("BASE", &name(side.base)),
             ("FIRST", &side.first),
-            ("CHUNK", &"%m_chunk"),
-            ("AT", &side.register),
+            ("OFFSET", &"%m_offset"),
+            ("INSIDE", &"%m_inside"),
             ("BYTES", &"%m_bytes"),
         ],
     )?;
     text.include(
         fragment,
-        &[
-            ("WORDS", &shape.words()),
-            ("SIZE", &kernel.element.bytes()),
-            ("AT", &side.register),
-            ("BYTES", &"%m_bytes"),
-            ("X", &format!("%m_x{nth}_")),
-        ],
-    )?;
-    text.line("}");
-    Ok(())
+        &[("WORDS", &plan.words()), ("SIZE", &size), ("AT", &address), ("BYTES", &"%m_bytes"), ("X", &words)],
+    )
 }
 
-fn base(base: Base) -> &'static str {
+/// The base's name in fragments.
+pub(super) fn name(base: Base) -> &'static str {
     match base {
         Base::Input => "input",
         Base::Output => "output",
@@ -451,19 +532,14 @@ fn operation(reduction: Reduction) -> &'static str {
     }
 }
 
+/// The element's name in fragments, which is that of PTX.
 fn type_name(element: Element) -> &'static str {
     match element {
-        Element::F32 => "f32",
-        Element::F64 => "f64",
-        Element::F16 => "f16",
-        Element::Bf16 => "bf16",
         Element::F8E4m3 => "e4m3",
         Element::F8E5m2 => "e5m2",
         Element::I8 => "s8",
-        Element::U8 => "u8",
         Element::I32 => "s32",
-        Element::U32 => "u32",
         Element::I64 => "s64",
-        Element::U64 => "u64",
+        other => other.name(),
     }
 }
