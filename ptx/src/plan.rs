@@ -7,6 +7,7 @@
 mod control;
 mod kernel;
 mod moves;
+mod port;
 mod render;
 mod text;
 

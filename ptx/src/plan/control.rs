@@ -1,7 +1,7 @@
 //! Steps of one thread, or of neighbouring threads of the first warp.
 
 use super::text::Text;
-use super::{Number, Signal, Step, Wait};
+use super::{Number, Port, Signal, Step, Wait, port};
 use crate::TemplateError;
 
 /// Steps of a list that lanes of the first warp take at once.
@@ -12,6 +12,7 @@ enum Act<'s> {
     Signal(&'s [Signal]),
     Wait(&'s [Wait]),
     Semaphore { at: Number, acquires: bool },
+    Port(&'s Port),
 }
 
 impl Act<'_> {
@@ -20,6 +21,8 @@ impl Act<'_> {
             Self::Signal(list) => list.len(),
             Self::Wait(list) => list.len(),
             Self::Semaphore { .. } => 1,
+            Self::Port(port) if awaits(port) => LANES,
+            Self::Port(_) => 1,
         }
     }
 
@@ -28,6 +31,7 @@ impl Act<'_> {
             Self::Signal(_) => false,
             Self::Wait(_) => true,
             Self::Semaphore { acquires, .. } => *acquires,
+            Self::Port(_) => true,
         }
     }
 }
@@ -43,22 +47,34 @@ pub(super) struct Since {
 
 /// Whether the step is one thread's, or one thread's of a warp.
 pub(super) fn is_control(step: &Step) -> bool {
-    matches!(step, Step::Signal(_) | Step::Wait(_) | Step::Acquire { .. } | Step::Release { .. })
+    use Step::{Acquire, Port, Release, Signal, Wait};
+    matches!(step, Signal(_) | Wait(_) | Acquire { .. } | Release { .. } | Port(_))
+}
+
+/// Whether the first warp waits for packets.
+fn awaits(port: &Port) -> bool {
+    port.put.is_some_and(|put| put.awaits.is_some())
 }
 
 /// The state behind a step of this kind.
 pub(super) fn after(step: &Step, since: Since) -> Since {
-    let gives_up = matches!(step, Step::Wait(_) | Step::Acquire { .. });
+    let gives_up = matches!(step, Step::Wait(_) | Step::Acquire { .. } | Step::Port(_));
     let lanes = match step {
         Step::Signal(list) => list.len() > 1,
         Step::Wait(list) => list.len() > 1,
+        Step::Port(port) => awaits(port),
         _ => false,
     };
     Since { gave_up: since.gave_up | gives_up, lanes: since.lanes | lanes }
 }
 
 /// Writes neighbouring steps of this kind.
-pub(super) fn write(text: &mut Text<'_>, steps: &[Step], since: &mut Since) -> Result<(), TemplateError> {
+pub(super) fn write(
+    text: &mut Text<'_>,
+    steps: &[Step],
+    loops: bool,
+    since: &mut Since,
+) -> Result<(), TemplateError> {
     let acts: Vec<Act<'_>> = steps.iter().flat_map(|step| acts(text, step)).collect();
     let many = acts.iter().any(|act| act.lanes() > 1);
     text.scoped(|text| {
@@ -66,7 +82,9 @@ pub(super) fn write(text: &mut Text<'_>, steps: &[Step], since: &mut Since) -> R
         let meets = since.lanes || many;
         let past = "PAST";
         text.include("plan_control", &[("LANES", &if meets { LANES } else { 1 }), ("PAST", &past)])?;
-        if since.lanes {
+        // Lanes wait for packets together or not at all.
+        let together = acts.iter().any(|act| matches!(act, Act::Port(port) if awaits(port)));
+        if since.lanes || together && since.gave_up {
             text.include("plan_together", &[("ASKS", &u32::from(since.gave_up))])?;
         }
         for (nth, act) in acts.iter().enumerate() {
@@ -77,7 +95,7 @@ pub(super) fn write(text: &mut Text<'_>, steps: &[Step], since: &mut Since) -> R
             if meets {
                 text.include("plan_lane", &[("LANES", &act.lanes()), ("PAST", &skip)])?;
             }
-            write_act(text, act)?;
+            write_act(text, act, loops)?;
             text.include("plan_label", &[("NAME", &skip)])?;
             since.gave_up |= act.may_give_up();
             if meets && nth + 1 < acts.len() {
@@ -89,7 +107,7 @@ pub(super) fn write(text: &mut Text<'_>, steps: &[Step], since: &mut Since) -> R
     })
 }
 
-fn write_act(text: &mut Text<'_>, act: &Act<'_>) -> Result<(), TemplateError> {
+fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), TemplateError> {
     match act {
         Act::Signal(list) => {
             let outbound = lanes(text, list.iter().map(|signal| signal.outbound))?;
@@ -124,6 +142,7 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>) -> Result<(), TemplateError> {
             let at = text.number(*at)?;
             text.include("plan_semaphore", &[("ACQUIRES", &u32::from(*acquires)), ("AT", &at)])
         }
+        Act::Port(port) => port::write(text, port, loops),
     }
 }
 
@@ -193,6 +212,7 @@ fn acts<'s>(text: &Text<'_>, step: &'s Step) -> Vec<Act<'s>> {
         }
         Step::Acquire { at } => vec![Act::Semaphore { at: *at, acquires: true }],
         Step::Release { at } => vec![Act::Semaphore { at: *at, acquires: false }],
+        Step::Port(port) => vec![Act::Port(port)],
         _ => Vec::new(),
     }
 }

@@ -26,8 +26,9 @@ pub struct Kernel {
     pub blocks: Vec<Block>,
 }
 
-/// How the ranks that exchange packets begin a new lap of flags, once in 2^32 calls: all blocks of a rank zero its packets, tell the
-/// peers so, and wait for theirs. The flag of an old packet could otherwise pass for that of a new one.
+/// How the ranks that exchange packets begin a new lap of flags, once in 2^32 calls: each waits until the others have ended their
+/// last call of the old lap, all its blocks zero its packets, and it waits until the others have done the same. The flag of an
+/// old packet could otherwise pass for that of a new one. All blocks must be resident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Laps {
     /// Index of the address of this rank's packets.
@@ -36,8 +37,11 @@ pub struct Laps {
     pub chunks: u32,
     /// Offset of the state of a barrier of all blocks in the control area.
     pub barrier: u32,
-    /// The ranks with which this one exchanges packets, either way: to each a lap is told, and from each it is awaited.
-    pub peers: Vec<Signal>,
+    /// Counters raised at the ranks with which this one exchanges packets, either way: twice in a new lap. They serve nothing
+    /// else, and their numbers are fixed.
+    pub signals: Vec<Signal>,
+    /// Counters that the same ranks raise.
+    pub waits: Vec<Wait>,
 }
 
 /// Threads that do the same but for numbers.

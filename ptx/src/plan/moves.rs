@@ -20,7 +20,7 @@ pub(super) struct Side {
     fixed: bool,
     index: String,
     pub(super) first: String,
-    rank: String,
+    pub(super) rank: String,
     pub(super) register: String,
 }
 

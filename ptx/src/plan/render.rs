@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::control::{self, Since};
 use super::text::Text;
-use super::{Base, Kernel, Number, Step, moves};
+use super::{Base, Kernel, Laps, Number, Step, moves};
 use crate::abi::PlanArgs;
 use crate::{Instance, Target, TemplateError, failure};
 
@@ -33,6 +33,7 @@ impl Kernel {
             Step::Move(moved) => {
                 moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets)
             }
+            Step::Port(port) => port.put.is_some_and(|put| put.source.base == Base::Packets),
             _ => false,
         })
     }
@@ -54,7 +55,7 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     let (symbol, bytes, threads) = (&kernel.symbol, kernel.args_bytes(), kernel.threads);
     text.line(&format!(".visible .entry {symbol}(.param .align 8 .b8 args[{bytes}])"));
     text.line(&format!(".reqntid {threads}, 1, 1\n{{"));
-    let lap = if kernel.laps.is_some() { "LAP" } else { "none" };
+    let lap_label = if kernel.laps.is_some() { "LAP" } else { "none" };
     text.include(
         "plan_begin",
         &[
@@ -62,7 +63,7 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             ("CALLS", &kernel.calls),
             ("DOUBLE", &u32::from(kernel.double_scratch)),
             ("ROW", &u32::from(!rows.table.is_empty())),
-            ("LAP", &lap),
+            ("LAP", &lap_label),
         ],
     )?;
     let runs = runs(kernel);
@@ -78,6 +79,9 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
         let last = if met || !counts { "LEAVE" } else { "MEET" };
         meets |= last == "MEET";
         text.include("plan_go", &[("TO", &last)])?;
+    }
+    if let Some(laps) = &kernel.laps {
+        lap(&mut text, laps)?;
     }
     text.include(
         "plan_end",
@@ -122,14 +126,46 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
                 since.gave_up |= moves::may_give_up(moved);
             }
             Step::Loop { unit, chunks, body } => repeat(text, *unit, *chunks, body, since)?,
-            _ => {
+            Step::Signal(_) | Step::Wait(_) | Step::Acquire { .. } | Step::Release { .. } | Step::Port(_) => {
                 taken = rest.iter().take_while(|step| control::is_control(step)).count();
-                control::write(text, &rest[..taken], since)?;
+                control::write(text, &rest[..taken], loops, since)?;
             }
         }
         rest = &rest[taken..];
     }
     Ok(())
+}
+
+/// Writes the beginning of a lap.
+fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
+    let kernel = text.kernel;
+    let blocks = kernel.blocks.len();
+    text.set_shape(kernel.blocks[0].shape as usize);
+    text.include("plan_label", &[("NAME", &"LAP")])?;
+    let meeting = [Step::Signal(laps.signals.clone()), Step::Wait(laps.waits.clone())];
+    let barrier = Step::Barrier {
+        state: Number::Fixed(laps.barrier),
+        blocks: Number::Fixed(u32::try_from(blocks).unwrap_or(u32::MAX)),
+    };
+    let meet = |text: &mut Text<'_>, past: &str| {
+        text.include("plan_first_block", &[("PAST", &past)])?;
+        steps(text, &meeting, false, &mut Since::default())?;
+        text.include("plan_label", &[("NAME", &past)])?;
+        steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())
+    };
+    meet(text, "LAP_ENDED")?;
+    text.include(
+        "plan_zero",
+        &[
+            ("CHUNKS", &laps.chunks),
+            ("BLOCKS", &blocks),
+            ("THREADS", &kernel.threads),
+            ("PACKETS", &laps.packets),
+        ],
+    )?;
+    steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())?;
+    meet(text, "LAP_BEGUN")?;
+    text.include("plan_go", &[("TO", &"LAP_OVER")])
 }
 
 /// Writes a loop.
@@ -281,6 +317,16 @@ fn check(kernel: &Kernel) -> Result<(), TemplateError> {
             return fail(format!("block {index} has no shape, or another number of constants than its like"));
         }
     }
+    if kernel.has_packets() && kernel.laps.is_none() {
+        return fail("packets need laps: their flags start over after 2^32 calls".to_owned());
+    }
+    if let Some(laps) = &kernel.laps {
+        let signals = laps.signals.iter().flat_map(|signal| [signal.outbound, signal.peer, signal.inbound]);
+        let waits = laps.waits.iter().flat_map(|wait| [wait.inbound, wait.expected, wait.rank]);
+        if signals.chain(waits).any(|number| matches!(number, Number::Row(_))) {
+            return fail("the numbers of a lap's signals and waits must be fixed".to_owned());
+        }
+    }
     for step in kernel.steps() {
         match step {
             Step::Loop { unit, body, .. } => {
@@ -291,12 +337,27 @@ fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                     return fail("a loop in a loop".to_owned());
                 }
             }
+            Step::Signal(list) if list.is_empty() => return fail("a list of no signals".to_owned()),
+            Step::Wait(list) if list.is_empty() => return fail("a list of no waits".to_owned()),
             Step::Move(moved) => {
                 if moved.sources.is_empty() || moved.targets.is_empty() {
                     return fail("a move needs a source and a target".to_owned());
                 }
                 if moved.sources.len() > 1 && moved.reduction.is_none() {
                     return fail("a move of several sources needs a reduction".to_owned());
+                }
+            }
+            Step::Port(port) => {
+                if port.put.is_none() && !port.signal && !port.flush {
+                    return fail("a request to a proxy that asks for nothing".to_owned());
+                }
+                let packets = |side: &super::Operand| side.base == Base::Packets;
+                let mixed = |put: super::PortPut| {
+                    packets(&put.source) != packets(&put.target)
+                        || put.awaits.is_some_and(|awaited| !packets(&awaited))
+                };
+                if port.put.is_some_and(mixed) {
+                    return fail("a put from packets goes to packets, and only these are awaited".to_owned());
                 }
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use aqueduct_ptx::plan::{Base, Element, Kernel, Reduction, Step};
 
-use crate::rig::{CANARY, Sizes, World, kernel, moved, noise, operand, signal, wait};
+use crate::rig::{CANARY, Sizes, World, kernel, moved, noise, operand, signal, wait, with_packets};
 
 /// Writes inputs of small integers, and canaries where outputs go; returns what every rank must have in the end.
 fn prepare(world: &World, seed: u64, bytes: usize, skew: [u64; 2]) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn packets(me: u32, ranks: u32, chunks: u32) -> Kernel {
         },
     });
     let reduce = moved(sources.collect(), vec![operand(me, Base::Output, 0)], chunks, Some(Reduction::Sum));
-    kernel(ranks, Element::F32, vec![send, reduce])
+    with_packets(kernel(ranks, Element::F32, vec![send, reduce]), me, chunks * ranks)
 }
 
 /// Each rank puts its input into the peers' scratch, tells them, and reduces.

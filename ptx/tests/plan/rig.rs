@@ -20,6 +20,7 @@ pub(crate) const CALLS: u32 = 0;
 pub(crate) const INBOUND: u32 = 512;
 pub(crate) const EXPECTED: u32 = 1024;
 pub(crate) const OUTBOUND: u32 = 1536;
+pub(crate) const BARRIERS: u32 = 2304;
 
 pub(crate) fn fixed(value: u32) -> Number {
     Number::Fixed(value)
@@ -85,19 +86,28 @@ pub(crate) fn moved(
 
 /// `me` tells `peer`.
 pub(crate) fn signal(me: u32, peer: u32) -> Signal {
-    Signal {
-        outbound: fixed(OUTBOUND + 16 * peer),
-        peer: fixed(peer * ADDRESSES),
-        inbound: fixed(INBOUND + 16 * me),
-        relaxed: false,
-    }
+    signal_at(me, peer, 0)
 }
 
 /// Waits for `peer`.
 pub(crate) fn wait(peer: u32) -> Wait {
+    wait_at(peer, 0)
+}
+
+/// The same with counters `offset` bytes behind.
+fn signal_at(me: u32, peer: u32, offset: u32) -> Signal {
+    Signal {
+        outbound: fixed(OUTBOUND + offset + 16 * peer),
+        peer: fixed(peer * ADDRESSES),
+        inbound: fixed(INBOUND + offset + 16 * me),
+        relaxed: false,
+    }
+}
+
+fn wait_at(peer: u32, offset: u32) -> Wait {
     Wait {
-        inbound: fixed(INBOUND + 16 * peer),
-        expected: fixed(EXPECTED + 16 * peer),
+        inbound: fixed(INBOUND + offset + 16 * peer),
+        expected: fixed(EXPECTED + offset + 16 * peer),
         rank: fixed(peer),
         relaxed: false,
     }
@@ -113,10 +123,24 @@ pub(crate) fn kernel(ranks: u32, element: Element, steps: Vec<Step>) -> Kernel {
         addresses: ranks * ADDRESSES,
         calls: CALLS,
         double_scratch: false,
-        laps: None::<Laps>,
+        laps: None,
         shapes: vec![Shape { steps }],
         blocks: vec![Block { shape: 0, row: Vec::new() }],
     }
+}
+
+/// The kernel with packets: its laps, told between all ranks. `chunks` of each half of a rank's packets.
+pub(crate) fn with_packets(kernel: Kernel, me: u32, chunks: u32) -> Kernel {
+    let peers = || (1..kernel.ranks).map(|i| (me + i) % kernel.ranks);
+    let Number::Fixed(packets) = address(me, Base::Packets) else { unreachable!() };
+    let laps = Laps {
+        packets,
+        chunks: 2 * chunks * (1 + u32::from(kernel.double_scratch)),
+        barrier: BARRIERS,
+        signals: peers().map(|peer| signal_at(me, peer, 256)).collect(),
+        waits: peers().map(|peer| wait_at(peer, 256)).collect(),
+    };
+    Kernel { laps: Some(laps), ..kernel }
 }
 
 impl World {
