@@ -20,6 +20,7 @@ mod launchers;
 mod litmus;
 mod loss;
 mod one_thread;
+mod plans;
 mod porting;
 mod ports;
 mod readme;

@@ -13,6 +13,7 @@ enum Act<'s> {
     Wait(&'s [Wait]),
     Semaphore { at: Number, acquires: bool },
     Port(&'s Port),
+    PortWait { channel: Number },
 }
 
 impl Act<'_> {
@@ -20,7 +21,7 @@ impl Act<'_> {
         match self {
             Self::Signal(list) => list.len(),
             Self::Wait(list) => list.len(),
-            Self::Semaphore { .. } => 1,
+            Self::Semaphore { .. } | Self::PortWait { .. } => 1,
             Self::Port(port) if awaits(port) => LANES,
             Self::Port(_) => 1,
         }
@@ -31,7 +32,7 @@ impl Act<'_> {
             Self::Signal(_) => false,
             Self::Wait(_) => true,
             Self::Semaphore { acquires, .. } => *acquires,
-            Self::Port(_) => true,
+            Self::Port(_) | Self::PortWait { .. } => true,
         }
     }
 }
@@ -47,8 +48,8 @@ pub(super) struct Since {
 
 /// Whether the step is one thread's, or one thread's of a warp.
 pub(super) fn is_control(step: &Step) -> bool {
-    use Step::{Acquire, Port, Release, Signal, Wait};
-    matches!(step, Signal(_) | Wait(_) | Acquire { .. } | Release { .. } | Port(_))
+    use Step::{Acquire, Port, PortWait, Release, Signal, Wait};
+    matches!(step, Signal(_) | Wait(_) | Acquire { .. } | Release { .. } | Port(_) | PortWait { .. })
 }
 
 /// Whether the first warp waits for packets.
@@ -58,7 +59,8 @@ fn awaits(port: &Port) -> bool {
 
 /// The state behind a step of this kind.
 pub(super) fn after(step: &Step, since: Since) -> Since {
-    let gives_up = matches!(step, Step::Wait(_) | Step::Acquire { .. } | Step::Port(_));
+    let gives_up =
+        matches!(step, Step::Wait(_) | Step::Acquire { .. } | Step::Port(_) | Step::PortWait { .. });
     let lanes = match step {
         Step::Signal(list) => list.len() > 1,
         Step::Wait(list) => list.len() > 1,
@@ -143,6 +145,7 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), Temp
             text.include("plan_semaphore", &[("ACQUIRES", &u32::from(*acquires)), ("AT", &at)])
         }
         Act::Port(port) => port::write(text, port, loops),
+        Act::PortWait { channel } => port::wait(text, *channel),
     }
 }
 
@@ -213,6 +216,7 @@ fn acts<'s>(text: &Text<'_>, step: &'s Step) -> Vec<Act<'s>> {
         Step::Acquire { at } => vec![Act::Semaphore { at: *at, acquires: true }],
         Step::Release { at } => vec![Act::Semaphore { at: *at, acquires: false }],
         Step::Port(port) => vec![Act::Port(port)],
+        Step::PortWait { channel } => vec![Act::PortWait { channel: *channel }],
         _ => Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::moves::{self, Side};
 use super::text::Text;
-use super::{Base, Port, PortPut, control};
+use super::{Base, Number, Port, PortPut, control};
 use crate::TemplateError;
 use crate::abi::TriggerKind;
 
@@ -21,6 +21,17 @@ pub(super) fn write(text: &mut Text<'_>, port: &Port, loops: bool) -> Result<(),
         text.include("plan_no_piece", &[("REST", &rest)])?;
         ask(text, port.flush, "ASKED")?;
     }
+    text.line("}");
+    Ok(())
+}
+
+/// Writes a wait for the peer, for the first thread.
+pub(super) fn wait(text: &mut Text<'_>, channel: Number) -> Result<(), TemplateError> {
+    text.line("{");
+    text.include("plan_handle", &[])?;
+    let channel = text.number(channel)?;
+    control::address(text, &channel, "%q_handle")?;
+    text.include("plan_port_wait", &[("HANDLE", &"%q_handle")])?;
     text.line("}");
     Ok(())
 }

@@ -126,7 +126,12 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
                 since.gave_up |= moves::may_give_up(moved);
             }
             Step::Loop { unit, chunks, body } => repeat(text, *unit, *chunks, body, since)?,
-            Step::Signal(_) | Step::Wait(_) | Step::Acquire { .. } | Step::Release { .. } | Step::Port(_) => {
+            Step::Signal(_)
+            | Step::Wait(_)
+            | Step::Acquire { .. }
+            | Step::Release { .. }
+            | Step::Port(_)
+            | Step::PortWait { .. } => {
                 taken = rest.iter().take_while(|step| control::is_control(step)).count();
                 control::write(text, &rest[..taken], loops, since)?;
             }

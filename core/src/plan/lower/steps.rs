@@ -60,7 +60,6 @@ impl Translator<'_, '_> {
                     let inner = |inner| inside(index, Some(inner));
                     steps.push(self.repeated(repeated, at(index), &inner)?);
                 }
-                Op::Port(put) => steps.extend(self.puts(put, at(index))?),
                 op => join(&mut steps, self.step(op, at(index))?),
             }
         }
@@ -115,7 +114,8 @@ impl Translator<'_, '_> {
                 ptx::Step::Move(step)
             }
             Op::Flush { channel } => self.asked(*channel, false, true),
-            Op::Port(_) | Op::Loop(_) => return Err(refused(format!("{position}: a loop within a loop"))),
+            Op::Port(put) => self.put(put, position)?,
+            Op::Loop(_) => return Err(refused(format!("{position}: a loop within a loop"))),
         })
     }
 
@@ -137,29 +137,19 @@ impl Translator<'_, '_> {
         end.ok_or_else(|| refused(format!("{position}: its channel has no other end")))
     }
 
-    /// The requests of a put: one for each chunk, because neighbours in a message are none in scratch.
-    fn puts(&mut self, put: &PortPut, position: Position) -> Result<Vec<ptx::Step>> {
+    fn put(&mut self, put: &PortPut, position: Position) -> Result<ptx::Step> {
         let peer = self.rank_plan.port_channels.get(put.channel as usize).copied();
         let peer =
             peer.ok_or_else(|| refused(format!("{position}: there is no port channel {}", put.channel)))?;
-        let (mine, rank) = (self.addresses.index(Address::Packets(self.rank)), self.rank);
-        let one = |chunk: u32| {
-            let side = |whose, (buffer, first): (Buffer, u32), addresses: &mut Addresses| {
-                in_store(whose, (buffer, first + chunk), put.form, addresses)
-            };
-            let (source, target) =
-                (side(rank, put.source, self.addresses), side(peer, put.target, self.addresses));
-            let awaits = put.forward.then_some(ptx::Operand { address: Fixed(mine), ..source });
-            ptx::PortPut { source, target, count: Fixed(1), awaits }
-        };
-        let puts: Vec<ptx::PortPut> = (0..put.count).map(one).collect();
-        let handle = self.handle(put.channel, put.source.0, put.target.0);
-        let last = puts.len() - 1;
-        let step = |(index, put_of): (usize, ptx::PortPut)| {
-            let (signal, flush) = (put.signal && index == last, put.flush && index == last);
-            ptx::Step::Port(ptx::Port { channel: handle, put: Some(put_of), signal, flush })
-        };
-        Ok(puts.into_iter().enumerate().map(step).collect())
+        let source = in_store(self.rank, put.source, put.form, self.addresses);
+        let target = in_store(peer, put.target, put.form, self.addresses);
+        let awaits = put.forward.then(|| {
+            let mine = self.addresses.index(Address::Packets(self.rank));
+            ptx::Operand { address: Fixed(mine), ..source }
+        });
+        let channel = self.handle(put.channel, put.source.0, put.target.0);
+        let data = ptx::PortPut { source, target, count: Fixed(put.count), awaits };
+        Ok(ptx::Step::Port(ptx::Port { channel, put: Some(data), signal: put.signal, flush: put.flush }))
     }
 
     /// A request that carries no data.
@@ -287,18 +277,20 @@ pub(super) fn laps(
     if peers.is_empty() && !local {
         return Ok(None);
     }
-    let signals = peers.into_iter().map(|peer| {
+    let (mut signals, mut waits) = (Vec::new(), Vec::new());
+    for peer in peers {
         let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
-        Ok(signal(control.lap(peer), peer, theirs, false, addresses))
-    });
-    let signals = signals.collect::<Result<_>>()?;
+        signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
+        waits.push(wait(control.lap(peer), peer, false));
+    }
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     let chunks = u64::from(plan.ranks[rank as usize].scratch_chunks) * 2 * halves;
     Ok(Some(ptx::Laps {
         packets: addresses.index(Address::Packets(rank)),
         chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
         barrier: control.lap_barrier(),
-        peers: signals,
+        signals,
+        waits,
     }))
 }
 

@@ -13,6 +13,9 @@ mod ports;
 mod prepared;
 mod sizes;
 
+#[cfg(test)]
+mod tests;
+
 pub use buffers::PlanBuffers;
 pub use config::ExecutorConfig;
 pub use executor::Executor;

@@ -1,0 +1,88 @@
+//! Programs that tests execute: one for each way to move data.
+
+use aqueduct::plan::Plan;
+use aqueduct::plan::program::{CollectiveProgram, MemoryChannel, Pattern, Protocol, Reduction, SyncType};
+
+/// All-reduce: every rank sends its input as packets and reduces what comes.
+pub(super) fn packets(ranks: u32) -> Plan {
+    let program = CollectiveProgram::new("packets", Pattern::all_reduce(ranks, 1))
+        .protocol(Protocol::Ll)
+        .threads_per_block(128)
+        .instances(2)
+        .double_scratch(true);
+    let scratch: Vec<_> = program.ranks().map(|rank| rank.scratch(ranks * ranks)).collect();
+    let part = |at: u32, from: u32| scratch[at as usize].chunks(from * ranks..(from + 1) * ranks);
+    for rank in program.ranks() {
+        let input = rank.input().chunks(..);
+        for peer in rank.peers() {
+            rank.memory_channel(peer).put_packets(part(peer, rank.index()), input, 0);
+        }
+        let come = rank.peers().map(|peer| part(rank.index(), peer));
+        rank.reduce_packets_to(rank.output().chunks(..), input, come, Reduction::Sum, 0);
+    }
+    program.compile().unwrap()
+}
+
+/// All-reduce in place: each rank reads its chunk of all others' buffers, reduces, and writes the result there.
+pub(super) fn zero_copy(ranks: u32) -> Plan {
+    let program = CollectiveProgram::new("zero-copy", Pattern::all_reduce(ranks, 1).in_place())
+        .threads_per_block(128)
+        .instances(3);
+    for rank in program.ranks() {
+        let mine = rank.input().chunk(rank.index());
+        let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        let theirs = |channel: &MemoryChannel<'_>| program.rank(channel.peer()).input().chunk(rank.index());
+        channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        channels.iter().for_each(|channel| channel.reduce(mine, theirs(channel), Reduction::Sum, 0));
+        channels.iter().for_each(|channel| channel.put(theirs(channel), mine, 0));
+        channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    }
+    program.compile().unwrap()
+}
+
+/// All-gather through scratch by a pipeline: one block puts slices, another one copies them out, and a semaphore joins them.
+pub(super) fn pipelined(ranks: u32) -> Plan {
+    let program = CollectiveProgram::new("pipelined", Pattern::all_gather(ranks, 1)).threads_per_block(64);
+    let scratch: Vec<_> = program.ranks().map(|rank| rank.scratch(ranks)).collect();
+    for rank in program.ranks() {
+        let me = rank.index();
+        let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        let back: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        let come = rank.semaphore(0);
+        rank.copy(rank.output().chunk(me), rank.input().chunk(0), 0);
+        // Scratch is free again: the peers' copies of the last call are done.
+        back.iter().for_each(|channel| channel.relaxed_signal(1, SyncType::None));
+        back.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        program.loop_of(1024, 1, || {
+            for channel in &channels {
+                channel.put(scratch[channel.peer() as usize].chunk(me), rank.input().chunk(0), 0);
+                channel.signal(0, SyncType::Before);
+            }
+            come.release(0, SyncType::None);
+            come.acquire(1, SyncType::After);
+            for channel in &channels {
+                channel.wait(1, SyncType::After);
+                rank.copy(rank.output().chunk(channel.peer()), scratch[me as usize].chunk(channel.peer()), 1);
+            }
+        });
+    }
+    program.compile().unwrap()
+}
+
+/// Send-receive through port channels, from input to output.
+pub(super) fn ports(ranks: u32) -> Plan {
+    let program = CollectiveProgram::new("ports", Pattern::send_recv(ranks, 3)).threads_per_block(32);
+    for rank in program.ranks() {
+        let (next, before) = ((rank.index() + 1) % ranks, (rank.index() + ranks - 1) % ranks);
+        let to = rank.port_channel(next);
+        let from = if next == before { to } else { rank.port_channel(before) };
+        from.signal(0, SyncType::None);
+        to.wait(0, SyncType::After);
+        let there = program.rank(next).output().chunks(..);
+        to.put_with_signal_and_flush(there, rank.input().chunks(..), 0);
+        from.wait(0, SyncType::After);
+    }
+    program.compile().unwrap()
+}
