@@ -154,3 +154,29 @@ pub(crate) fn ordinal(driver: &Driver, rank: u32) -> Result<u32> {
     }
     Ok(bootstrap::local_rank_from_env()?.unwrap_or(rank) % devices)
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Runs `body` as both ranks of a job in this process, each on a thread and a device of its own. Returns what they return.
+    pub(crate) fn as_two_ranks<T: Send>(body: impl Fn(&Rank) -> T + Sync) -> [T; 2] {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        let driver = driver().unwrap();
+        let run = |bootstrap: Arc<dyn Bootstrap>| {
+            let device = Device::new(&driver, ordinal(&driver, bootstrap.rank()).unwrap()).unwrap();
+            let context = Context::new(&device).unwrap();
+            let comm =
+                Communicator::new(&bootstrap, &context, CommunicatorConfig::default(), TIMEOUT).unwrap();
+            body(&Rank { bootstrap, context, comm, timeout: TIMEOUT })
+        };
+        let ranks: Vec<T> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = bootstrap::local(2)
+                .into_iter()
+                .map(|bootstrap| scope.spawn(|| run(Arc::new(bootstrap))))
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        ranks.try_into().ok().expect("two ranks have returned")
+    }
+}

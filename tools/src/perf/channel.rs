@@ -307,3 +307,49 @@ fn kernel_of(operation: Operation) -> Option<LatencyKernel> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Rank;
+    use crate::job::tests::as_two_ranks;
+    use crate::perf::ping_pong::LatencyKernel;
+    use crate::perf::progress::Progress;
+
+    fn with_bench<T>(rank: &Rank, operation: Operation, body: impl FnOnce(&mut Bench<'_>) -> T) -> T {
+        let session = Session { rank, progress: Progress::default() };
+        let args = Args { iterations: Some(1), warmup: Some(0), ..Args::all_reduce() };
+        body(&mut Bench::prepare(&session, &args, operation, &[1024]).unwrap())
+    }
+
+    /// Rank 0 puts a byte more than rank 1 expects.
+    #[test]
+    fn a_put_that_writes_behind_the_data_is_found() {
+        let wrong = as_two_ranks(|rank| {
+            with_bench(rank, Operation::Put, |bench| {
+                let more = 1 - rank.bootstrap.rank() as usize;
+                [0, more].map(|more| bench.check_copy(64 + more, true).unwrap())
+            })
+        });
+        assert_eq!(wrong, [[0, 0], [0, 1]]);
+    }
+
+    /// The right data is there already, as after the bare row, and the kernel exchanges signals alone.
+    #[test]
+    fn data_that_came_before_the_row_is_not_taken_for_its_own() {
+        const BYTES: usize = 64;
+        let rows = as_two_ranks(|rank| {
+            with_bench(rank, Operation::Ll16, |bench| {
+                bench.hop = Some(PingPong::new(rank, LatencyKernel::Signal).unwrap());
+                let target = bench.local.slice(BYTES..2 * BYTES).unwrap();
+                let expected = Expected::bytes(rank.bootstrap.rank() ^ 1, bench.iteration);
+                bench.checker.fill(rank, &target, expected).unwrap();
+                bench.bounced(BYTES, Series::Measured).unwrap()
+            })
+        });
+        for row in rows {
+            // A byte of the data may be the guard's by chance.
+            assert!(row.wrong > Some(2 * BYTES as u64 - 8), "{row:?}");
+        }
+    }
+}

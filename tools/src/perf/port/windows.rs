@@ -86,7 +86,12 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct::comm::Transport;
+    use aqueduct::proxy::Idle;
+
     use super::*;
+    use crate::job::tests::as_two_ranks;
+    use crate::perf::checker::CheckBy;
 
     #[test]
     fn puts_lie_in_bounded_memory_whatever_their_number() {
@@ -99,5 +104,22 @@ mod tests {
             }
         }
         assert_eq!(Shape::choose(8, 16, Some(7), 1).puts(), 112);
+    }
+
+    /// The kernel of rank 0 is said to have pushed one put more.
+    #[test]
+    fn a_put_that_the_service_did_not_count_is_found() {
+        let wrong = as_two_ranks(|rank| {
+            let shape = Shape { bytes: 64, window: 2, windows: 2, places: 2 };
+            let end =
+                End::prepare(rank, Transport::CudaIpc, Idle::default(), CheckBy::Auto, shape.span()).unwrap();
+            let windows = Windows::new(rank).unwrap();
+            let right = windows.check(rank, &end, shape).unwrap();
+            end.count(u64::from(end.begins()), 0, 0);
+            let wrong = windows.check(rank, &end, shape).unwrap();
+            end.finish(rank).unwrap();
+            (right, wrong)
+        });
+        assert_eq!(wrong, [(0, 1), (0, 0)]);
     }
 }

@@ -346,6 +346,7 @@ pub(super) fn micros(start: Instant, count: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::as_two_ranks;
 
     #[test]
     fn parts_of_a_turn_lie_one_behind_the_other() {
@@ -364,5 +365,26 @@ mod tests {
             assert_eq!((parts.bytes, parts.len()), (bytes, connections), "{parts:?}");
         }
         assert_eq!(Turn::new([10]).over(3).parts, [(0, 4), (4, 4), (8, 2)]);
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Rank 0 writes a byte more than rank 1 expects.
+    #[test]
+    fn a_write_behind_the_data_is_found() {
+        for memory in ["host", "device"] {
+            let line = ["write", "--transport", "Ethernet", "--memory", memory];
+            let args = <Line as clap::Parser>::parse_from(line).args;
+            let wrong = as_two_ranks(|rank| {
+                let connections = Connections::prepare(rank, &args, Way::Write, 1024).unwrap();
+                let more = 1 - rank.bootstrap.rank() as usize;
+                [0, more].map(|more| connections.check(rank, &Turn::new([64 + more])).unwrap())
+            });
+            assert_eq!(wrong, [[0, 0], [0, 1]], "{memory}");
+        }
     }
 }
