@@ -118,12 +118,37 @@ fn no_check_passes_with_damaged_data() {
     let [_, failed, _] = counted(&outcome);
     assert!(failed >= 32, "{}", outcome.stdout);
     assert_eq!(names(&rows(&outcome, "passed")), ["set-up", "peer access"], "{}", outcome.stdout);
-    outcome.prints(&[
+    let outcome = outcome.prints(&[
         "# FAILED connection Ethernet",
         "put of 1 bytes by rank 1 from 3 to 5: 1 of 98304 bytes differ, from byte 0",
         "triggers of each thread, as the proxy saw them: 1 of 76800 bytes differ",
         "the last answer of each thread: 1 of 1536 bytes differ",
     ]);
+    // Checks that compare several things. Each of them alone fails the check, so each has to be named.
+    for (name, complaints) in [
+        ("memory by file descriptor", &["data written by rank 1", "read back from rank 1"][..]),
+        ("memory by legacy handle", &["data written by rank 1", "read back from rank 1"]),
+        ("channel get", &["get of 0 bytes of rank 1 from 0 to 0", "what a get has read"]),
+        ("channel element read, write", &["element 0 written", "element 0 read back"]),
+        (
+            "connection CudaIpc",
+            &[
+                "write of 0 bytes by rank 1",
+                "read of 0 bytes of rank 1",
+                "0 bytes of rank 1 from 0 to 0, behind",
+            ],
+        ),
+        ("connection Ethernet", &["write of 0 bytes by rank 1", "0 bytes of rank 1 from 0 to 0, behind"]),
+        ("FIFO to a proxy", &["the code that a thread left with", "triggers of each thread"]),
+        ("device library, channel", &["the code that the kernel left with", "parts of 4096 bytes gathered"]),
+        ("device library, trigger", &["the code that a thread left with", "the last answer of each thread"]),
+    ] {
+        let failed = rows(&outcome, "FAILED");
+        let row = failed.iter().find(|row| row.starts_with(name)).expect(name);
+        for complaint in complaints {
+            assert!(row.contains(complaint), "`{complaint}` is not in {row}");
+        }
+    }
 }
 
 /// A fault fails the checks of the broken part by name, and no others.

@@ -55,3 +55,17 @@ fn nothing_where_no_terminal_is() {
     let seen = shown(command(own).args(["run", "-n", "1", "--", "sh", "-c", &redirected, own]));
     assert_eq!((seen.as_str(), std::fs::read_to_string(path).unwrap().as_str()), ("", ""));
 }
+
+/// A launcher that is itself a rank says where its own standard error leads, not where that of its launcher does.
+#[test]
+fn a_run_inside_a_run_does_not_pass_on_that_there_is_a_terminal() {
+    let tell = ["run", "-n", "1", "--no-prefix", "--", "sh", "-c", "echo ${AQUEDUCT_PROGRESS-unset}"];
+    let inner = run(aqueduct(&tell).env("AQUEDUCT_PROGRESS", "lines")).exited(0);
+    assert_eq!(inner.stdout, "unset\n");
+    // The outer one, whose standard error is a terminal, tells its ranks so.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("told");
+    let save = format!("echo $AQUEDUCT_PROGRESS > {}", path.display());
+    shown(&mut aqueduct(&["run", "-n", "1", "--", "sh", "-c", &save]));
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "lines\n");
+}
