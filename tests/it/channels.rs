@@ -374,6 +374,25 @@ fn signals_without_memory(end: &End<'_>) {
     end.rank.barrier();
 }
 
+/// The kernel that writes the result waits behind another, and its caller has dropped the memory.
+fn results_are_kept(end: &End<'_>) {
+    if end.me() == 0 {
+        let result = end.rank.buffer(8);
+        let memory = Arc::downgrade(&result);
+        end.signals.wait(&end.stream).unwrap();
+        end.signals.poll(&end.stream, &result.slice(..).unwrap()).unwrap();
+        drop(result);
+        assert!(memory.upgrade().is_some(), "its kernel is still to run");
+        end.rank.barrier();
+        end.done();
+    } else {
+        end.rank.barrier();
+        end.signals.signal(&end.stream).unwrap();
+        end.done();
+    }
+    end.rank.barrier();
+}
+
 /// Different messages, each answered, all enqueued at once: only signals keep them in order.
 fn ping_pong(end: &End<'_>) {
     const TURNS: usize = 25;
@@ -432,5 +451,5 @@ between_two_processes! {
     whole_vectors: aligned;
     packets_of_every_format: packets, packets_chase_each_other;
     elements_and_counts: single_elements, counting;
-    order_on_streams: waiting_first, ping_pong, signals_without_memory;
+    order_on_streams: waiting_first, ping_pong, signals_without_memory, results_are_kept;
 }

@@ -252,6 +252,22 @@ fn one_panics(machine: Machine, test: &str) {
     });
 }
 
+/// Inside the closure the driver's own calls are for the rank's device.
+fn current_contexts(machine: Machine, test: &str) {
+    alone(machine, test, |comms| {
+        let current = |comm: &Communicator| {
+            let mut current = std::ptr::null_mut();
+            // SAFETY: `current` is a live output.
+            let result = unsafe { (comm.context().driver().table().cuCtxGetCurrent)(&raw mut current) };
+            assert_eq!(result, CUresult::CUDA_SUCCESS);
+            // A pointer is not `Send`.
+            Ok(current as usize)
+        };
+        let contexts: Vec<usize> = comms.iter().map(|comm| comm.context().raw() as usize).collect();
+        assert_eq!(together(&comms, current).unwrap(), contexts);
+    });
+}
+
 /// The error is that of the rank that fails, not what the others make of it.
 #[test]
 fn a_rank_that_cannot_join_fails_all_of_them() {
@@ -296,6 +312,7 @@ on_both! {
     the_documented_example: the_example;
     channels_around_a_ring: around_a_ring;
     groups_made_from_groups: groups_of_groups;
+    each_closure_has_its_context: current_contexts;
     a_failing_rank_is_an_error_for_all_and_nothing_hangs: one_fails;
     a_failure_returned_as_a_value_harms_nothing: a_failure_as_a_value;
     a_panicking_rank_lets_the_others_end: one_panics;

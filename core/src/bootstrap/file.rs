@@ -343,6 +343,26 @@ mod tests {
         assert!(error.message().contains("permissions"), "{error}");
     }
 
+    mod other_users {
+        use super::*;
+
+        /// The user `nobody`.
+        const NOBODY: u32 = 65534;
+
+        #[test]
+        #[ignore = "needs root, to make a file of another user: the lane two-users runs it"]
+        fn a_file_of_another_user_is_refused() {
+            let folder = Folder::new("foreign");
+            let place = Place::at(&folder.0.join("meet"), "job");
+            let published = place.publish(&SecretText::new("abc")).unwrap();
+            assert_eq!(place.wait(soon()).unwrap().expose(), "abc");
+            std::os::unix::fs::fchown(&published.file, Some(NOBODY), None).unwrap();
+            let error = place.wait(soon()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+            assert!(error.message().contains("it must be a file of this user with mode 0600"), "{error}");
+        }
+    }
+
     #[test]
     fn a_process_that_has_ended_is_gone() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();

@@ -147,6 +147,18 @@ impl TcpBootstrap {
         config: &BootstrapConfig,
         deadline: Deadline,
     ) -> Result<Self> {
+        Self::by_place_answering(ANSWER, rank, size, place, config, deadline)
+    }
+
+    /// [`by_place`](Self::by_place), with the time that a rendezvous has to answer.
+    fn by_place_answering(
+        answer: Duration,
+        rank: u32,
+        size: u32,
+        place: &Place,
+        config: &BootstrapConfig,
+        deadline: Deadline,
+    ) -> Result<Self> {
         check_rank(rank, size)?;
         if rank == 0 {
             let rendezvous = Rendezvous::with_config(Some(size), config)?;
@@ -156,7 +168,7 @@ impl TcpBootstrap {
         loop {
             let id: UniqueId = place.wait(deadline)?.expose().parse()?;
             let me = Newcomer::new(rank, size, &id, config)?;
-            match me.reach(&me.network, deadline.min(Deadline::after(ANSWER))) {
+            match me.reach(&me.network, deadline.min(Deadline::after(answer))) {
                 Ok(root) => return me.join(root, deadline),
                 Err(error) if deadline.expired() => return Err(place.not_met(error)),
                 // An earlier job may have left the file, and rank 0 is still to come and replace it.

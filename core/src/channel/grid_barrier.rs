@@ -44,3 +44,21 @@ impl GridBarrier {
         self.state.clone()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::gpu::{Device, Driver};
+
+    /// A stream that retains it keeps the memory that its kernels use.
+    #[test]
+    fn the_owner_keeps_the_memory_when_the_barrier_is_dropped() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let barrier = GridBarrier::new(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap()).unwrap();
+        let (owner, memory) = (barrier.keep_alive(), Arc::downgrade(&barrier.state));
+        drop(barrier);
+        assert!(memory.upgrade().is_some());
+        drop(owner);
+        assert!(memory.upgrade().is_none());
+    }
+}

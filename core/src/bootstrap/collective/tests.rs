@@ -167,3 +167,21 @@ fn a_barrier_says_who_did_not_come() {
     let error = local(2)[0].all_gather(b"", shortly()).unwrap_err();
     assert!(error.message().contains("rank 1 has not called all_gather()"), "{error}");
 }
+
+/// The peer is gone after its first message: a length that is not refused is waited for in vain.
+#[test]
+fn a_message_that_is_too_long_is_refused_before_its_rest_comes() {
+    const TAG: u64 = 7;
+    for blocks in [0, 1, 5] {
+        let limit = blocks as u64 * (MAX_MESSAGE as u64 + 4) + MAX_HEAD;
+        for (announced, kind) in
+            [(limit, ErrorKind::PeerLost), (limit + 1, ErrorKind::Remote), (u64::MAX, ErrorKind::Remote)]
+        {
+            let [here, there] = <[LocalBootstrap; 2]>::try_from(local(2)).unwrap();
+            there.send(0, TAG, &announced.to_le_bytes(), soon()).unwrap();
+            drop(there);
+            let error = recv_long(&here, 1, TAG, blocks, soon()).unwrap_err();
+            assert_eq!(error.kind(), kind, "{announced} bytes for {blocks} blocks: {error}");
+        }
+    }
+}

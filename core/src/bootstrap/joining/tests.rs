@@ -250,6 +250,34 @@ fn a_file_of_an_earlier_job_is_passed_over_until_rank_0_replaces_it() {
     }
 }
 
+/// At the address in the file somebody listens who never says anything.
+#[test]
+fn a_rendezvous_that_does_not_answer_is_given_up_and_the_file_read_again() {
+    let folder = Folder::new("silent");
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let left = folder.leave("", &UniqueId::new(vec![silent.local_addr().unwrap()], secret(), 1));
+    let reached = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Kept open, so that rank 1 has nothing but its own limit.
+            let (_open, _) = silent.accept().unwrap();
+            reached.wait();
+            reached.wait();
+        });
+        all_meet(2, |rank| {
+            if rank == 0 {
+                reached.wait();
+                let joined = folder.join(0, 2, "", soon());
+                reached.wait();
+                return joined;
+            }
+            let place = Place::at(&folder.file(), "");
+            TcpBootstrap::by_place_answering(Duration::from_secs(1), 1, 2, &place, &config(), soon())
+        });
+    });
+    drop(left);
+}
+
 #[test]
 fn a_file_of_another_job_is_never_used() {
     let folder = Folder::new("other");
