@@ -9,7 +9,7 @@ use aqueduct::comm::{Device2DeviceSemaphore, Transport};
 use aqueduct::gpu::{GpuBuffer, Stream};
 
 use crate::data::{assert_same, bytes, mix};
-use crate::group::{Machine, Rank, processes, soon};
+use crate::group::{Machine, Rank, config, processes, soon, threads_with};
 
 /// Bytes of each buffer.
 const LEN: usize = 96 << 10;
@@ -452,4 +452,17 @@ between_two_processes! {
     packets_of_every_format: packets, packets_chase_each_other;
     elements_and_counts: single_elements, counting;
     order_on_streams: waiting_first, ping_pong, signals_without_memory, results_are_kept;
+}
+
+/// A wait that orders nothing gets the right data on the software device all the same, unless that looks for races.
+#[test]
+fn signals_order_what_streams_do_around_them() {
+    let checked = [("AQUEDUCT_SOFT_CHECK", "races,weak"), ("AQUEDUCT_SOFT_SMS", "2")];
+    let name = "channels::signals_order_what_streams_do_around_them";
+    threads_with(Machine::Software, 2, name, &config(), &checked, |rank| {
+        let end = End::new(&rank);
+        waiting_first(&end);
+        ping_pong(&end);
+        signals_without_memory(&end);
+    });
 }
