@@ -131,6 +131,9 @@ pub(super) fn total(sizes: &[u64]) -> Result<u64> {
     let total =
         sizes.iter().try_fold(0, |sum: u64, &size| sum.checked_add(size).filter(|&sum| sum <= MAX_BYTES));
     match total {
+        Some(0) => {
+            refuse!("--mix: all sizes are 0, so there is nothing to measure; give at least one that is not")
+        }
         Some(total) => Ok(total),
         None => {
             refuse!("--mix: the sizes are together more than any device has; use at most {MAX_BYTES} bytes")
@@ -207,8 +210,8 @@ mod tests {
     #[test]
     fn sizes_that_are_measured_together_have_a_sum() {
         assert_eq!(total(&[64, 4096]).unwrap(), 4160);
-        assert_eq!(total(&[MAX_BYTES]).unwrap(), MAX_BYTES);
-        for sizes in [&[MAX_BYTES, 1][..], &[1 << 63, 1 << 63], &[u64::MAX, u64::MAX]] {
+        assert_eq!(total(&[MAX_BYTES, 0]).unwrap(), MAX_BYTES);
+        for sizes in [&[0, 0][..], &[MAX_BYTES, 1], &[1 << 63, 1 << 63], &[u64::MAX, u64::MAX]] {
             assert!(total(sizes).unwrap_err().to_string().starts_with("--mix: "), "{sizes:?}");
         }
     }

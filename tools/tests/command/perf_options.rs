@@ -208,6 +208,8 @@ fn several_sizes_over_several_connections() {
     }
     let outcome = perf("2", &["write", "-t", "CudaIpc", "--mix", "64,4K", "-n", "1"]).exited(0);
     outcome.prints(&["# size, time: of one write of each of 64, 4096 B"]);
+    let nothing = ["write", "-t", "CudaIpc", "--mix", "0,0"];
+    perf("2", &nothing).exited(2).says(&["--mix: all sizes are 0, so there is nothing to measure"]);
     run(&mut aqueduct(&["perf", "write", "-t", "CudaIpc", "--mix", "64", "-b", "8"]))
         .exited(2)
         .says(&["cannot be used with"]);
