@@ -5,6 +5,7 @@
 //! warning with the nearest name that does.
 #![forbid(unsafe_code)]
 
+mod log_spec;
 mod time;
 mod unknown;
 mod variables;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::fault::Plan;
 
+pub use log_spec::LogSpec;
 pub use time::time;
 pub use unknown::unknown;
 pub use variables::{PREFIX, VARIABLES, Variable};
@@ -90,17 +92,6 @@ pub struct Selection {
     pub names: Option<String>,
     /// The address family.
     pub family: SocketFamily,
-}
-
-/// Level and parts of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSpec {
-    /// The most detailed level shown.
-    pub level: log::LevelFilter,
-    /// Module names to show, or to leave out if `exclude`; empty shows all.
-    pub parts: Vec<String>,
-    /// Whether `parts` are left out rather than selected.
-    pub exclude: bool,
 }
 
 /// The parsed environment.
@@ -222,7 +213,10 @@ impl Env {
             unique_id: text("UNIQUE_ID"),
             unique_id_file: text("UNIQUE_ID_FILE").map(PathBuf::from),
             rendezvous_file: text("RENDEZVOUS_FILE").map(PathBuf::from),
-            log: log_spec(&text("LOG").unwrap_or_default())?,
+            log: match text("LOG") {
+                None => LogSpec::default(),
+                Some(v) => LogSpec::parse(&v).map_err(|wanted| invalid("LOG", &v, wanted))?,
+            },
             log_file: text("LOG_FILE"),
             faults: text("FAULTS").map(|v| Plan::parse(&v)).transpose()?,
         };
@@ -272,8 +266,8 @@ impl fmt::Debug for Env {
     }
 }
 
-/// Logs a warning for every `AQUEDUCT_` variable of this process that no code reads, unless the launcher has done so for
-/// all ranks, and one if faults are injected.
+/// Logs a warning for every `AQUEDUCT_` variable of this process that no code reads and for unknown parts of the log, unless
+/// the launcher has done so for all ranks, and one if faults are injected.
 pub(crate) fn warn(env: Option<&Env>) {
     let ours = ours();
     if !ours.contains_key("AQUEDUCT_LAUNCHER") {
@@ -326,24 +320,6 @@ fn choice<T: Copy + Default>(name: &str, value: Option<String>, choices: &[(&str
             Err(invalid(name, &value, &all.join(" or ")))
         }
     }
-}
-
-fn log_spec(text: &str) -> Result<LogSpec> {
-    let mut spec = LogSpec { level: log::LevelFilter::Warn, parts: Vec::new(), exclude: false };
-    for (index, word) in text.split(',').map(str::trim).filter(|w| !w.is_empty()).enumerate() {
-        if index == 0 {
-            let wanted = "off, error, warn, info, debug or trace first, then parts of the library";
-            spec.level = word.parse().map_err(|_| invalid("LOG", text, wanted))?;
-            continue;
-        }
-        let part = word.trim_start_matches('^');
-        if index > 1 && spec.exclude != (part.len() < word.len()) {
-            return Err(invalid("LOG", text, "parts that are all selected or all excluded with ^"));
-        }
-        spec.exclude = part.len() < word.len();
-        spec.parts.push(part.to_owned());
-    }
-    Ok(spec)
 }
 
 #[cfg(test)]

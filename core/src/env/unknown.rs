@@ -1,13 +1,21 @@
-//! Variables with this library's prefix that no code reads, and the nearest name that exists.
+//! Variables with this library's prefix that no code reads, the nearest name that exists, and unknown parts of
+//! the log.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
+use super::log_spec::LogSpec;
 use super::variables::{PREFIX, VARIABLES};
 
-/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads. Those of this project's tests are
-/// known to them only.
+/// Returns a warning for every `AQUEDUCT_` variable in `variables` that no code reads, and one for unknown parts of
+/// `AQUEDUCT_LOG`. Variables of this project's tests are known to them only.
 pub fn unknown(variables: &BTreeMap<String, String>) -> Vec<String> {
+    // A value that cannot be read is an error elsewhere.
+    let log = variables.get("AQUEDUCT_LOG").and_then(|text| LogSpec::parse(text).ok()?.unknown());
+    unknown_names(variables).into_iter().chain(log).collect()
+}
+
+fn unknown_names(variables: &BTreeMap<String, String>) -> Vec<String> {
     let known = |name: &str| VARIABLES.iter().any(|v| v.name == name) || name.starts_with("AQUEDUCT_TEST_");
     variables
         .keys()
@@ -61,6 +69,13 @@ mod tests {
             let found = of(&[name, "TIMEOUT"]);
             assert!(found.len() == 1 && found[0].contains(hint), "{found:?}");
         }
+    }
+
+    #[test]
+    fn unknown_parts_of_the_log_are_warned_of() {
+        let of = |text: &str| unknown(&BTreeMap::from([("AQUEDUCT_LOG".to_owned(), text.to_owned())]));
+        assert!(of("info,net").is_empty() && of("loud,nett").is_empty());
+        assert!(of("info,nett")[0].contains("(nett)"));
     }
 
     #[test]

@@ -125,37 +125,44 @@ impl Config {
     /// A sentence that names the variable whose value is invalid.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut c = Self::default();
-        let field = |name: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
-            Some(text) if set(text.trim()).is_none() => Err(format!("{name}={text} is not understood")),
+        let lacks = Lacks::default().words().map(|(name, _)| name);
+        let field = |name: &str, wanted: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
+            Some(text) if set(text.trim()).is_none() => {
+                Err(format!("{name}={text} is not valid; it takes {wanted}"))
+            }
             _ => Ok(()),
         };
-        field("AQUEDUCT_SOFT_DEVICES", &mut |t| {
+        field("AQUEDUCT_SOFT_DEVICES", &format!("a whole number from 0 to {MAX_DEVICES}"), &mut |t| {
             c.devices = t.parse().ok().filter(|n| *n <= MAX_DEVICES)?;
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_SMS", &mut |t| {
+        field("AQUEDUCT_SOFT_SMS", "a whole number from 1 to 1024", &mut |t| {
             c.sms = t.parse().ok().filter(|n| (1..=1024).contains(n))?;
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_MEMORY", &mut |t| {
-            c.memory = bytes(t)?;
-            Some(())
-        })?;
-        field("AQUEDUCT_SOFT_CORES", &mut |t| {
+        field(
+            "AQUEDUCT_SOFT_MEMORY",
+            "a number of bytes from 1 to 65536G, such as 1048576, 64M or 8G",
+            &mut |t| {
+                c.memory = bytes(t)?;
+                Some(())
+            },
+        )?;
+        field("AQUEDUCT_SOFT_CORES", "a whole number from 0, for one thread per core, to 1024", &mut |t| {
             c.cores = t.parse().ok().filter(|n| *n <= 1024)?;
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_WATCHDOG", &mut |t| {
+        field("AQUEDUCT_SOFT_WATCHDOG", "a number of seconds, or 0 for never", &mut |t| {
             let seconds = t.parse::<f64>().ok().filter(|s| (0.0..1e9).contains(s))?;
             c.watchdog = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_CC", &mut |t| {
+        field("AQUEDUCT_SOFT_CC", "a compute capability such as 9.0", &mut |t| {
             let (major, minor) = t.split_once('.')?;
             c.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_MULTICAST", &mut |t| {
+        field("AQUEDUCT_SOFT_MULTICAST", "0 or 1", &mut |t| {
             c.multicast = match t {
                 "0" => false,
                 "1" => true,
@@ -163,17 +170,21 @@ impl Config {
             };
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_UNKIND", &mut |t| {
+        field("AQUEDUCT_SOFT_UNKIND", "a seed, which is a whole number", &mut |t| {
             c.unkind = Some(t.parse().ok()?);
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_LACKS", &mut |t| {
-            for word in t.split(',').filter(|w| !w.is_empty()) {
-                *c.lacks.field(word.trim())? = true;
-            }
-            Some(())
-        })?;
-        field("AQUEDUCT_SOFT_CHECK", &mut |t| {
+        field(
+            "AQUEDUCT_SOFT_LACKS",
+            &format!("words with commas between: {}", lacks.join(", ")),
+            &mut |t| {
+                for word in t.split(',').filter(|w| !w.is_empty()) {
+                    *c.lacks.field(word.trim())? = true;
+                }
+                Some(())
+            },
+        )?;
+        field("AQUEDUCT_SOFT_CHECK", "words with commas between: races, aligned, weak", &mut |t| {
             for word in t.split(',').filter(|w| !w.is_empty()) {
                 match word.trim() {
                     "races" => c.check.races = true,
@@ -188,11 +199,11 @@ impl Config {
             Some(())
         })?;
         let mut weak = Weak::default();
-        field("AQUEDUCT_SOFT_SEED", &mut |t| {
+        field("AQUEDUCT_SOFT_SEED", "a whole number", &mut |t| {
             weak.seed = t.parse().ok()?;
             Some(())
         })?;
-        field("AQUEDUCT_SOFT_LINES", &mut |t| {
+        field("AQUEDUCT_SOFT_LINES", "whole, ascending or torn", &mut |t| {
             weak.lines = match t {
                 "whole" => Lines::Whole,
                 "ascending" => Lines::Ascending,
@@ -214,19 +225,23 @@ impl Config {
 }
 
 impl Lacks {
-    fn field(&mut self, name: &str) -> Option<&mut bool> {
-        Some(match name {
-            "vmm" => &mut self.vmm,
-            "p2p" => &mut self.p2p,
-            "native_atomics" => &mut self.native_atomics,
-            "posix_fd" => &mut self.posix_fd,
-            "ipc" => &mut self.ipc,
-            "stream_mem_ops" => &mut self.stream_mem_ops,
-            "cooperative" => &mut self.cooperative,
-            "dma_buf" => &mut self.dma_buf,
-            "rdma_ordering" => &mut self.rdma_ordering,
-            _ => return None,
-        })
+    /// All features with the words of `AQUEDUCT_SOFT_LACKS`.
+    fn words(&mut self) -> [(&'static str, &mut bool); 9] {
+        [
+            ("vmm", &mut self.vmm),
+            ("p2p", &mut self.p2p),
+            ("native_atomics", &mut self.native_atomics),
+            ("posix_fd", &mut self.posix_fd),
+            ("ipc", &mut self.ipc),
+            ("stream_mem_ops", &mut self.stream_mem_ops),
+            ("cooperative", &mut self.cooperative),
+            ("dma_buf", &mut self.dma_buf),
+            ("rdma_ordering", &mut self.rdma_ordering),
+        ]
+    }
+
+    fn field(&mut self, word: &str) -> Option<&mut bool> {
+        self.words().into_iter().find(|(name, _)| *name == word).map(|(_, lacks)| lacks)
     }
 }
 
@@ -310,21 +325,29 @@ mod tests {
 
     #[test]
     fn nonsense_names_its_variable() {
-        for (name, value) in [
-            ("AQUEDUCT_SOFT_DEVICES", "65"),
-            ("AQUEDUCT_SOFT_SMS", "0"),
-            ("AQUEDUCT_SOFT_MEMORY", "many"),
-            ("AQUEDUCT_SOFT_MEMORY", "99999999999999G"),
-            ("AQUEDUCT_SOFT_WATCHDOG", "-1"),
-            ("AQUEDUCT_SOFT_CC", "9"),
-            ("AQUEDUCT_SOFT_MULTICAST", "yes"),
-            ("AQUEDUCT_SOFT_UNKIND", "very"),
-            ("AQUEDUCT_SOFT_LACKS", "everything"),
-            ("AQUEDUCT_SOFT_CHECK", "everything"),
-            ("AQUEDUCT_SOFT_SEED", "any"),
-            ("AQUEDUCT_SOFT_LINES", "some"),
+        for (name, value, wanted) in [
+            ("DEVICES", "65", "a whole number from 0 to 64"),
+            ("SMS", "0", "a whole number from 1 to 1024"),
+            ("MEMORY", "many", "such as 1048576, 64M or 8G"),
+            ("MEMORY", "99999999999999G", "from 1 to 65536G"),
+            ("CORES", "1025", "to 1024"),
+            ("WATCHDOG", "-1", "seconds, or 0 for never"),
+            ("CC", "9", "such as 9.0"),
+            ("MULTICAST", "yes", "0 or 1"),
+            ("UNKIND", "very", "a seed"),
+            (
+                "LACKS",
+                "everything",
+                "vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, cooperative, dma_buf",
+            ),
+            ("CHECK", "everything", "races, aligned, weak"),
+            ("SEED", "any", "a whole number"),
+            ("LINES", "some", "whole, ascending or torn"),
         ] {
-            assert!(from(&[(name, value)]).expect_err(value).contains(name));
+            let name = format!("AQUEDUCT_SOFT_{name}");
+            let said = from(&[(&name, value)]).expect_err(value);
+            assert!(said.starts_with(&format!("{name}={value} is not valid; it takes ")), "{said}");
+            assert!(said.contains(wanted), "{said}");
         }
     }
 }

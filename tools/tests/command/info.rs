@@ -145,6 +145,15 @@ fn a_job_warns_of_an_unknown_variable_once() {
     assert_eq!(outcome.stderr.matches(words).count(), 1, "{outcome:#?}");
 }
 
+/// Also where the parts that are selected do not exist, and so write nothing.
+#[test]
+fn a_job_warns_of_an_unknown_part_of_the_log_once() {
+    let mut job = aqueduct(&[&["run", "-n", "3", "--", "aqueduct"][..], &ONE_CALL].concat());
+    let outcome = run(job.env("AQUEDUCT_LOG", "info,nett")).exited(0);
+    let words = "AQUEDUCT_LOG names parts that aqueduct does not have (nett); its parts are abort, bootstrap";
+    assert_eq!(outcome.stderr.matches(words).count(), 1, "{outcome:#?}");
+}
+
 const ONE_CALL: [&str; 10] = ["perf", "all-reduce", "-b", "8", "-e", "8", "-n", "1", "-w", "0"];
 
 #[test]
