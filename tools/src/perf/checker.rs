@@ -4,26 +4,23 @@
 //! kernel first has to find planted errors, and the host compares some blocks of every buffer. The software device executes
 //! kernels more slowly than the host compares memory, so there the host does all of it.
 
+mod kernel;
+mod samples;
+
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use aqueduct::collective::{ElementType, ReduceOp};
-use aqueduct::gpu::{DeviceSlice, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
+use aqueduct::collective::ReduceOp;
+use aqueduct::gpu::DeviceSlice;
 use clap::ValueEnum;
 
 use super::data::{Expected, Kind};
 use crate::job::Rank;
-
-const KERNEL: &str = include_str!("checker.ptx");
+use kernel::{KERNEL, Kernel};
+use samples::samples;
 
 /// Bytes of host memory that data goes through.
 const PART: usize = 1 << 20;
-/// Blocks of each buffer that the host compares after the kernel, and their bytes.
-const SAMPLES: usize = 16;
-const SAMPLE: usize = 16 << 10;
-/// Threads of a block of the kernel.
-const THREADS: u32 = 256;
 
 /// Value of bytes that nothing may write.
 pub(super) const GUARD_BYTE: u8 = 0xA5;
@@ -48,15 +45,6 @@ pub(super) struct Checker {
     kernel: Option<Kernel>,
     /// Memory of [`PART`] bytes.
     part: RefCell<Vec<u8>>,
-}
-
-struct Kernel {
-    function: Function,
-    stream: Stream,
-    /// Number of differing elements, a u64.
-    found: Arc<GpuBuffer>,
-    /// Blocks of a launch.
-    blocks: u32,
 }
 
 impl Checker {
@@ -192,132 +180,14 @@ pub(super) fn touched(seen: &[u8]) -> u64 {
     seen.iter().filter(|&&byte| byte != GUARD_BYTE).count() as u64
 }
 
-/// Offset and length of the samples of `len` bytes: the first and the last ones, and others that differ from call to call.
-/// They do not overlap.
-fn samples(len: usize, expected: Expected) -> Vec<(usize, usize)> {
-    if len <= SAMPLES * SAMPLE {
-        return (0..len).step_by(SAMPLE).map(|at| (at, SAMPLE.min(len - at))).collect();
-    }
-    // One in each of as many equal parts.
-    let share = len / SAMPLES;
-    let place = |number: usize| {
-        let room = if number == SAMPLES - 1 { len - number * share } else { share } - SAMPLE;
-        let chance = expected.iteration.wrapping_mul(0x9E37_79B1).wrapping_add(number as u32);
-        let within = match number {
-            0 => 0,
-            _ if number == SAMPLES - 1 => room,
-            _ => chance.wrapping_mul(0x85EB_CA6B) as usize % (room + 1),
-        };
-        let at = number * share + within;
-        // A whole element. Elements of at most 8 bytes and buffers of whole elements keep the end within the buffer.
-        (at - at % expected.kind.bytes(), SAMPLE)
-    };
-    (0..SAMPLES).map(place).collect()
-}
-
-impl Kernel {
-    fn load(rank: &Rank, text: &str) -> Result<Self> {
-        let context = &rank.context;
-        Ok(Self {
-            function: Module::load_ptx(context, text)?.function("aqueduct_perf_data")?,
-            stream: Stream::new(context)?,
-            found: Arc::new(GpuBuffer::new(context, size_of::<u64>())?),
-            blocks: context.device().sm_count()? * 8,
-        })
-    }
-
-    fn fill(&self, rank: &Rank, memory: &DeviceSlice, expected: Expected) -> Result<()> {
-        self.run(rank, memory, expected, 0, 0)
-    }
-
-    fn wrong(&self, rank: &Rank, memory: &DeviceSlice, expected: Expected, start: u64) -> Result<u64> {
-        self.found.fill(0, rank.deadline())?;
-        self.run(rank, memory, expected, start, self.found.ptr())?;
-        let mut found = [0_u64];
-        self.found.download(0, &mut found, rank.deadline())?;
-        Ok(found[0])
-    }
-
-    /// Launches the kernel and waits for it. `wrong` is where it counts, or 0 to let it write.
-    fn run(
-        &self,
-        rank: &Rank,
-        memory: &DeviceSlice,
-        expected: Expected,
-        start: u64,
-        wrong: u64,
-    ) -> Result<()> {
-        let Expected { kind, op, first, ranks, iteration } = expected;
-        let count = (memory.len() / kind.bytes()) as u64;
-        if count == 0 {
-            return Ok(());
-        }
-        let address = memory.ptr();
-        let kind = match kind {
-            Kind::Byte => 0_u32,
-            Kind::Element(ElementType::F32) => 1,
-            Kind::Element(ElementType::F16) => 2,
-            Kind::Element(ElementType::Bf16) => 3,
-            Kind::Element(ElementType::I32) => 4,
-            Kind::Element(other) => bail!("no kernel checks {}; use --check-by host", other.name()),
-        };
-        let op = match op {
-            ReduceOp::Sum => 0_u32,
-            ReduceOp::Min => 1,
-            ReduceOp::Max => 2,
-            other => bail!("no kernel checks {}; use --check-by host", other.name()),
-        };
-        let blocks = count.div_ceil(THREADS.into()).min(self.blocks.into()) as u32;
-        let args = [
-            arg(&address),
-            arg(&start),
-            arg(&count),
-            arg(&kind),
-            arg(&op),
-            arg(&first),
-            arg(&ranks),
-            arg(&iteration),
-            arg(&wrong),
-        ];
-        // SAFETY: the parameters of the entry; `count` elements lie in `memory`, and the stream retains it and the counter.
-        unsafe { self.function.launch(&self.stream, &LaunchConfig::linear(blocks, THREADS), &args) }?;
-        self.stream.retain(memory.keep_alive().clone())?;
-        self.stream.retain(self.found.clone())?;
-        Ok(self.stream.synchronize(rank.deadline())?)
-    }
-
-    /// Returns an error unless the kernel finds exactly the errors that are planted.
-    fn prove(&self, rank: &Rank, expected: Expected) -> Result<()> {
-        let size = expected.kind.bytes();
-        // More elements than threads.
-        let count = self.blocks as usize * THREADS as usize * 2 - 77;
-        let memory = Arc::new(GpuBuffer::new(&rank.context, count * size)?);
-        let all = memory.slice(..)?;
-        self.fill(rank, &all, expected)?;
-        let mut made = vec![0; memory.len()];
-        memory.download(0, &mut made, rank.deadline())?;
-        let differing = expected.wrong(0, &made);
-        let right = self.wrong(rank, &all, expected, 0)?;
-        let planted = [0, 1, 255, 256, count / 2, count - 1];
-        for element in planted {
-            // A bit of the last byte of the element.
-            made[element * size + size - 1] ^= 0x10;
-        }
-        memory.upload(0, &made, rank.deadline())?;
-        let found = self.wrong(rank, &all, expected, 0)?;
-        if (differing, right, found) != (0, 0, planted.len() as u64) {
-            bail!(
-                "the kernel that checks test data is broken on this device: of {count} elements it made {differing} wrong, \
-                 found {right} errors before and {found} after {} were planted; use --check-by host",
-                planted.len()
-            );
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use aqueduct::collective::ElementType;
+    use aqueduct::gpu::GpuBuffer;
+
+    use super::samples::{SAMPLE, SAMPLES};
     use super::*;
 
     const KINDS: [Kind; 5] = [
@@ -428,25 +298,6 @@ mod tests {
         memory.fill(0, rank.deadline()).unwrap();
         let error = idle.fill(&rank, &all, expected).unwrap_err().to_string();
         assert!(error.contains("the kernel that makes test data made"), "{error}");
-    }
-
-    #[test]
-    fn samples_are_apart_and_cover_both_ends() {
-        for kind in KINDS {
-            for len in [0, 4, 1000, SAMPLES * SAMPLE, SAMPLES * SAMPLE + 4, (64 << 20) + 12] {
-                for iteration in 0..20 {
-                    let expected = Expected { iteration, ..expected(kind, ReduceOp::Sum) };
-                    let samples = samples(len, expected);
-                    let mut end = 0;
-                    for (at, sample) in &samples {
-                        assert!(*at >= end && at.is_multiple_of(kind.bytes()), "{len} {samples:?}");
-                        end = at + sample;
-                    }
-                    assert_eq!((samples.first().map_or(0, |(at, _)| *at), end), (0, len), "{samples:?}");
-                    assert!(samples.len() <= SAMPLES);
-                }
-            }
-        }
     }
 
     #[test]

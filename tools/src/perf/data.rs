@@ -4,21 +4,16 @@
 //! Everything works on blocks of elements in plain loops over arrays, which the compiler turns into vector instructions.
 //! `checker.ptx` computes the same on a device.
 
+mod element;
+mod reduce;
+
 use aqueduct::collective::{ElementType, ReduceOp};
 
-/// Bits of an f32 that an element lacks.
-const F16_DROPS: u32 = 13;
-const BF16_DROPS: u32 = 16;
+use element::{BrainHalf, Element, Half, Integer, Single};
+use reduce::{Least, Most, Sum, reduce, seed};
 
 /// Words of 32 bits that are computed at a time.
 const WORDS: usize = 1024;
-/// Words that one loop computes, which the compiler turns into vector instructions best at this length.
-const LANES: usize = 64;
-
-/// Factors of the hash, by rank, iteration and upper half of the index.
-const BY_RANK: u32 = 0x85EB_CA6B;
-const BY_ITERATION: u32 = 0xC2B2_AE35;
-const BY_UPPER: u32 = 0x9E37_79B1;
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,200 +156,13 @@ impl Expected {
 
     #[inline(always)]
     fn store<E: Element<N>, const N: usize>(&self, start: u64, to: &mut [u8]) {
-        let to = to.as_chunks_mut::<N>().0;
+        let (seed, to) = (seed(self.first, self.iteration), to.as_chunks_mut::<N>().0);
         match self.op {
-            ReduceOp::Min => self.reduce::<E, Least, N>(start, to),
-            ReduceOp::Max => self.reduce::<E, Most, N>(start, to),
-            _ => self.reduce::<E, Sum, N>(start, to),
+            ReduceOp::Min => reduce::<E, Least, N>(seed, self.ranks, start, to),
+            ReduceOp::Max => reduce::<E, Most, N>(seed, self.ranks, start, to),
+            _ => reduce::<E, Sum, N>(seed, self.ranks, start, to),
         }
     }
-
-    /// Reduces the elements of the ranks in rank order, a few indices at a time, and stores the results.
-    #[inline(always)]
-    fn reduce<E: Element<N>, O: Operation, const N: usize>(&self, start: u64, to: &mut [[u8; N]]) {
-        let first = self.first.wrapping_mul(BY_RANK).wrapping_add(self.iteration.wrapping_mul(BY_ITERATION));
-        let mut start = start;
-        for to in to.chunks_mut(LANES) {
-            let places = places(start);
-            let mut sums = [E::Value::default(); LANES];
-            for (sum, place) in sums.iter_mut().zip(places) {
-                *sum = E::make(mix(first ^ place));
-            }
-            let mut seed = first;
-            for _ in 1..self.ranks {
-                seed = seed.wrapping_add(BY_RANK);
-                for (sum, place) in sums.iter_mut().zip(places) {
-                    *sum = O::apply::<E, N>(*sum, E::make(mix(seed ^ place)));
-                }
-            }
-            for (to, sum) in to.iter_mut().zip(sums) {
-                *to = E::bytes(sum);
-            }
-            start += LANES as u64;
-        }
-    }
-}
-
-/// How elements of a type are made, combined, and stored in `N` bytes. Types instead of closures, because a method can be
-/// inlined into code for wider vectors.
-trait Element<const N: usize> {
-    type Value: Copy + Default;
-    fn make(hash: u32) -> Self::Value;
-    fn add(a: Self::Value, b: Self::Value) -> Self::Value;
-    fn less(a: Self::Value, b: Self::Value) -> bool;
-    fn bytes(value: Self::Value) -> [u8; N];
-}
-
-/// A reduction.
-trait Operation {
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value;
-}
-
-struct Integer;
-struct Single;
-struct Half;
-struct BrainHalf;
-struct Sum;
-struct Least;
-struct Most;
-
-impl Element<4> for Integer {
-    type Value = u32;
-
-    #[inline(always)]
-    fn make(hash: u32) -> u32 {
-        hash
-    }
-
-    #[inline(always)]
-    fn add(a: u32, b: u32) -> u32 {
-        a.wrapping_add(b)
-    }
-
-    #[inline(always)]
-    fn less(a: u32, b: u32) -> bool {
-        a.cast_signed() < b.cast_signed()
-    }
-
-    #[inline(always)]
-    fn bytes(value: u32) -> [u8; 4] {
-        value.to_le_bytes()
-    }
-}
-
-/// Real numbers, which the kernels of every type reduce as f32.
-macro_rules! real_element {
-    ($name:ident, $size:literal, $round:expr, $bytes:expr) => {
-        impl Element<$size> for $name {
-            type Value = f32;
-
-            #[inline(always)]
-            fn make(hash: u32) -> f32 {
-                $round(real(hash))
-            }
-
-            #[inline(always)]
-            fn add(a: f32, b: f32) -> f32 {
-                a + b
-            }
-
-            #[inline(always)]
-            fn less(a: f32, b: f32) -> bool {
-                a < b
-            }
-
-            #[inline(always)]
-            fn bytes(value: f32) -> [u8; $size] {
-                $bytes(value).to_le_bytes()
-            }
-        }
-    };
-}
-
-real_element!(Single, 4, f32::from, f32::from);
-real_element!(Half, 2, rounded::<F16_DROPS>, f16_bits);
-real_element!(BrainHalf, 2, rounded::<BF16_DROPS>, bf16_bits);
-
-impl Operation for Sum {
-    #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
-        E::add(a, b)
-    }
-}
-
-impl Operation for Least {
-    #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
-        if E::less(b, a) { b } else { a }
-    }
-}
-
-impl Operation for Most {
-    #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
-        if E::less(a, b) { b } else { a }
-    }
-}
-
-/// The part of the hash that comes from the index, from `start` on.
-#[inline(always)]
-fn places(start: u64) -> [u32; LANES] {
-    let (upper, lower) = ((start >> 32) as u32, start as u32);
-    let mut places = [0; LANES];
-    if lower.checked_add(LANES as u32).is_some() {
-        let upper = upper.wrapping_mul(BY_UPPER);
-        for (lane, place) in (0..).zip(&mut places) {
-            *place = (lower + lane) ^ upper;
-        }
-    } else {
-        // The index outgrows 32 bits here.
-        for (index, place) in (start..).zip(&mut places) {
-            *place = index as u32 ^ ((index >> 32) as u32).wrapping_mul(BY_UPPER);
-        }
-    }
-    places
-}
-
-/// Mixes the bits of `h`, so that equal inputs only give equal outputs.
-#[inline(always)]
-fn mix(mut h: u32) -> u32 {
-    h = (h ^ (h >> 16)).wrapping_mul(0x7FEB_352D);
-    h = (h ^ (h >> 15)).wrapping_mul(0x846C_A68B);
-    h ^ (h >> 16)
-}
-
-/// A number in -8 .. 8 whose fraction shows wrong rounding. It is exact: 24 bits, a power of two, and a difference that
-/// needs no more bits.
-#[inline(always)]
-fn real(hash: u32) -> f32 {
-    // Signed numbers convert faster.
-    (hash >> 8).cast_signed() as f32 / (1u32 << 20) as f32 - 8.0
-}
-
-/// `value` without its lowest `DROPS` bits, rounded to the nearest, ties to even. It must be finite.
-#[inline(always)]
-fn rounded<const DROPS: u32>(value: f32) -> f32 {
-    let bits = value.to_bits();
-    let half = (1 << (DROPS - 1)) - 1 + (bits >> DROPS & 1);
-    f32::from_bits((bits + half) & !((1 << DROPS) - 1))
-}
-
-/// The f16 nearest to `value`. Its magnitude must be less than 65520, and a multiple of 2^-24 if it is less than 2^-14: sums
-/// of [`real`] numbers are.
-#[inline(always)]
-fn f16_bits(value: f32) -> u16 {
-    let bits = rounded::<F16_DROPS>(value).to_bits();
-    let (sign, magnitude) = (bits >> 16 & 0x8000, bits & 0x7FFF_FFFF);
-    // Exponents of f32 have a bias of 127, those of f16 one of 15; the smallest numbers count in 2^-24.
-    let normal = (magnitude >> 13).wrapping_sub((127 - 15) << 10);
-    let small = (f32::from_bits(magnitude).min(1.0) * (1 << 24) as f32) as i32 as u32;
-    (sign | if magnitude < (127 - 14) << 23 { small } else { normal }) as u16
-}
-
-/// The bf16 nearest to `value`.
-#[inline(always)]
-fn bf16_bits(value: f32) -> u16 {
-    (rounded::<BF16_DROPS>(value).to_bits() >> 16) as u16
 }
 
 #[cfg(test)]
@@ -423,19 +231,6 @@ mod tests {
                     assert_eq!(data.wrong(origin + from as u64, &whole[bytes]), 0);
                 }
             }
-        }
-    }
-
-    /// All small numbers, subnormal ones among them, and larger ones with every pattern of lower bits.
-    #[test]
-    fn numbers_are_rounded_as_ieee_754_says() {
-        let small = (0..1 << 14).map(|k| k as f32 / (1 << 20) as f32);
-        let large = (0..100_000).map(|k| f32::from_bits(0x3C00_0000 + k * 10_007));
-        for value in small.chain(large.take_while(|value| *value < 65_000.0)).flat_map(|v| [v, -v]) {
-            let bits = f16::from_f32(value).to_bits();
-            assert!(f16_bits(value) == bits || value == 0.0 && bits & 0x7FFF == 0, "{value}");
-            let upper = rounded::<BF16_DROPS>(value);
-            assert_eq!(upper.to_bits(), bf16::from_f32(value).to_f32().to_bits(), "{value}");
         }
     }
 

@@ -1,0 +1,103 @@
+//! The reduction of the data of several ranks, a few elements at a time.
+
+use super::element::Element;
+
+/// Words that one loop computes, which the compiler turns into vector instructions best at this length.
+const LANES: usize = 64;
+
+/// Factors of the hash, by rank, iteration and upper half of the index.
+const BY_RANK: u32 = 0x85EB_CA6B;
+const BY_ITERATION: u32 = 0xC2B2_AE35;
+const BY_UPPER: u32 = 0x9E37_79B1;
+
+/// A reduction.
+pub(super) trait Operation {
+    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value;
+}
+
+pub(super) struct Sum;
+pub(super) struct Least;
+pub(super) struct Most;
+
+impl Operation for Sum {
+    #[inline(always)]
+    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+        E::add(a, b)
+    }
+}
+
+impl Operation for Least {
+    #[inline(always)]
+    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+        if E::less(b, a) { b } else { a }
+    }
+}
+
+impl Operation for Most {
+    #[inline(always)]
+    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+        if E::less(a, b) { b } else { a }
+    }
+}
+
+/// The part of the hash that comes from rank and iteration.
+#[inline(always)]
+pub(super) fn seed(rank: u32, iteration: u32) -> u32 {
+    rank.wrapping_mul(BY_RANK).wrapping_add(iteration.wrapping_mul(BY_ITERATION))
+}
+
+/// Reduces the elements of `ranks` ranks in rank order, a few indices at a time, and stores the results. `first` is the
+/// [`seed`] of the first rank.
+#[inline(always)]
+pub(super) fn reduce<E: Element<N>, O: Operation, const N: usize>(
+    first: u32,
+    ranks: u32,
+    mut start: u64,
+    to: &mut [[u8; N]],
+) {
+    for to in to.chunks_mut(LANES) {
+        let places = places(start);
+        let mut sums = [E::Value::default(); LANES];
+        for (sum, place) in sums.iter_mut().zip(places) {
+            *sum = E::make(mix(first ^ place));
+        }
+        let mut seed = first;
+        for _ in 1..ranks {
+            seed = seed.wrapping_add(BY_RANK);
+            for (sum, place) in sums.iter_mut().zip(places) {
+                *sum = O::apply::<E, N>(*sum, E::make(mix(seed ^ place)));
+            }
+        }
+        for (to, sum) in to.iter_mut().zip(sums) {
+            *to = E::bytes(sum);
+        }
+        start += LANES as u64;
+    }
+}
+
+/// The part of the hash that comes from the index, from `start` on.
+#[inline(always)]
+fn places(start: u64) -> [u32; LANES] {
+    let (upper, lower) = ((start >> 32) as u32, start as u32);
+    let mut places = [0; LANES];
+    if lower.checked_add(LANES as u32).is_some() {
+        let upper = upper.wrapping_mul(BY_UPPER);
+        for (lane, place) in (0..).zip(&mut places) {
+            *place = (lower + lane) ^ upper;
+        }
+    } else {
+        // The index outgrows 32 bits here.
+        for (index, place) in (start..).zip(&mut places) {
+            *place = index as u32 ^ ((index >> 32) as u32).wrapping_mul(BY_UPPER);
+        }
+    }
+    places
+}
+
+/// Mixes the bits of `h`, so that equal inputs only give equal outputs.
+#[inline(always)]
+fn mix(mut h: u32) -> u32 {
+    h = (h ^ (h >> 16)).wrapping_mul(0x7FEB_352D);
+    h = (h ^ (h >> 15)).wrapping_mul(0x846C_A68B);
+    h ^ (h >> 16)
+}
