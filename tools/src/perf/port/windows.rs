@@ -106,19 +106,36 @@ mod tests {
         assert_eq!(Shape::choose(8, 16, Some(7), 1).puts(), 112);
     }
 
+    /// Runs `body` as both ranks, each with its end of a channel.
+    fn as_both_ends<T: Send>(body: impl Fn(&Rank, &End, &Windows) -> T + Sync) -> [T; 2] {
+        as_two_ranks(|rank| {
+            let end = End::prepare(rank, Transport::CudaIpc, Idle::default(), CheckBy::Auto, 1024).unwrap();
+            let result = body(rank, &end, &Windows::new(rank).unwrap());
+            end.finish(rank).unwrap();
+            result
+        })
+    }
+
+    /// Rank 0 puts eight bytes more than rank 1 expects.
+    #[test]
+    fn a_put_that_writes_behind_the_data_is_found() {
+        let wrong = as_both_ends(|rank, end, windows| {
+            [0, 8].map(|more| {
+                let bytes = if end.begins() { 64 + more } else { 64 };
+                windows.check(rank, end, Shape { bytes, window: 2, windows: 2, places: 1 }).unwrap()
+            })
+        });
+        assert_eq!(wrong, [[0, 0], [0, 8]]);
+    }
+
     /// The kernel of rank 0 is said to have pushed one put more.
     #[test]
     fn a_put_that_the_service_did_not_count_is_found() {
-        let wrong = as_two_ranks(|rank| {
+        let wrong = as_both_ends(|rank, end, windows| {
             let shape = Shape { bytes: 64, window: 2, windows: 2, places: 2 };
-            let end =
-                End::prepare(rank, Transport::CudaIpc, Idle::default(), CheckBy::Auto, shape.span()).unwrap();
-            let windows = Windows::new(rank).unwrap();
-            let right = windows.check(rank, &end, shape).unwrap();
+            let right = windows.check(rank, end, shape).unwrap();
             end.count(u64::from(end.begins()), 0, 0);
-            let wrong = windows.check(rank, &end, shape).unwrap();
-            end.finish(rank).unwrap();
-            (right, wrong)
+            (right, windows.check(rank, end, shape).unwrap())
         });
         assert_eq!(wrong, [(0, 1), (0, 0)]);
     }
