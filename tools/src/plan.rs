@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use aqueduct::plan::{Plan, Reduction, check, file, oracle, simulate};
+use aqueduct::plan::{Plan, Reduction, check, file, oracle, pass, simulate};
 
 use crate::stderr::say;
 use crate::stdout::Stdout;
@@ -35,6 +35,8 @@ enum Command {
     Show {
         /// Plan file
         file: PathBuf,
+        #[command(flatten)]
+        passes: Passes,
     },
     /// Run a plan on devices, measure it and check every value: under `aqueduct run` or another launcher
     Run(Box<crate::perf::plan::Args>),
@@ -51,6 +53,43 @@ enum Command {
     },
 }
 
+/// Passes that a plan goes through before it is shown.
+#[derive(Debug, clap::Args)]
+struct Passes {
+    /// Run the passes up to this one first
+    #[arg(long, value_name = "PASS", value_parser = pass::PASSES.map(|pass| pass.name))]
+    after: Option<String>,
+    /// Instances that the pass `replicate` makes
+    #[arg(long, default_value_t = 1, requires = "after")]
+    instances: u32,
+    /// Chunks of each instance
+    #[arg(long, value_enum, default_value_t = Policy::Interleaved, requires = "after")]
+    policy: Policy,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Policy {
+    /// Each instance has a part of every chunk
+    Interleaved,
+    /// Each instance has neighbouring chunks
+    None,
+}
+
+impl Passes {
+    fn apply(&self, plan: &Plan) -> Result<Plan, aqueduct::Error> {
+        let mut options = pass::Options::default();
+        options.instances = self.instances;
+        options.policy = match self.policy {
+            Policy::Interleaved => pass::Policy::Interleaved,
+            Policy::None => pass::Policy::None,
+        };
+        match &self.after {
+            None => Ok(plan.clone()),
+            Some(last) => pass::run(plan, &options, Some(last)),
+        }
+    }
+}
+
 /// Why a file gives no plan.
 enum Unread {
     /// It is not there, or no text.
@@ -62,9 +101,15 @@ enum Unread {
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Check { files } => check_all(files),
-        Command::Show { file } => with(file, |plan| {
-            show::show(&mut Stdout, plan)?;
-            Ok(ExitCode::SUCCESS)
+        Command::Show { file, passes } => with(file, |plan| match passes.apply(plan) {
+            Ok(plan) => {
+                show::show(&mut Stdout, &plan)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                say(format_args!("aqueduct: {}: {error}", file.display()));
+                Ok(ExitCode::from(FINDINGS))
+            }
         }),
         Command::Run(args) => with(&args.file, |plan| crate::perf::plan::execute(args, plan)),
         Command::Simulate { file, elements, seeds } => with(file, |plan| simulated(plan, *elements, *seeds)),

@@ -52,6 +52,21 @@ fn right_and_wrong_plans() {
         "    0: move input[0] -> rank 1 scratch[0] packets",
         "    1: sum input[0], scratch[1] packets -> output[0]",
     ]);
+    run(&mut aqueduct(&["plan", "show", right, "--after", "replicate", "--instances", "2"]))
+        .exited(0)
+        .prints(&[
+            "rank 0: 2 input, 2 output, 4 scratch chunks",
+            "  block 1",
+            "    0: move input[1] -> rank 1 scratch[1] packets",
+        ]);
+    run(&mut aqueduct(&["plan", "show", right, "--after", "fuse", "--policy", "none"])).exited(0);
+    run(&mut aqueduct(&["plan", "show", right, "--after", "nothing"]))
+        .exited(2)
+        .says(&["sync, fuse, replicate"]);
+    run(&mut aqueduct(&["plan", "show", right, "--instances", "2"])).exited(2).says(&["--after"]);
+    run(&mut aqueduct(&["plan", "show", right, "--after", "replicate", "--instances", "0"]))
+        .exited(1)
+        .says(&["a plan of no instances"]);
     let expected = ["pair: 4 orders of 3 calls with 100 elements per rank: every element right"];
     run(&mut aqueduct(&["plan", "simulate", right, "-e", "100", "--seeds", "4"])).exited(0).prints(&expected);
     run(&mut aqueduct(&["plan", "simulate", wrong])).exited(1).prints(&["deadlock: ", "waits for packets"]);
