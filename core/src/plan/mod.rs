@@ -16,6 +16,9 @@ mod lower;
 pub mod oracle;
 pub mod pass;
 mod position;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod random;
 pub mod program;
 #[cfg(test)]
 mod programs;

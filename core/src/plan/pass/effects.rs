@@ -1,22 +1,22 @@
 //! The memory that operations read and write, and who else uses it.
 
 use super::geometry::{Layout, operands};
-use super::ir::{Block, Buffer, Form, Op, Operand, Operation, Place, Plan, RankPlan};
+use super::ir::{Block, Buffer, Form, Op, Operand, Operation, Place, Plan, PortPut, RankPlan};
 
 /// Some chunks of a rank's memory. Input and output that share memory are the same chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) rank: u32,
+pub(in crate::plan) struct Span {
+    pub(in crate::plan) rank: u32,
     /// First chunk, and the first behind.
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) packets: bool,
+    pub(in crate::plan) start: u64,
+    pub(in crate::plan) end: u64,
+    pub(in crate::plan) packets: bool,
     /// Input or output, which its rank's caller uses between calls.
-    callers: bool,
+    pub(in crate::plan) callers: bool,
 }
 
 impl Span {
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
+    pub(in crate::plan) fn overlaps(&self, other: &Self) -> bool {
         self.rank == other.rank && self.start < other.end && other.start < self.end
     }
 
@@ -30,20 +30,20 @@ impl Span {
 
 /// What an operation reads and writes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Effects {
-    pub(super) reads: Vec<Span>,
-    pub(super) writes: Vec<Span>,
+pub(in crate::plan) struct Effects {
+    pub(in crate::plan) reads: Vec<Span>,
+    pub(in crate::plan) writes: Vec<Span>,
 }
 
 /// Where every rank's buffers lie.
 #[derive(Debug)]
-pub(super) struct Map<'p> {
-    pub(super) plan: &'p Plan,
+pub(in crate::plan) struct Map<'p> {
+    pub(in crate::plan) plan: &'p Plan,
     layouts: Vec<Layout>,
 }
 
 impl<'p> Map<'p> {
-    pub(super) fn of(plan: &'p Plan) -> Self {
+    pub(in crate::plan) fn of(plan: &'p Plan) -> Self {
         let layouts = (0..).zip(&plan.ranks).map(|(rank, _)| Layout::of(plan, rank)).collect();
         Self { plan, layouts }
     }
@@ -54,8 +54,14 @@ impl<'p> Map<'p> {
         Span { rank, start, end, packets: form == Form::Packets, callers: buffer != Buffer::Scratch }
     }
 
+    /// Chunks of input and output, which come first.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(in crate::plan) fn callers(&self, rank: u32) -> u64 {
+        self.layouts[rank as usize].scratch()
+    }
+
     /// The chunks that an operand of one of `rank`'s moves names: several ranks' for a switch.
-    pub(super) fn spans(&self, rank: u32, operand: &Operand, count: u32) -> Vec<Span> {
+    pub(in crate::plan) fn spans(&self, rank: u32, operand: &Operand, count: u32) -> Vec<Span> {
         let Operand { place, first, form } = *operand;
         match place {
             Place::Local(buffer) => vec![self.span(rank, (buffer, first), count, form)],
@@ -69,7 +75,7 @@ impl<'p> Map<'p> {
     }
 
     /// What an operation of `rank` reads and writes; a port put's effects are its proxy's.
-    pub(super) fn effects(&self, rank: u32, op: &Op) -> Effects {
+    pub(in crate::plan) fn effects(&self, rank: u32, op: &Op) -> Effects {
         match op {
             Op::Move(moved) => {
                 let all = |side: &[Operand]| {
@@ -79,14 +85,18 @@ impl<'p> Map<'p> {
                 Effects { reads: all(&moved.sources), writes: all(&moved.targets) }
             }
             Op::Port(put) => {
-                let peer = self.plan.ranks[rank as usize].port_channels[put.channel as usize];
-                // Only a put that forwards waits for the packets that it reads.
-                let form = if put.forward { put.form } else { Form::Plain };
-                let reads = vec![self.span(rank, put.source, put.count, form)];
-                Effects { reads, writes: vec![self.span(peer, put.target, put.count, put.form)] }
+                self.put(rank, self.plan.ranks[rank as usize].port_channels[put.channel as usize], put)
             }
             _ => Effects::default(),
         }
+    }
+
+    /// What the proxy of a put to `peer` reads and writes.
+    pub(in crate::plan) fn put(&self, rank: u32, peer: u32, put: &PortPut) -> Effects {
+        // Only a put that forwards waits for the packets that it reads.
+        let form = if put.forward { put.form } else { Form::Plain };
+        let reads = vec![self.span(rank, put.source, put.count, form)];
+        Effects { reads, writes: vec![self.span(peer, put.target, put.count, put.form)] }
     }
 }
 
@@ -99,8 +109,8 @@ const CHUNKS: u64 = 1 << 27;
 
 /// Who uses each chunk. A timeline is a block or the proxy of a port channel.
 #[derive(Debug)]
-pub(super) struct Sharing<'p> {
-    pub(super) map: Map<'p>,
+pub(in crate::plan) struct Sharing<'p> {
+    pub(in crate::plan) map: Map<'p>,
     /// Number of each rank's first proxy.
     proxies: Vec<u32>,
     /// For each rank and chunk, who writes it and who reads or writes it.
@@ -109,11 +119,11 @@ pub(super) struct Sharing<'p> {
 
 /// A block's number as a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Timeline(u32);
+pub(in crate::plan) struct Timeline(u32);
 
 impl<'p> Sharing<'p> {
     /// `None` if the plan has too many chunks.
-    pub(super) fn of(plan: &'p Plan) -> Option<Self> {
+    pub(in crate::plan) fn of(plan: &'p Plan) -> Option<Self> {
         let map = Map::of(plan);
         let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
         if total > CHUNKS {
@@ -160,7 +170,13 @@ impl<'p> Sharing<'p> {
 
     /// Whether anybody other than the timeline, a block of `rank`, may access these chunks so that the order matters: other
     /// blocks and proxies, and, if they are a peer's input or output, the peer's caller.
-    pub(super) fn shared(&self, Timeline(timeline): Timeline, rank: u32, span: &Span, write: bool) -> bool {
+    pub(in crate::plan) fn shared(
+        &self,
+        Timeline(timeline): Timeline,
+        rank: u32,
+        span: &Span,
+        write: bool,
+    ) -> bool {
         if span.callers && span.rank != rank {
             return true;
         }
@@ -173,13 +189,13 @@ impl<'p> Sharing<'p> {
 }
 
 /// All blocks, each with its timeline and rank.
-pub(super) fn blocks(plan: &Plan) -> impl Iterator<Item = (Timeline, u32, &Block)> {
+pub(in crate::plan) fn blocks(plan: &Plan) -> impl Iterator<Item = (Timeline, u32, &Block)> {
     let all = (0..).zip(&plan.ranks).flat_map(|(rank, plan)| plan.blocks.iter().map(move |b| (rank, b)));
     (0..).zip(all).map(|(number, (rank, block))| (Timeline(number), rank, block))
 }
 
 /// An operation and, if it is a loop, those in it.
-pub(super) fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
+pub(in crate::plan) fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
     let inner = match &operation.op {
         Op::Loop(repeated) => &repeated.body[..],
         _ => &[],
@@ -189,11 +205,11 @@ pub(super) fn flat(operation: &Operation) -> impl Iterator<Item = &Op> {
 
 /// How many operations read each chunk, of all ranks.
 #[derive(Debug)]
-pub(super) struct Readers(Vec<Vec<u32>>);
+pub(in crate::plan) struct Readers(Vec<Vec<u32>>);
 
 impl Readers {
     /// `None` if the plan has too many chunks.
-    pub(super) fn of(plan: &Plan) -> Option<Self> {
+    pub(in crate::plan) fn of(plan: &Plan) -> Option<Self> {
         let map = Map::of(plan);
         let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
         let chunks = |layout: &Layout| Some(vec![0; usize::try_from(layout.chunks).ok()?]);
@@ -216,17 +232,17 @@ impl Readers {
     }
 
     /// An operation reads these chunks no more.
-    pub(super) fn forget(&mut self, spans: &[Span]) {
+    pub(in crate::plan) fn forget(&mut self, spans: &[Span]) {
         self.each(spans, |count| *count = count.saturating_sub(1));
     }
 
     /// Whether any operation reads any of the chunks.
-    pub(super) fn any(&self, spans: &[Span]) -> bool {
+    pub(in crate::plan) fn any(&self, spans: &[Span]) -> bool {
         spans.iter().any(|span| self.0[span.rank as usize][span.range()].iter().any(|&count| count > 0))
     }
 
     /// Whether one operation at most reads each of the chunks.
-    pub(super) fn only(&self, spans: &[Span]) -> bool {
+    pub(in crate::plan) fn only(&self, spans: &[Span]) -> bool {
         spans.iter().all(|span| self.0[span.rank as usize][span.range()].iter().all(|&count| count <= 1))
     }
 }

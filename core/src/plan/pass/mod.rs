@@ -2,7 +2,7 @@
 //!
 //! A pass takes a plan of right structure and gives one with the same result. `docs/plans.md` has each pass's rules as a table.
 
-mod effects;
+pub(super) mod effects;
 mod fuse;
 mod item;
 mod join;
@@ -20,7 +20,7 @@ mod fuse_tests;
 #[cfg(test)]
 mod sync_tests;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use fuse::{Shapes, fuse};
 pub use limits::{

@@ -63,7 +63,10 @@ fn all(plan: &Plan, rank: &RankPlan, instances: u32, policy: Policy) -> Result<R
     Ok(RankPlan {
         input_chunks: chunks(Buffer::Input)?,
         output_chunks: chunks(Buffer::Output)?,
-        scratch_chunks: chunks(Buffer::Scratch)?,
+        scratch_chunks: match policy {
+            Policy::Interleaved => chunks(Buffer::Scratch)?,
+            Policy::None => times(scratch(plan, rank), instances)?,
+        },
         memory_channels: repeated(&rank.memory_channels, instances, policy, |_, &peer| peer),
         port_channels: repeated(&rank.port_channels, instances, policy, |_, &peer| peer),
         // A switch holds no state: all instances use the same.
@@ -73,6 +76,16 @@ fn all(plan: &Plan, rank: &RankPlan, instances: u32, policy: Policy) -> Result<R
             ops: instance(number).operations(&block.ops),
         }),
     })
+}
+
+/// Chunks of scratch that every instance has: as many at all ranks if a switch is over scratch, because it names the same chunk
+/// at all its members.
+fn scratch(plan: &Plan, rank: &RankPlan) -> u32 {
+    let over = |rank: &RankPlan| rank.switches.iter().any(|switch| switch.buffer == Buffer::Scratch);
+    match plan.ranks.iter().any(over) {
+        true => plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0),
+        false => rank.scratch_chunks,
+    }
 }
 
 /// One number more than the largest of a rank's barriers.
@@ -131,7 +144,7 @@ impl Instance<'_> {
     fn part(&self, rank: &RankPlan, buffer: Buffer) -> u32 {
         let ranks = u32::try_from(self.plan.ranks.len()).unwrap_or(1);
         match (&self.plan.collective.kind, buffer) {
-            (_, Buffer::Scratch) => rank.scratch_chunks,
+            (_, Buffer::Scratch) => scratch(self.plan, rank),
             (Kind::AllGather, _) => rank.input_chunks,
             (Kind::ReduceScatter, _) => rank.output_chunks,
             (Kind::AllToAll, _) => rank.input_chunks / ranks,

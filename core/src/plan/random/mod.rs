@@ -1,0 +1,51 @@
+//! Random programs that are right, and random damage to programs, for tests and fuzz targets.
+//!
+//! [`program`] first writes down, in one order for all ranks, which blocks move what so that a random collective results
+//! ([`steps`]), and then gives every block its share of this order with the signals, semaphores and barriers that keep it
+//! ([`order`]). So no program can end in a deadlock, and each is right by construction.
+
+mod dice;
+mod mutate;
+mod order;
+mod steps;
+
+#[cfg(test)]
+mod tests;
+
+pub use mutate::mutant;
+
+use dice::Dice;
+
+use super::ir::{self, Plan};
+use super::pass::{self, effects};
+use super::{Collective, Kind, collective};
+
+/// A program that is right, without or with a few needless syncs: only `pass::sync` completes it.
+pub fn bare_program(seed: u64) -> Plan {
+    let mut dice = Dice::new(seed);
+    let (mut plan, steps) = steps::steps(&mut dice);
+    order::order(&mut plan, &steps, &mut dice);
+    plan
+}
+
+/// A program that is right. Equal seeds give equal programs.
+pub fn program(seed: u64) -> Plan {
+    let bare = bare_program(seed);
+    // Its structure is right, and it is small.
+    pass::sync(&bare).unwrap_or(bare)
+}
+
+/// A random collective.
+fn collective(dice: &mut Dice, ranks: u32) -> Collective {
+    let root = dice.below(ranks);
+    let kind = dice.pick(&[
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::AllToAll,
+        Kind::Broadcast { root },
+        Kind::Reduce { root },
+        Kind::SendRecv,
+    ]);
+    Collective { kind, in_place: dice.one_in(2) }
+}
