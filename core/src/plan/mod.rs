@@ -16,12 +16,12 @@ mod lower;
 pub mod oracle;
 pub mod pass;
 mod position;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod random;
 pub mod program;
 #[cfg(test)]
 mod programs;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod random;
 mod run;
 #[cfg(test)]
 mod samples;

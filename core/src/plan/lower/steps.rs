@@ -284,7 +284,9 @@ pub(super) fn laps(
         waits.push(wait(control.lap(peer), peer, false));
     }
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
-    let chunks = u64::from(plan.ranks[rank as usize].scratch_chunks) * 2 * halves;
+    // Halves are as far apart as the rank with the most scratch needs.
+    let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
+    let chunks = u64::from(most) * 2 * halves;
     Ok(Some(ptx::Laps {
         packets: addresses.index(Address::Packets(rank)),
         chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,

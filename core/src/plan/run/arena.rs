@@ -40,7 +40,9 @@ impl Parts {
     /// The arena of `rank`, with chunks of scratch apart by `distance`.
     pub(super) fn of(plan: &Plan, rank: &RankPlan, distance: u64) -> Result<Self> {
         let too_long = || super::sizes::refused("a rank's scratch exceeds the address space".to_owned());
-        let half = u64::from(rank.scratch_chunks).checked_mul(distance).ok_or_else(too_long)?;
+        // The same at all ranks: a kernel adds its own to the addresses of peers.
+        let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
+        let half = u64::from(most).checked_mul(distance).ok_or_else(too_long)?;
         let halves = if plan.settings.double_scratch { 2 } else { 1 };
         let uses = Uses::of(plan);
         let scratch = u64::from(Control::of(plan, rank)?.bytes).next_multiple_of(LINE);
