@@ -34,7 +34,7 @@
 //! }
 //! ```
 //!
-//! `docs/plans.md` has a table of MSCCL++'s words and these.
+//! `docs/plans.md` explains another one, and has a table of MSCCL++'s words and these.
 
 mod blocks;
 mod chunk;
@@ -50,6 +50,11 @@ mod rank;
 mod record;
 mod semaphore;
 mod switch_channel;
+
+/// Runs the example of the document.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/plans.md")]
+mod document {}
 
 #[cfg(test)]
 mod tests;

@@ -273,3 +273,35 @@ fn findings_have_lines() {
         format!("{}:{line}:14: race: rank 0 block 0 operation 0 (operation 1 of its loop)", file!());
     assert!(explained.starts_with(&expected), "{explained}");
 }
+
+/// The example of `docs/plans.md` without its last sync has the finding that the document shows.
+#[test]
+fn the_documented_finding() {
+    let n = 4;
+    let program = CollectiveProgram::new("ring", Pattern::all_gather(n, 1));
+    let mut line = 0;
+    for rank in program.ranks() {
+        let r = rank.index();
+        let (next, before) = ((r + 1) % n, (r + n - 1) % n);
+        let (to, from) = (rank.memory_channel(next), rank.memory_channel(before));
+        let (mine, theirs) = (rank.output(), program.rank(next).output());
+        rank.copy(mine.chunk(r), rank.input().chunk(0), 0);
+        from.relaxed_signal(0, SyncType::None);
+        to.relaxed_wait(0, SyncType::After);
+        for step in 0..n - 1 {
+            let chunk = (r + n - step) % n;
+            line = line!() + 1;
+            to.put(theirs.chunk(chunk), mine.chunk(chunk), 0);
+            to.signal(0, SyncType::Before);
+            from.wait(0, SyncType::None);
+        }
+    }
+    let lines = program.lines();
+    let findings = check(&program.build().unwrap());
+    let expected = format!(
+        "{}:{line}:16: race: rank 0 block 0 operation 6: output chunk 3 of rank 0: reads while rank 3 block 0 operation 3 writes; ",
+        file!()
+    );
+    let explained: Vec<String> = findings.iter().map(|finding| lines.explain(finding)).collect();
+    assert!(explained.iter().any(|text| text.starts_with(&expected)), "{explained:#?}");
+}
