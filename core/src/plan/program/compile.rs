@@ -1,7 +1,7 @@
 //! From what the author wrote to what runs.
 
 use super::pass::{Options, PASSES, Policy, Shapes};
-use super::program::{CollectiveProgram, ReplicationPolicy};
+use super::collective_program::{CollectiveProgram, ReplicationPolicy};
 use crate::error::Result;
 use crate::plan::Plan;
 

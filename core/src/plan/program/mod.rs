@@ -38,14 +38,13 @@
 
 mod blocks;
 mod chunk;
+mod collective_program;
 mod compile;
 mod end;
 mod lines;
 mod memory_channel;
 mod pattern;
 mod port_channel;
-#[expect(clippy::module_inception, reason = "the program itself, beside its parts")]
-mod program;
 mod rank;
 mod record;
 mod semaphore;
@@ -61,11 +60,11 @@ mod tests;
 
 pub use blocks::{Blocks, SyncType, ThreadBlockGroup};
 pub use chunk::{Buffer, Chunk};
+pub use collective_program::{CollectiveProgram, Passes, ReplicationPolicy};
 pub use lines::Lines;
 pub use memory_channel::MemoryChannel;
 pub use pattern::Pattern;
 pub use port_channel::PortChannel;
-pub use program::{CollectiveProgram, Passes, ReplicationPolicy};
 pub use rank::Rank;
 pub use semaphore::Semaphore;
 pub use switch_channel::{SwitchAt, SwitchChannel};
