@@ -3,6 +3,7 @@
 use super::check::structure;
 use super::ir::{Buffer as BufferType, Plan, Protocol, Settings};
 use super::lines::Lines;
+use super::pass::{self, Options, Policy as ReplicationPolicy, Shapes};
 use super::pattern::Pattern;
 use super::rank::Rank;
 use super::record::{Call, Recorder};
@@ -22,30 +23,9 @@ pub struct CollectiveProgram {
     name: String,
     pattern: Pattern,
     settings: Settings,
-    passes: Passes,
+    auto_sync: bool,
+    options: Options,
     recorder: Recorder,
-}
-
-/// The passes that a program asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passes {
-    /// Inserts syncs between operations of one block that depend on each other.
-    pub auto_sync: bool,
-    /// Joins neighbouring operations that one pass over the data can do.
-    pub fusion: bool,
-    /// How often the plan is replicated, each copy on its part of the data.
-    pub instances: u32,
-    /// Which part each copy handles.
-    pub replication: ReplicationPolicy,
-}
-
-/// Which chunks each copy of a replicated program handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReplicationPolicy {
-    /// Each chunk is cut into as many as there are instances, and each instance takes one piece of every chunk.
-    Interleaved,
-    /// Each instance takes a whole block of neighbouring chunks, as large as the original buffers.
-    None,
 }
 
 impl CollectiveProgram {
@@ -59,9 +39,8 @@ impl CollectiveProgram {
             let fault = format!("{} ranks; use at most {MAX_RANKS}", pattern.ranks);
             recorder.fail(Call::of("CollectiveProgram::new"), &fault);
         }
-        let replication = ReplicationPolicy::Interleaved;
-        let passes = Passes { auto_sync: true, fusion: true, instances: 1, replication };
-        Self { name: name.into(), pattern, settings: Settings::default(), passes, recorder }
+        let (settings, options) = (Settings::default(), Options::default());
+        Self { name: name.into(), pattern, settings, auto_sync: true, options, recorder }
     }
 
     /// How data crosses between ranks, for people and for files: the operations say it exactly. `Simple` unless set.
@@ -75,28 +54,29 @@ impl CollectiveProgram {
     /// block or channel cannot keep the links busy.
     #[must_use]
     pub fn instances(mut self, instances: u32) -> Self {
-        self.passes.instances = instances;
+        self.options.instances = instances;
         self
     }
 
     /// Which chunks each instance handles; interleaved unless set.
     #[must_use]
     pub fn replication(mut self, policy: ReplicationPolicy) -> Self {
-        self.passes.replication = policy;
+        self.options.policy = policy;
         self
     }
 
     /// Whether neighbouring operations are joined; they are unless set.
     #[must_use]
     pub fn fusion(mut self, fusion: bool) -> Self {
-        self.passes.fusion = fusion;
+        self.options.fusion = fusion.then_some(Shapes::Any);
         self
     }
 
-    /// Whether syncs are inserted between operations of a block that depend on each other; they are unless set.
+    /// Whether [`compile`](Self::compile) places the syncs within blocks; it does unless set. Otherwise the plan has those that the
+    /// program asks for, and nothing is fused, because fusion moves syncs.
     #[must_use]
     pub fn auto_sync(mut self, auto_sync: bool) -> Self {
-        self.passes.auto_sync = auto_sync;
+        self.auto_sync = auto_sync;
         self
     }
 
@@ -136,11 +116,6 @@ impl CollectiveProgram {
         self
     }
 
-    /// The passes that it asks for.
-    pub fn passes(&self) -> Passes {
-        self.passes
-    }
-
     /// A rank.
     #[track_caller]
     pub fn rank(&self, index: u32) -> Rank<'_> {
@@ -174,10 +149,28 @@ impl CollectiveProgram {
         self.recorder.looped(Call::of("CollectiveProgram::loop_of"), unit, chunks, body)
     }
 
-    /// The author's lines of the operations called so far, by their places in the plan that [`build`](Self::build) gives. Of a
-    /// replicated plan, block b is a copy of block b / instances.
+    /// The author's lines of the operations called so far, by their places in the plan that [`build`](Self::build) gives.
     pub fn lines(&self) -> Lines {
         self.recorder.lines()
+    }
+
+    /// The same, by their places in the plan that [`compile`](Self::compile) gives.
+    pub fn compiled_lines(&self) -> Lines {
+        self.recorder.lines().replicated(self.options.instances, self.options.policy)
+    }
+
+    /// The plan to run: as it was written, with syncs where operations of a block depend on each other, fused, replicated, and
+    /// without what nobody uses ([`pass`]).
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build), and those of the passes.
+    pub fn compile(self) -> Result<Plan> {
+        let (auto_sync, options) = (self.auto_sync, self.options);
+        let plan = self.build()?;
+        if auto_sync {
+            return pass::run(&plan, &options, None);
+        }
+        pass::resources(&pass::replicate(&plan, options.instances, options.policy)?)
     }
 
     /// The plan as it was written: with the syncs that its author asked for, without any pass.
@@ -186,10 +179,10 @@ impl CollectiveProgram {
     /// [`ErrorKind::Plan`]: the first mistake of a call, otherwise the first finding of
     /// [`structure`](crate::plan::check::structure). The message begins with the author's line where one line is to blame.
     pub fn build(self) -> Result<Plan> {
-        let Self { name, pattern, settings, passes, recorder } = self;
+        let Self { name, pattern, settings, options, recorder, .. } = self;
         let refused = |message: String| Error::new(ErrorKind::Plan, "CollectiveProgram::build", message);
         let (ranks, lines) = recorder.finish()?;
-        if passes.instances == 0 {
+        if options.instances == 0 {
             return Err(refused("0 instances; use at least one".into()));
         }
         let plan = Plan { name, collective: pattern.collective, settings, ranks };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 
 use super::check::Finding;
+use super::pass::Policy;
 use super::position::Position;
 
 /// A line of the author's.
@@ -33,6 +34,22 @@ impl Lines {
             None => &block.calls,
         };
         calls.get(position.inner.unwrap_or(position.op) as usize).copied()
+    }
+
+    /// The lines of a plan replicated from this one.
+    pub(super) fn replicated(self, instances: u32, policy: Policy) -> Self {
+        let replicate = |blocks: BTreeMap<u32, BlockLines>| {
+            let blocks: Vec<BlockLines> = blocks.into_values().collect();
+            let all: Vec<BlockLines> = match policy {
+                Policy::Interleaved => {
+                    let instances = instances as usize;
+                    blocks.iter().flat_map(|block| std::iter::repeat_n(block.clone(), instances)).collect()
+                }
+                Policy::None => (0..instances).flat_map(|_| blocks.clone()).collect(),
+            };
+            (0..).zip(all).collect()
+        };
+        Self { ranks: self.ranks.into_iter().map(replicate).collect() }
     }
 
     /// A finding of [`check`](crate::plan::check) as text, after the line of its operation.

@@ -19,7 +19,6 @@
 //!         for channel in &channels {
 //!             let theirs = program.rank(channel.peer()).input().chunk(index);
 //!             channel.reduce(mine, theirs, Reduction::Sum, 0);
-//!             rank.barrier([0]);
 //!         }
 //!         for channel in &channels {
 //!             channel.put(program.rank(channel.peer()).input().chunk(index), mine, 0);
@@ -28,7 +27,7 @@
 //!         channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
 //!         channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
 //!     }
-//!     let plan = program.build()?;
+//!     let plan = program.compile()?;
 //!     assert_eq!(check(&plan), []);
 //!     Ok(())
 //! }
@@ -60,7 +59,7 @@ mod tests;
 
 pub use blocks::{Blocks, SyncType, ThreadBlockGroup};
 pub use chunk::{Buffer, Chunk};
-pub use collective_program::{CollectiveProgram, Passes, ReplicationPolicy};
+pub use collective_program::CollectiveProgram;
 pub use lines::Lines;
 pub use memory_channel::MemoryChannel;
 pub use pattern::Pattern;
@@ -70,5 +69,6 @@ pub use semaphore::Semaphore;
 pub use switch_channel::{SwitchAt, SwitchChannel};
 
 pub use super::ir::{Buffer as BufferType, Protocol, Reduction};
+pub use super::pass::Policy as ReplicationPolicy;
 
 use super::{check, collective, ir, pass, position};

@@ -12,7 +12,7 @@ mod mscclpp;
 mod tests;
 
 use super::program::{CollectiveProgram, MemoryChannel, Rank, SyncType};
-use super::{Op, Operation, Plan, program};
+use super::{Plan, pass, program};
 
 /// Programs of a number of ranks, each of which is right once its blocks are synchronised. Not among them is
 /// [`all_reduce::two_shot_packets`], which the check accepts only once it is fused.
@@ -38,30 +38,9 @@ pub(super) fn all(ranks: u32) -> Vec<CollectiveProgram> {
     programs
 }
 
-/// The plan as written, with a sync between any two neighbours of a block that touch data.
+/// The plan as written, with the syncs that its blocks need.
 pub(super) fn synchronised(program: CollectiveProgram) -> Plan {
-    let mut plan = program.build().unwrap();
-    for block in plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks) {
-        for operation in &mut block.ops {
-            if let Op::Loop(repeated) = &mut operation.op {
-                repeated.body = separated(std::mem::take(&mut repeated.body));
-            }
-        }
-        block.ops = separated(std::mem::take(&mut block.ops));
-    }
-    plan
-}
-
-fn separated(ops: Vec<Operation>) -> Vec<Operation> {
-    let mut apart: Vec<Operation> = Vec::with_capacity(2 * ops.len());
-    for operation in ops {
-        let data = |operation: &Operation| matches!(operation.op, Op::Move(_) | Op::Port(_) | Op::Loop(_));
-        if data(&operation) && apart.last().is_some_and(data) {
-            apart.push(Op::Sync.at(operation.origin));
-        }
-        apart.push(operation);
-    }
-    apart
+    pass::sync(&program.build().unwrap()).unwrap()
 }
 
 /// A channel to each other rank.

@@ -6,7 +6,7 @@ use super::super::{
 };
 use super::{diagnosis, ops};
 use crate::plan::check::FindingKind;
-use crate::plan::programs::{all_reduce::switch_pipelined, judge::right, synchronised};
+use crate::plan::programs::{all_reduce::switch_pipelined, judge::right};
 use crate::plan::{Barrier, Loop, Move, Op, Operand, Place, Plan, Share};
 
 fn custom(ranks: u32, chunks: u32) -> CollectiveProgram {
@@ -143,7 +143,7 @@ fn barrier_and_semaphore() {
 /// "Operation Fusion" and "Data dependencies analysis": a put of what was just reduced or copied.
 #[test]
 fn reduce_or_copy_then_put() {
-    let example = |reduce: bool, synchronised: bool| {
+    let example = |reduce: bool| {
         let program = custom(2, 2);
         let (rank, peer) = (program.rank(0), program.rank(1));
         let (channel, back) = (rank.memory_channel(1), peer.memory_channel(0));
@@ -158,19 +158,28 @@ fn reduce_or_copy_then_put() {
         } else {
             rank.copy(dst_chunk, src_chunk, 0);
         }
-        if synchronised {
-            rank.barrier([0]);
-        }
         channel.put(remote_chunk, dst_chunk, 0);
         channel.signal(0, SyncType::Before);
         back.wait(0, SyncType::After);
-        program.build().unwrap()
+        program
     };
     for reduce in [true, false] {
-        let (kinds, text) = diagnosis(&example(reduce, false));
+        let (kinds, text) = diagnosis(&example(reduce).build().unwrap());
         assert_eq!(kinds, [FindingKind::Race], "{text}");
         assert!(text.contains("rank 0 block 0 operation 4: output chunk 0 of rank 0: reads while rank 0 block 0 operation 3 writes; put a sync"), "{text}");
-        right(&example(reduce, true));
+        let fused = example(reduce).compile().unwrap();
+        right(&fused);
+        let last = moves(&fused, 0, 0).pop().unwrap();
+        let output = Operand::local(BufferType::Output, 0);
+        assert_eq!(last.targets, [output, Operand::remote(1, BufferType::Output, 0)]);
+        let separate = example(reduce).fusion(false).compile().unwrap();
+        right(&separate);
+        let all = ops(&separate, 0, 0);
+        let (put, before) = (all.len() - 3, all.len() - 4);
+        assert_eq!(all[before], &Op::Sync, "{all:?}");
+        assert!(matches!(all[put], Op::Move(put) if put.sources == [output]), "{all:?}");
+        let unchanged = example(reduce).auto_sync(false).compile().unwrap();
+        assert_eq!(unchanged, example(reduce).build().unwrap());
     }
 }
 
@@ -224,16 +233,13 @@ fn pipelined_all_reduce() {
     let reads = "operation 0 (operation 2 of its loop): scratch chunk 1 of rank 1: reads while \
                  rank 1 block 1 operation 0 (operation 1 of its loop) writes; put a sync";
     assert!(text.contains(reads), "the broadcast depends on the reduction: {text}");
-    right(&synchronised(switch_pipelined(2)));
+    right(&switch_pipelined(2).compile().unwrap());
 }
 
 /// "Adjust the number of instances", and every other setting.
 #[test]
 fn settings() {
     let program = CollectiveProgram::new("allreduce_2x", Pattern::all_reduce(8, 1)).instances(2);
-    let passes = program.passes();
-    assert_eq!((passes.instances, passes.replication), (2, ReplicationPolicy::Interleaved));
-    assert!(passes.auto_sync && passes.fusion);
     let program = program
         .protocol(Protocol::Ll)
         .replication(ReplicationPolicy::None)
@@ -244,8 +250,6 @@ fn settings() {
         .reuse_resources(true)
         .alignment(128)
         .message_bytes(1024, 1 << 40);
-    let passes = program.passes();
-    assert!(!passes.auto_sync && !passes.fusion && passes.replication == ReplicationPolicy::None);
     let plan = program.build().unwrap();
     assert_eq!(
         (&*plan.name, plan.collective.kind.name(), plan.ranks.len()),

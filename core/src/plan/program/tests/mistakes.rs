@@ -2,10 +2,12 @@
 
 use std::panic::Location;
 
-use super::super::{BufferType, CollectiveProgram, Pattern, Reduction, SyncType, ThreadBlockGroup};
+use super::super::{
+    BufferType, CollectiveProgram, Pattern, Reduction, ReplicationPolicy, SyncType, ThreadBlockGroup,
+};
 use crate::error::ErrorKind;
-use crate::plan::Position;
 use crate::plan::check::check;
+use crate::plan::{Op, Position};
 
 /// Expects the error of a program of two ranks, in which `calls` is wrong. Returns the message behind the author's line, which
 /// must be of this file.
@@ -274,7 +276,29 @@ fn findings_have_lines() {
     assert!(explained.starts_with(&expected), "{explained}");
 }
 
-/// The example of `docs/plans.md` without its last sync has the finding that the document shows.
+/// Instances keep the lines of what they are copies of.
+#[test]
+fn instances_have_lines() {
+    for policy in [ReplicationPolicy::Interleaved, ReplicationPolicy::None] {
+        let program = CollectiveProgram::new("lines", Pattern::all_reduce(1, 2));
+        let (rank, line) = (program.rank(0), line!());
+        rank.copy(rank.output().chunk(0), rank.input().chunk(0), 0);
+        rank.copy(rank.output().chunk(1), rank.input().chunk(1), 1);
+        let program = program.instances(3).replication(policy);
+        let lines = program.compiled_lines();
+        let plan = program.compile().unwrap();
+        for (block, contents) in (0..).zip(&plan.ranks[0].blocks) {
+            let Op::Move(moved) = &contents.ops[0].op else { panic!("{contents:?}") };
+            let chunk = moved.sources[0].first;
+            let old = if policy == ReplicationPolicy::None { chunk % 2 } else { chunk / 3 };
+            let found = lines.at(&Position { rank: 0, block, op: 0, inner: None }).map(Location::line);
+            assert_eq!(found, Some(line + 1 + old), "{policy:?} block {block}");
+        }
+        assert_eq!(plan.ranks[0].blocks.len(), 6);
+    }
+}
+
+/// The example of `docs/plans.md` without the pair of relaxed signal and wait has the finding that the document shows.
 #[test]
 fn the_documented_finding() {
     let n = 4;
@@ -285,23 +309,19 @@ fn the_documented_finding() {
         let (next, before) = ((r + 1) % n, (r + n - 1) % n);
         let (to, from) = (rank.memory_channel(next), rank.memory_channel(before));
         let (mine, theirs) = (rank.output(), program.rank(next).output());
+        line = line!() + 1;
         rank.copy(mine.chunk(r), rank.input().chunk(0), 0);
-        from.relaxed_signal(0, SyncType::None);
-        to.relaxed_wait(0, SyncType::After);
         for step in 0..n - 1 {
             let chunk = (r + n - step) % n;
-            line = line!() + 1;
             to.put(theirs.chunk(chunk), mine.chunk(chunk), 0);
             to.signal(0, SyncType::Before);
-            from.wait(0, SyncType::None);
+            from.wait(0, SyncType::After);
         }
     }
-    let lines = program.lines();
-    let findings = check(&program.build().unwrap());
-    let expected = format!(
-        "{}:{line}:16: race: rank 0 block 0 operation 6: output chunk 3 of rank 0: reads while rank 3 block 0 operation 3 writes; ",
-        file!()
-    );
+    let lines = program.compiled_lines();
+    let findings = check(&program.compile().unwrap());
+    let expected =
+        format!("{}:{line}:14: reuse: rank 0 block 0 operation 0: output chunk 0 of rank 1: ", file!());
     let explained: Vec<String> = findings.iter().map(|finding| lines.explain(finding)).collect();
     assert!(explained.iter().any(|text| text.starts_with(&expected)), "{explained:#?}");
 }
