@@ -38,7 +38,6 @@
 mod blocks;
 mod chunk;
 mod collective_program;
-mod compile;
 mod end;
 mod lines;
 mod memory_channel;
