@@ -8,7 +8,7 @@ use super::check;
 use super::effects::{Readers, Sharing, Timeline, blocks, flat};
 use super::geometry::operands;
 use super::ir::{Form, Loop, Move, Op, Operation, Plan};
-use super::item::Item;
+use super::item::{Entry, Item};
 use super::{checked, join, refused, requests, sync};
 use crate::error::Result;
 
@@ -171,8 +171,9 @@ impl List<'_, '_> {
                 || read.is_scratch(map.plan, rank) && self.readers.only(&map.spans(rank, &read, a.count));
             (moved, gone.then_some(sinks(entries, first, second).then_some(second)?)?, vec![read])
         } else {
-            // In a loop, all operations have the loop's count.
-            let moved = join::neighbours(map, rank, a, b).filter(|_| !self.in_loop)?;
+            // In a loop, all operations have the loop's count. What the second waits for may be the answer to the first.
+            let answered = entries[first].item.awaited() && entries[second].item.waits();
+            let moved = join::neighbours(map, rank, a, b).filter(|_| !self.in_loop && !answered)?;
             (moved, rises(true).then_some(first)?, Vec::new())
         };
         let allowed = self.shapes == Shapes::Any || super::file::named(&moved);
@@ -184,12 +185,6 @@ impl List<'_, '_> {
         }
         Some((at, Op::Move(Box::new(moved))))
     }
-}
-
-/// An operation and what its order with others rests on.
-pub(super) struct Entry {
-    pub(super) operation: Operation,
-    pub(super) item: Item,
 }
 
 /// Whether an operation may be carried up to just behind another. `waits`: with it what it waits for, which must not come to

@@ -191,6 +191,12 @@ fn nobody_is_made_to_wait_for_himself() {
     two.ranks[1].blocks[0].ops.push(bring.at(2));
     let after = fuse(&two, Shapes::Any).unwrap();
     assert_eq!(after.ranks[0].blocks[0].ops.iter().filter(|o| matches!(o.op, Op::Move(_))).count(), 2);
+    // Nor may what comes as the answer to the first, if elements go from the lowest on.
+    let forward = |chunk: u32| moved(&[s(chunk).packets()], &[r(8 + chunk).packets()], 1);
+    let mut answered = two.clone();
+    answered.ranks[0].blocks[0].ops = vec![forward(1).at(0), forward(0).at(1)];
+    let after = fuse(&answered, Shapes::Any).unwrap();
+    assert_eq!(after.ranks[0].blocks[0].ops.len(), 2);
     // Without the signal they are one.
     two.ranks[0].blocks[0].ops.remove(1);
     let after = fuse(&two, Shapes::Any).unwrap();

@@ -1,7 +1,7 @@
 //! An operation as its block's order sees it.
 
 use super::effects::{Effects, Sharing, Span, Timeline};
-use super::ir::Op;
+use super::ir::{Op, Operation};
 
 /// An operation that is neither sync nor loop.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,12 @@ pub(super) struct Item {
     writes_packets: bool,
     /// Syncs of the block that stood before it.
     pub(super) syncs: usize,
+}
+
+/// An operation and what its order with others rests on.
+pub(super) struct Entry {
+    pub(super) operation: Operation,
+    pub(super) item: Item,
 }
 
 impl Item {

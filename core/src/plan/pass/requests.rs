@@ -1,8 +1,8 @@
 //! Fusion of port puts with what follows them, and of control operations into lists.
 
 use super::file;
-use super::fuse::Entry;
 use super::ir::{Channel, ChannelKind, Op, Operation, PortPut};
+use super::item::Entry;
 
 /// A put with the signal or flush behind it.
 pub(super) fn joined(put: &PortPut, next: &Op) -> Option<PortPut> {

@@ -16,9 +16,9 @@ pub use mutate::mutant;
 
 use dice::Dice;
 
+use super::collective;
 use super::ir::{self, Plan};
 use super::pass::{self, effects};
-use super::{Collective, Kind, collective};
 
 /// A program that is right, without or with a few needless syncs: only `pass::sync` completes it.
 pub fn bare_program(seed: u64) -> Plan {
@@ -33,19 +33,4 @@ pub fn program(seed: u64) -> Plan {
     let bare = bare_program(seed);
     // Its structure is right, and it is small.
     pass::sync(&bare).unwrap_or(bare)
-}
-
-/// A random collective.
-fn collective(dice: &mut Dice, ranks: u32) -> Collective {
-    let root = dice.below(ranks);
-    let kind = dice.pick(&[
-        Kind::AllReduce,
-        Kind::AllGather,
-        Kind::ReduceScatter,
-        Kind::AllToAll,
-        Kind::Broadcast { root },
-        Kind::Reduce { root },
-        Kind::SendRecv,
-    ]);
-    Collective { kind, in_place: dice.one_in(2) }
 }

@@ -1,11 +1,10 @@
 //! The data movement of a random program: steps in one order for all ranks, after which the collective's result is there.
 
-use super::collective;
+use super::collective::{Collective, Kind};
 use super::dice::Dice;
 use super::ir::{
     Buffer, Form, Move, Operand, Place, Plan, PortPut, Protocol, RankPlan, Reduction, Settings, Switch,
 };
-use crate::plan::Kind;
 
 /// A step of one rank.
 pub(super) struct Step {
@@ -60,6 +59,21 @@ pub(super) fn steps(dice: &mut Dice) -> (Plan, Vec<Step>) {
     let mut author = Author { dice, plan, steps: Vec::new(), reduction };
     author.all();
     (author.plan, author.steps)
+}
+
+/// A random collective.
+fn collective(dice: &mut Dice, ranks: u32) -> Collective {
+    let root = dice.below(ranks);
+    let kind = dice.pick(&[
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::AllToAll,
+        Kind::Broadcast { root },
+        Kind::Reduce { root },
+        Kind::SendRecv,
+    ]);
+    Collective { kind, in_place: dice.one_in(2) }
 }
 
 impl Author<'_> {
