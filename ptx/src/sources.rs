@@ -112,6 +112,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/plan_reduce.ptxi",
     "inc/plan_release.ptxi",
     "inc/plan_rewind.ptxi",
+    "inc/plan_round_f8.ptxi",
     "inc/plan_row.ptxi",
     "inc/plan_semaphore.ptxi",
     "inc/plan_send.ptxi",

@@ -1,7 +1,13 @@
 //! Kernels of plans against an oracle that knows only what a step means.
 
+mod blocks;
 #[path = "../device/mod.rs"]
 #[expect(dead_code, reason = "the others are other tests'")]
 mod device;
+mod elements;
 mod first;
+mod laps;
+mod model;
+mod moves;
 mod rig;
+mod solo;

@@ -1,5 +1,8 @@
 //! Ranks with a control area, buffers and a kernel each.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use aqueduct_ptx::abi::{DeviceStruct, NO_PEER, PlanArgs};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{
@@ -20,6 +23,7 @@ pub(crate) const CALLS: u32 = 0;
 pub(crate) const INBOUND: u32 = 512;
 pub(crate) const EXPECTED: u32 = 1024;
 pub(crate) const OUTBOUND: u32 = 1536;
+pub(crate) const SEMAPHORES: u32 = 2560;
 pub(crate) const BARRIERS: u32 = 2304;
 
 pub(crate) fn fixed(value: u32) -> Number {
@@ -53,10 +57,12 @@ pub(crate) struct World {
     pub(crate) chunks: u64,
     pub(crate) scratch_chunk: u64,
     target: Target,
+    /// Functions by rank and text.
+    loaded: RefCell<HashMap<(usize, String), CUfunction>>,
 }
 
 /// Addresses that every kernel of these tests takes, of each rank: control, input, output, scratch, packets.
-const ADDRESSES: u32 = 5;
+pub(crate) const ADDRESSES: u32 = 5;
 
 /// Index of a rank's address.
 pub(crate) fn address(rank: u32, base: Base) -> Number {
@@ -156,7 +162,19 @@ impl World {
             packets: machine.alloc(rank, 2 * scratch + 256),
         });
         let memory = memory.collect();
-        Self { machine, memory, capacity, chunks, scratch_chunk, target: Target::new(90) }
+        Self {
+            machine,
+            memory,
+            capacity,
+            chunks,
+            scratch_chunk,
+            target: Target::new(90),
+            loaded: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn with_kernels_for(self, sm: u32) -> Self {
+        Self { target: Target::new(sm), ..self }
     }
 
     pub(crate) fn args(&self, rank: usize, sizes: Sizes, skew: [u64; 2], double: bool) -> Args {
@@ -193,10 +211,15 @@ impl World {
 
     pub(crate) fn load(&self, rank: usize, kernel: &Kernel) -> CUfunction {
         let instance = self.render(kernel).unwrap_or_else(|error| panic!("{error}"));
+        if let Some(&loaded) = self.loaded.borrow().get(&(rank, instance.clone())) {
+            return loaded;
+        }
         if let Ok(folder) = std::env::var("PLAN_TEXTS") {
             std::fs::write(format!("{folder}/plan{rank}.ptx"), &instance).expect("a folder");
         }
-        self.machine.load(rank, &instance, &kernel.symbol)
+        let loaded = self.machine.load(rank, &instance, &kernel.symbol);
+        self.loaded.borrow_mut().insert((rank, instance), loaded);
+        loaded
     }
 
     pub(crate) fn render(&self, kernel: &Kernel) -> Result<String, TemplateError> {

@@ -1,0 +1,192 @@
+//! Calls near 2^32, and calls that are told to leave.
+
+use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation};
+use aqueduct_ptx::collective::LaunchShape;
+use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Number, Operand, Reduction, Share, Step};
+
+use crate::rig::{
+    BARRIERS, CALLS, CANARY, SEMAPHORES, Sizes, World, fixed, kernel, moved, noise, operand, signal, wait,
+    with_packets,
+};
+
+/// One-shot all-reduce by two blocks with double scratch.
+fn one_shot(me: u32, ranks: u32) -> Kernel {
+    let targets = (1..ranks).map(|i| operand((me + i) % ranks, Base::Packets, me)).collect();
+    let sources = (0..ranks).map(|rank| match rank {
+        rank if rank == me => operand(me, Base::Input, 0),
+        rank => Operand { rank: fixed(rank), ..operand(me, Base::Packets, rank) },
+    });
+    let mut steps = vec![
+        moved(vec![operand(me, Base::Input, 0)], targets, 1, None),
+        moved(sources.collect(), vec![operand(me, Base::Output, 0)], 1, Some(Reduction::Sum)),
+    ];
+    for step in &mut steps {
+        let Step::Move(moved) = step else { continue };
+        moved.share = Some(Share { member: Number::Row(0), of: fixed(2) });
+    }
+    let kernel = Kernel { double_scratch: true, ..kernel(ranks, Element::U32, steps) };
+    let blocks = (0..2).map(|member| Block { shape: 0, row: vec![member] }).collect();
+    with_packets(Kernel { blocks, ..kernel }, me, ranks)
+}
+
+fn after(call: u64) -> u64 {
+    if call as u32 == u32::MAX { call + 3 } else { call + 1 }
+}
+
+/// Both halves are full of packets as the lap before could have left them; calls follow each other without the host.
+#[test]
+fn one_shots_pass_the_end_of_a_lap() {
+    for ranks in [2u32, 3] {
+        let world = World::new(ranks as usize, 1024, u64::from(ranks), 1024);
+        let kernels: Vec<_> = (0..ranks).map(|me| one_shot(me, ranks)).collect();
+        let first = (7 << 32) + u64::from(u32::MAX) - 3;
+        for (rank, memory) in world.memory.iter().enumerate() {
+            let words = 2 * 2 * u64::from(ranks) * 1024 / 8;
+            let stale: Vec<u8> =
+                (0..words).flat_map(|i| ((2 + i / 2 % 6) << 32 | 0xdead_0000 | i).to_le_bytes()).collect();
+            world.machine.write(rank, memory.packets + 128, &stale);
+            world.machine.write(rank, memory.control + u64::from(CALLS), &first.to_ne_bytes().repeat(2));
+        }
+        let bytes = 400;
+        let sizes = Sizes { chunk: bytes, input: bytes, output: bytes };
+        let mut call = first;
+        for round in 0..3 {
+            let mut sum = vec![0u32; bytes as usize / 4];
+            for (rank, memory) in world.memory.iter().enumerate() {
+                let data = noise(round * 8 + rank as u64, bytes as usize);
+                for (sum, value) in sum.iter_mut().zip(data.chunks(4)) {
+                    *sum = sum.wrapping_add(u32::from_ne_bytes(value.try_into().expect("four bytes")));
+                }
+                world.machine.write(rank, memory.input + CANARY as u64, &data);
+            }
+            let shape = LaunchShape { grid: 2, block: 64 };
+            let launches: Vec<_> = (0..ranks as usize)
+                .map(|rank| (world.load(rank, &kernels[rank]), world.args(rank, sizes, [0, 0], true)))
+                .collect();
+            for (rank, (function, args)) in launches.iter().enumerate() {
+                (0..4).for_each(|_| world.machine.launch(rank, *function, shape, args));
+            }
+            (0..4).for_each(|_| call = after(call));
+            world.machine.finish();
+            let sum: Vec<u8> = sum.into_iter().flat_map(u32::to_ne_bytes).collect();
+            for (rank, memory) in world.memory.iter().enumerate() {
+                let found = world.machine.read(rank, memory.output + CANARY as u64, sum.len());
+                assert!(found == sum, "rank {rank} of {ranks}, round {round}");
+                let counters = world.machine.read(rank, memory.control + u64::from(CALLS), 16);
+                assert_eq!(counters, call.to_ne_bytes().repeat(2), "round {round}");
+            }
+        }
+        assert_eq!(call >> 32, 8, "a lap has ended");
+    }
+}
+
+/// The packets of the old lap are gone after the first call of the new one, in both halves.
+#[test]
+fn a_new_lap_begins_with_no_packets() {
+    let world = World::new(2, 1024, 2, 1024);
+    let kernels: Vec<_> = (0..2).map(|me| one_shot(me, 2)).collect();
+    for (rank, memory) in world.memory.iter().enumerate() {
+        world.machine.write(rank, memory.packets + 128, &[0xee; 2 * 2 * 2 * 1024]);
+        let calls = u64::from(u32::MAX).to_ne_bytes().repeat(2);
+        world.machine.write(rank, memory.control + u64::from(CALLS), &calls);
+    }
+    world.run(&kernels, Sizes { chunk: 8, input: 8, output: 8 }, [0, 0]);
+    for (rank, memory) in world.memory.iter().enumerate() {
+        let found = world.machine.read(rank, memory.packets + 128, 8 * 1024);
+        // Two packets came from the other rank.
+        assert_eq!(
+            found.chunks(16).filter(|packet| packet.iter().any(|&byte| byte != 0)).count(),
+            2,
+            "rank {rank}"
+        );
+    }
+}
+
+/// Runs rank 1 of two alone until it is told to leave; returns the operation and the rank of its record.
+fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
+    let world = World::new(2, 4096, 2, 1024);
+    let plan = with_packets(kernel(2, Element::U8, steps), 1, 2);
+    let plan = Kernel { blocks: vec![Block { shape: 0, row: Vec::new() }; blocks as usize], ..plan };
+    let before = world.machine.read(0, world.memory[0].control, 4096);
+    let scratch = world.machine.read(0, world.memory[0].scratch, 4096);
+    let function = world.load(1, &plan);
+    let args = world.args(1, Sizes { chunk: 512, input: 512, output: 512 }, [0, 0], false);
+    world.machine.launch(1, function, LaunchShape { grid: blocks, block: 64 }, &args);
+    world.machine.abort();
+    world.machine.finish();
+    assert_eq!(world.machine.read(0, world.memory[0].control, 4096), before, "it signalled after it gave up");
+    assert_eq!(world.machine.read(0, world.memory[0].scratch, 4096), scratch, "it stored after it gave up");
+    let record = world.machine.record(1);
+    assert_eq!((record.state, record.rank), (ABORT_RECORD_COMPLETE, 1));
+    (record.operation, record.peer)
+}
+
+/// What stands behind each wait would show that the block had gone on.
+#[test]
+fn aborted_waits_leave_and_send_nothing() {
+    let send = || moved(vec![operand(1, Base::Input, 0)], vec![operand(0, Base::Scratch, 0)], 1, None);
+    let tell = || Step::Signal(vec![signal(1, 0)]);
+    let from = |rank: u32| Operand { rank: fixed(rank), ..operand(1, Base::Packets, 0) };
+    let read = || moved(vec![from(0)], vec![operand(1, Base::Output, 0)], 1, None);
+    let acquire = || Step::Acquire { at: fixed(SEMAPHORES) };
+    let repeat = |body| Step::Loop { unit: 128, chunks: fixed(1), body };
+    let waits = || Step::Wait(vec![wait(0)]);
+    let wait_of = Operation::WAIT.0;
+    let plan_of = Operation::PLAN.0;
+    for blocks in [1, 2] {
+        assert_eq!(lonely(vec![waits(), tell(), Step::Sync, send()], 1), (wait_of, 0));
+        assert_eq!(lonely(vec![acquire(), tell(), Step::Sync, send()], blocks), (plan_of, NO_PEER));
+        assert_eq!(lonely(vec![read(), Step::Sync, tell(), send()], blocks), (plan_of, 0));
+        assert_eq!(lonely(vec![read(), send()], blocks), (plan_of, 0));
+        let barrier = Step::Barrier { state: fixed(BARRIERS), blocks: fixed(blocks + 1) };
+        assert_eq!(lonely(vec![barrier, send()], blocks), (Operation::GRID_BARRIER.0, NO_PEER));
+    }
+    // A loop whose wait stands behind its last sync, and one without any.
+    assert_eq!(lonely(vec![repeat(vec![Step::Sync, read(), waits()]), Step::Sync, send()], 1).1, 0);
+    assert_eq!(lonely(vec![repeat(vec![waits(), tell()]), Step::Sync, send()], 1), (wait_of, 0));
+    // Lanes wait together, and the first thread then tells nobody.
+    let lists = vec![Step::Wait(vec![wait(1), wait(0)]), tell(), Step::Sync, send()];
+    assert_eq!(lonely(lists, 1).0, wait_of);
+}
+
+/// Counters of several channels at once, relaxed or not, several times in a call.
+#[test]
+fn lists_of_signals_and_waits() {
+    for ranks in [2u32, 4] {
+        let world = World::new(ranks as usize, 4096, 1, 128);
+        let kernels: Vec<_> = (0..ranks)
+            .map(|me| {
+                let others = || (0..ranks).filter(move |&rank| rank != me);
+                let signals: Vec<_> = others().map(|peer| signal(me, peer)).collect();
+                let waits: Vec<_> = others().map(wait).collect();
+                let relaxed = signals.iter().map(|s| aqueduct_ptx::plan::Signal { relaxed: true, ..*s });
+                let relaxed_waits = waits.iter().map(|w| aqueduct_ptx::plan::Wait { relaxed: true, ..*w });
+                // The same counters twice in one list: one after the other.
+                let twice = [signals.clone(), signals.clone()].concat();
+                let steps = vec![
+                    Step::Signal(signals.clone()),
+                    Step::Wait(waits.clone()),
+                    Step::Signal(relaxed.collect()),
+                    Step::Sync,
+                    Step::Wait(relaxed_waits.collect()),
+                    Step::Signal(twice),
+                    Step::Wait([waits.clone(), waits.clone()].concat()),
+                ];
+                kernel(ranks, Element::U8, steps)
+            })
+            .collect();
+        for call in 1..4u64 {
+            world.run(&kernels, Sizes { chunk: 1, input: 1, output: 1 }, [0, 0]);
+            for (rank, memory) in world.memory.iter().enumerate() {
+                let control = world.machine.read(rank, memory.control, 4096);
+                for peer in (0..ranks as usize).filter(|&peer| peer != rank) {
+                    for area in [512, 1024, 1536] {
+                        let at = area + 16 * peer;
+                        let value = u64::from_ne_bytes(control[at..at + 8].try_into().expect("eight bytes"));
+                        assert_eq!(value, 4 * call, "rank {rank}, peer {peer}, at {area}");
+                    }
+                }
+            }
+        }
+    }
+}
