@@ -53,6 +53,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/plan_await.ptxi",
     "inc/plan_barrier.ptxi",
     "inc/plan_begin.ptxi",
+    "inc/plan_clear.ptxi",
     "inc/plan_combine.ptxi",
     "inc/plan_combine_one.ptxi",
     "inc/plan_control.ptxi",

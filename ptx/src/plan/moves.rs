@@ -95,7 +95,7 @@ impl<'m> Plan<'m> {
             moved,
             sides: sides.collect::<Result<_, _>>()?,
             unit: if packets { 8 } else { 16 },
-            unroll: unroll(moved, packets, single),
+            unroll: unroll(moved, packets, single, text.kernel.threads),
             single,
             split: loops || moved.share.is_some(),
         })
@@ -130,7 +130,7 @@ pub(super) fn may_give_up(moved: &Move) -> bool {
 
 /// Units that a thread handles together: enough to have eight loads in flight where operands are few, as far as registers
 /// suffice for blocks of 1,024 threads.
-fn unroll(moved: &Move, packets: bool, single: bool) -> u32 {
+fn unroll(moved: &Move, packets: bool, single: bool, threads: u32) -> u32 {
     match (packets, moved.sources.len(), moved.targets.len()) {
         (true, 1, 1) => 4,
         (true, ..=2, ..=2) => 2,
@@ -149,7 +149,7 @@ fn unroll(moved: &Move, packets: bool, single: bool) -> u32 {
                 2
             }
         }
-        (false, 3 | 4, _) if single => 2,
+        (false, 3 | 4, _) if single && threads <= 512 => 2,
         (false, ..) => 1,
     }
 }
@@ -175,6 +175,9 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
         if may_give_up(moved) {
             text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         }
+        if loops {
+            clear(text, &plan)?;
+        }
         if plan.single {
             one(text, &plan)?
         } else {
@@ -182,6 +185,19 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
         }
         text.include("plan_label", &[("NAME", &"PAST")])
     })
+}
+
+/// Writes first values of the registers that a turn's loads fill.
+fn clear(text: &mut Text<'_>, plan: &Plan<'_>) -> Done {
+    let count = plan.unroll * plan.words();
+    for (nth, side) in plan.sources() {
+        let (ty, prefix) = if side.base == Base::Packets { ("b64", "q") } else { ("b32", "x") };
+        text.include(
+            "plan_clear",
+            &[("TYPE", &ty), ("COUNT", &count), ("X", &format!("%m_{prefix}{nth}_"))],
+        )?;
+    }
+    Ok(())
 }
 
 /// Writes the block's part of the range.

@@ -54,7 +54,8 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     }
     let (symbol, bytes, threads) = (&kernel.symbol, kernel.args_bytes(), kernel.threads);
     text.line(&format!(".visible .entry {symbol}(.param .align 8 .b8 args[{bytes}])"));
-    text.line(&format!(".reqntid {threads}, 1, 1\n{{"));
+    // Without a lower bound of blocks that share a multiprocessor, ptxas spills to let more of them share it.
+    text.line(&format!(".reqntid {threads}, 1, 1\n.minnctapersm 1\n{{"));
     let lap_label = if kernel.laps.is_some() { "LAP" } else { "none" };
     text.include(
         "plan_begin",

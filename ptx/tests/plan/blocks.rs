@@ -29,16 +29,16 @@ fn blocks(kernel: Kernel, rows: &[&[u32]]) -> Kernel {
 
 #[test]
 fn shares_and_loops_cover_a_range_once() {
-    let mut solo = Solo::new(60_000, 4, 16_384);
+    let mut solo = Solo::new(4_000, 4, 1152);
     for count in [1, 3] {
-        for of in [1, 2, 3, 5] {
+        for of in [1, 2, 5] {
             let copy = |base, first| {
                 shared(at(Base::Input, 0), at(base, first), count, Number::Row(0), Number::Row(1))
             };
             for loops in [false, true] {
                 let steps = vec![copy(Base::Output, 0), copy(Base::Scratch, 1), copy(Base::Packets, 1)];
                 let steps = if loops {
-                    vec![Step::Loop { unit: 64, chunks: fixed(count), body: steps }]
+                    vec![Step::Loop { unit: 80, chunks: fixed(count), body: steps }]
                 } else {
                     steps
                 };
@@ -46,7 +46,7 @@ fn shares_and_loops_cover_a_range_once() {
                 let rows: Vec<_> = (0..of).map(|member| vec![member, of]).collect();
                 let rows: Vec<_> = rows.iter().map(Vec::as_slice).collect();
                 let plan = blocks(plan, &rows);
-                for chunk in [2, 14, 16, 18, 240, 1026, 4096] {
+                for chunk in [2, 14, 16, 18, 240, 1026] {
                     solo.run(&plan, sizes(chunk, u64::from(count) * chunk - 2), [2, 0]);
                 }
             }

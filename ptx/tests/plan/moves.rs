@@ -76,7 +76,7 @@ fn many_sources_and_targets() {
                 let reduction = (k > 1).then_some(REDUCTIONS[turn % 5]);
                 steps.push(moved(sources, targets, count, reduction));
                 let kernel = sequence(Element::I32, 3, steps);
-                for chunk in [4, 16, 260, 512] {
+                for chunk in [4, 260, 512] {
                     solo.run(
                         &kernel,
                         sizes(chunk, 24 * chunk - 4 * (turn as u64 % 2)),

@@ -1,10 +1,12 @@
 //! Writes what the crate generates.
 //!
-//! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, and the linkable functions, for every
+//! `aqueduct-ptx-emit DIR [sm ...]`: every variant of every catalog row, kernels of plans, and the linkable functions, for every
 //! target; one file each, `<kernel>[.<value>...].sm_<n>.ptx`. `ci/ptx.sh` assembles them. `aqueduct-ptx-emit
 //! --include DIR`: the C and C++ header and the declarations of the functions.
 
-use aqueduct_ptx::{Target, catalog, declarations, functions, header, instantiate};
+mod plans;
+
+use aqueduct_ptx::{Target, catalog, declarations, functions, header, instantiate, plan};
 use std::{env, error::Error, fs, path::Path};
 
 const DEFAULT_TARGETS: &[u32] = &[70, 80, 90, 100];
@@ -32,6 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for &sm in &targets {
         let name = format!("functions.sm_{sm}.ptx");
         fs::write(Path::new(&directory).join(name), functions(Target::new(sm))?.text)?;
+    }
+    for (name, kernel) in plans::all() {
+        for target in targets.iter().map(|&sm| Target::new(sm)) {
+            let file = format!("{name}.sm_{}.ptx", target.sm);
+            fs::write(Path::new(&directory).join(file), plan::render(&kernel, target)?.text)?;
+        }
     }
     for row in catalog::rows() {
         for target in targets.iter().map(|&sm| Target::new(sm)).filter(|target| target.sm >= row.min_sm) {

@@ -1,0 +1,169 @@
+//! Descriptions of plans' kernels whose text an assembler should accept: the shapes that plans have, with few and many ranks.
+
+use aqueduct_ptx::plan::{
+    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Shape, Share,
+    Signal, Step, Wait,
+};
+
+/// Addresses of each rank: control area, input, output, scratch, packets, handle and three offsets of a port channel.
+const ADDRESSES: u32 = 9;
+
+fn fixed(value: u32) -> Number {
+    Number::Fixed(value)
+}
+
+fn at(rank: u32, base: Base, first: u32) -> Operand {
+    let place = match base {
+        Base::Input => 1,
+        Base::Output => 2,
+        Base::Scratch => 3,
+        Base::Packets => 4,
+    };
+    Operand { base, address: fixed(ADDRESSES * rank + place), first: fixed(first), rank: fixed(rank) }
+}
+
+fn moved(sources: Vec<Operand>, targets: Vec<Operand>, count: u32, reduction: Option<Reduction>) -> Move {
+    Move { sources, targets, count: fixed(count), reduction, share: None }
+}
+
+fn signals(ranks: u32, first: u32) -> Vec<Signal> {
+    let signal = |peer: u32| Signal {
+        outbound: fixed(first + 16 * peer),
+        peer: fixed(ADDRESSES * peer),
+        inbound: fixed(first + 8),
+        relaxed: false,
+    };
+    (1..ranks).map(signal).collect()
+}
+
+fn waits(ranks: u32, first: u32) -> Vec<Wait> {
+    let wait = |peer: u32| Wait {
+        inbound: fixed(first + 16 * peer + 8),
+        expected: fixed(first + 512 + 8 * peer),
+        rank: fixed(peer),
+        relaxed: false,
+    };
+    (1..ranks).map(wait).collect()
+}
+
+fn kernel(
+    name: &str,
+    ranks: u32,
+    element: Element,
+    threads: u32,
+    steps: Vec<Step>,
+    rows: Vec<Vec<u32>>,
+) -> Kernel {
+    Kernel {
+        symbol: format!("plan_{name}_{ranks}_{}", element.name()),
+        element,
+        ranks,
+        threads,
+        addresses: ADDRESSES * ranks,
+        calls: 0,
+        double_scratch: true,
+        laps: Some(Laps {
+            packets: 4,
+            chunks: 4 * ranks,
+            barrier: 64,
+            signals: signals(ranks, 1024),
+            waits: waits(ranks, 1024),
+        }),
+        shapes: vec![Shape { steps }],
+        blocks: rows.into_iter().map(|row| Block { shape: 0, row }).collect(),
+    }
+}
+
+/// Packets to all peers, and the reduction of all.
+fn one_shot(ranks: u32, element: Element, threads: u32) -> Kernel {
+    let share = Some(Share { member: Number::Row(0), of: fixed(8) });
+    let targets = (1..ranks).map(|peer| at(peer, Base::Packets, 0)).collect();
+    let sources =
+        (0..ranks).map(|peer| if peer == 0 { at(0, Base::Input, 0) } else { at(0, Base::Packets, peer) });
+    let send = Move { share, ..moved(vec![at(0, Base::Input, 0)], targets, 1, None) };
+    let reduce =
+        Move { share, ..moved(sources.collect(), vec![at(0, Base::Output, 0)], 1, Some(Reduction::Sum)) };
+    let rows = (0..8).map(|member| vec![member]).collect();
+    kernel("one_shot", ranks, element, threads, vec![Step::Move(send), Step::Move(reduce)], rows)
+}
+
+/// Chunks to their owners, reduction, and the results to all, in slices.
+fn two_shot(ranks: u32, element: Element, threads: u32, count: u32) -> Kernel {
+    let share = Some(Share { member: Number::Row(0), of: Number::Row(1) });
+    let mut body = Vec::new();
+    for peer in 1..ranks {
+        let put =
+            moved(vec![at(0, Base::Input, count * peer)], vec![at(peer, Base::Scratch, 0)], count, None);
+        body.push(Step::Move(Move { share, ..put }));
+    }
+    let meet = |body: &mut Vec<Step>, first: u32| {
+        body.extend([
+            Step::Sync,
+            Step::Signal(signals(ranks, first)),
+            Step::Wait(waits(ranks, first)),
+            Step::Sync,
+        ]);
+    };
+    meet(&mut body, 2048);
+    let sources = (0..ranks)
+        .map(|peer| if peer == 0 { at(0, Base::Input, 0) } else { at(0, Base::Scratch, count * peer) });
+    let targets = (0..ranks).map(|peer| at(peer, Base::Output, 0)).collect();
+    body.push(Step::Move(Move { share, ..moved(sources.collect(), targets, count, Some(Reduction::Avg)) }));
+    meet(&mut body, 3072);
+    let steps = vec![Step::Loop { unit: 1 << 16, chunks: fixed(count), body }];
+    kernel(
+        &format!("two_shot_{count}"),
+        ranks,
+        element,
+        threads,
+        steps,
+        (0..24).map(|member| vec![member, 24]).collect(),
+    )
+}
+
+/// Requests to a proxy, semaphores and barriers.
+fn ports(ranks: u32, element: Element, threads: u32) -> Kernel {
+    let offset = |place: u32, operand: Operand| Operand { address: fixed(place), ..operand };
+    let put = |base: Base, awaits: bool| {
+        Step::Port(Port {
+            channel: fixed(5),
+            put: Some(PortPut {
+                source: offset(6, at(0, base, 0)),
+                target: offset(7, at(1, if base == Base::Packets { base } else { Base::Scratch }, 1)),
+                count: fixed(2),
+                awaits: awaits.then_some(at(0, base, 0)),
+            }),
+            signal: true,
+            flush: !awaits,
+        })
+    };
+    let steps = vec![
+        Step::Acquire { at: fixed(4000) },
+        put(Base::Input, false),
+        put(Base::Packets, true),
+        Step::Sync,
+        Step::Release { at: fixed(4004) },
+        Step::Port(Port { channel: fixed(5), put: None, signal: false, flush: true }),
+        Step::Barrier { state: fixed(4008), blocks: fixed(2) },
+    ];
+    kernel("ports", ranks, element, threads, steps, vec![Vec::new(); 2])
+}
+
+/// All of them, with their names.
+pub(crate) fn all() -> Vec<(String, Kernel)> {
+    let mut kernels = vec![ports(2, Element::F32, 256)];
+    for ranks in [2, 4, 8] {
+        let threads = if ranks == 8 { 512 } else { 1024 };
+        for element in Element::ALL {
+            let often = matches!(element, Element::F32 | Element::Bf16 | Element::F8E4m3);
+            if often || ranks == 8 {
+                kernels.push(one_shot(ranks, element, 512));
+                kernels.push(two_shot(ranks, element, threads, 1));
+            }
+            if often {
+                kernels.push(two_shot(ranks, element, threads, 2));
+            }
+        }
+    }
+    kernels.into_iter().map(|kernel| (kernel.symbol.replacen('_', ".", 1), kernel)).collect()
+}
