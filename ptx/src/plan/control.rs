@@ -115,7 +115,7 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), Temp
             let outbound = lanes(text, list.iter().map(|signal| signal.outbound))?;
             let inbound = lanes(text, list.iter().map(|signal| signal.inbound))?;
             let peer = lanes(text, list.iter().map(|signal| signal.peer))?;
-            address(text, &peer, "%n_address")?;
+            text.address(&peer, "%n_address")?;
             text.include(
                 "plan_signal",
                 &[
@@ -147,12 +147,6 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), Temp
         Act::Port(port) => port::write(text, port, loops),
         Act::PortWait { channel } => port::wait(text, *channel),
     }
-}
-
-/// Loads an address that the caller passed.
-pub(super) fn address(text: &mut Text<'_>, index: &str, to: &str) -> Result<(), TemplateError> {
-    let fixed = u32::from(!index.starts_with('%'));
-    text.include("plan_address", &[("FIXED", &fixed), ("INDEX", &index), ("TO", &to)])
 }
 
 /// A number of each lane: digits if all have the same, else a register.

@@ -2,7 +2,7 @@
 
 use super::moves::{self, Side};
 use super::text::Text;
-use super::{Base, Number, Port, PortPut, control};
+use super::{Base, Number, Port, PortPut};
 use crate::TemplateError;
 use crate::abi::TriggerKind;
 
@@ -14,7 +14,7 @@ pub(super) fn write(text: &mut Text<'_>, port: &Port, loops: bool) -> Result<(),
     text.line("{");
     text.include("plan_port", &[])?;
     let channel = text.number(port.channel)?;
-    control::address(text, &channel, "%q_handle")?;
+    text.address(&channel, "%q_handle")?;
     if let Some(put) = &port.put {
         pieces(text, put, rest, port.flush, loops)?;
     } else {
@@ -30,7 +30,7 @@ pub(super) fn wait(text: &mut Text<'_>, channel: Number) -> Result<(), TemplateE
     text.line("{");
     text.include("plan_handle", &[])?;
     let channel = text.number(channel)?;
-    control::address(text, &channel, "%q_handle")?;
+    text.address(&channel, "%q_handle")?;
     text.include("plan_port_wait", &[("HANDLE", &"%q_handle")])?;
     text.line("}");
     Ok(())
