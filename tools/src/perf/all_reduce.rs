@@ -162,6 +162,7 @@ impl<'a> Bench<'a> {
 mod tests {
     use super::*;
     use crate::job::tests::as_two_ranks;
+    use crate::perf::args::Args;
     use crate::perf::progress::Progress;
 
     /// The guard of a result of ten elements holds what a call for eleven writes there.
@@ -169,10 +170,10 @@ mod tests {
     fn a_call_that_writes_behind_the_result_is_found() {
         let wrong = as_two_ranks(|rank| {
             let session = Session { rank, progress: Progress::default() };
-            let args = Args::all_reduce();
+            let args = Args::all_reduce().common;
             let mut bench = Bench::prepare(&session, &args, &[64]).unwrap();
             let right = bench.checked_call(11, false).unwrap();
-            let Args { datatype: ty, op, .. } = args;
+            let Common { datatype: ty, op, .. } = args;
             let shorter = Call { ty, op, ranks: 2, iteration: bench.iteration, count: 10 };
             (right, bench.wrong(&shorter).unwrap())
         });

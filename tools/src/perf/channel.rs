@@ -318,7 +318,8 @@ mod tests {
 
     fn with_bench<T>(rank: &Rank, operation: Operation, body: impl FnOnce(&mut Bench<'_>) -> T) -> T {
         let session = Session { rank, progress: Progress::default() };
-        let args = Args { iterations: Some(1), warmup: Some(0), ..Args::all_reduce() };
+        let mut args = Args::all_reduce();
+        (args.common.iterations, args.common.warmup) = (Some(1), Some(0));
         body(&mut Bench::prepare(&session, &args, operation, &[1024]).unwrap())
     }
 
