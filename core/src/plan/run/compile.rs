@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use aqueduct_ptx::plan::Element;
+use aqueduct_ptx::plan::{self as ptx, Element};
 
 use super::agreement::Agreed;
 use super::arena::{Uses, neighbours};
 use super::check;
 use super::config::ExecutorConfig;
-use super::ir::{Plan, Reduction};
+use super::ir::{Op, Plan, RankPlan, Reduction};
 use super::lower::{Address, Control, Lowered, lower};
 use super::sizes::{Chunks, refused};
 use crate::channel::load_plan;
@@ -21,12 +21,37 @@ const PREPARE: &str = "Executor::prepare";
 /// An element type, and a reduction if the plan reduces.
 pub(super) type Variant = (Element, Option<Reduction>);
 
-/// A kernel, and what its parameter consists of.
+/// Threads of a block for short messages: on 2 H200, an all-reduce of 1 KiB by two blocks takes 3.2 us with 256 threads a block and
+/// 3.7 us with 1024, which all have to be started and to meet.
+const FEW_THREADS: u32 = 256;
+/// Vectors of a block's largest operation up to which few threads are as fast: four packets for each.
+const FEW_VECTORS: u64 = 2 * FEW_THREADS as u64;
+
+/// A rank's kernels for one element type and reduction, and what their parameter consists of.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    pub(super) function: Function,
+    /// With as many threads as the plan says.
+    all: Launch,
+    /// With [`FEW_THREADS`], if the plan has more.
+    few: Option<Launch>,
+    /// The most chunks that a block handles in one operation.
+    widest: u32,
     pub(super) addresses: Vec<Address>,
+}
+
+/// A function and the shape of its launch.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) function: Function,
     pub(super) config: LaunchConfig,
+}
+
+impl Kernel {
+    /// The launch for a message of which a chunk has so many vectors.
+    pub(super) fn launch(&self, vectors: u32) -> &Launch {
+        let most = u64::from(vectors) * u64::from(self.widest);
+        self.few.as_ref().filter(|_| most <= FEW_VECTORS).unwrap_or(&self.all)
+    }
 }
 
 /// Stands for every variant of a plan that only moves data.
@@ -65,20 +90,38 @@ pub(super) fn compile(
     let mut kernels = HashMap::new();
     for variant in wanted {
         let lowered = lower(plan, rank, variant.0, variant.1)?;
-        kernels.insert(variant, kernel(comm, lowered)?);
+        kernels.insert(variant, kernel(comm, lowered, widest(&plan.ranks[rank as usize]))?);
     }
     Ok((control, kernels))
 }
 
-fn kernel(comm: &Communicator, lowered: Lowered) -> Result<Kernel> {
-    let Lowered { kernel, addresses } = lowered;
-    let function = load_plan(comm.context(), &kernel)?;
+fn kernel(comm: &Communicator, lowered: Lowered, widest: u32) -> Result<Kernel> {
+    let Lowered { mut kernel, addresses } = lowered;
+    let all = launch(comm, &kernel)?;
+    let few = (kernel.threads > FEW_THREADS).then(|| {
+        kernel.threads = FEW_THREADS;
+        launch(comm, &kernel)
+    });
+    Ok(Kernel { all, few: few.transpose()?, widest, addresses })
+}
+
+fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
+    let function = load_plan(comm.context(), kernel)?;
     let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
     let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
     // Blocks wait for those of peers, which wait for others of this rank: all of them must run.
     let config = if blocks > 1 { config.cooperative() } else { config };
     function.validate(&config)?;
-    Ok(Kernel { function, addresses, config })
+    Ok(Launch { function, config })
+}
+
+/// The most chunks that one block handles in one operation.
+fn widest(rank: &RankPlan) -> u32 {
+    let moves = rank.all_ops().filter_map(|op| match op {
+        Op::Move(moved) => Some(moved.count.div_ceil(moved.share.map_or(1, |share| share.of.max(1)))),
+        _ => None,
+    });
+    moves.max().unwrap_or(0)
 }
 
 /// The distance of chunks of scratch, and the longest message.

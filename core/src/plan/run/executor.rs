@@ -215,11 +215,12 @@ impl Executor {
         let keep = mine.into_iter().chain(inner.arena.keep_alive());
         let keep = keep.chain(shown.into_iter().flat_map(PlanBuffers::keep_alive));
         let keep = keep.chain(handles.iter().map(|handles| handles.clone() as KeepAlive));
+        let launch = kernel.launch(args.vectors);
         // SAFETY: the one argument is the kernel's parameter: the fixed part and the addresses that its description lists. Buffers are
         // large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream retains all of them, and
         // none is a Rust reference. All blocks are resident: a launch of several is cooperative. A wait leaves when the abort word is set.
         let launched =
-            unsafe { kernel.function.launch_keeping(stream, &kernel.config, &[bytes_arg(&words)], keep) };
+            unsafe { launch.function.launch_keeping(stream, &launch.config, &[bytes_arg(&words)], keep) };
         inner.comm.report_to(stream);
         handles.iter().for_each(|handles| handles.report_to(stream));
         launched

@@ -118,11 +118,12 @@ fn run_on(comms: &[Communicator], plan: &Plan, sizes: &[usize], reduction: Reduc
 fn samples_run_as_their_collectives_say() {
     let _alone = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     for plan in samples::all() {
-        // Every sample divides 96; sizes grow and shrink, so that chunks of scratch would overlap if they moved.
+        // Every sample divides 96; sizes grow and shrink, so that chunks of scratch would overlap if they moved. The longest one
+        // is for all threads of a block, the others for few.
         let sizes: &[usize] = if plan.collective.kind.divides_freely() {
-            &[96, 7, 1000, 1, 960, 33]
+            &[96, 7, 1000, 16_320, 1, 960, 33]
         } else {
-            &[96, 12, 1200, 24, 960]
+            &[96, 12, 1200, 16_320, 24, 960]
         };
         run(&plan, sizes, Reduction::Sum);
     }
