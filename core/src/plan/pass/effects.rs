@@ -35,6 +35,9 @@ pub(in crate::plan) struct Effects {
     pub(in crate::plan) writes: Vec<Span>,
 }
 
+/// Most chunks of all ranks that a pass looks at, as many as the checks.
+const CHUNKS: u64 = 1 << 27;
+
 /// Where every rank's buffers lie.
 #[derive(Debug)]
 pub(in crate::plan) struct Map<'p> {
@@ -46,6 +49,18 @@ impl<'p> Map<'p> {
     pub(in crate::plan) fn of(plan: &'p Plan) -> Self {
         let layouts = (0..).zip(&plan.ranks).map(|(rank, _)| Layout::of(plan, rank)).collect();
         Self { plan, layouts }
+    }
+
+    /// Chunks of each rank's memory.
+    fn chunks(&self) -> impl Iterator<Item = usize> {
+        // `small` plans have few enough.
+        self.layouts.iter().map(|layout| usize::try_from(layout.chunks).unwrap_or(0))
+    }
+
+    /// Whether the plan has so few chunks that a pass may look at each.
+    pub(in crate::plan) fn small(&self) -> bool {
+        let total = self.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
+        total <= CHUNKS
     }
 
     fn span(&self, rank: u32, (buffer, first): (Buffer, u32), count: u32, form: Form) -> Span {
@@ -104,9 +119,6 @@ impl<'p> Map<'p> {
 const NOBODY: u32 = u32::MAX;
 const SEVERAL: u32 = u32::MAX - 1;
 
-/// Most chunks of all ranks that a pass looks at, as many as the checks.
-const CHUNKS: u64 = 1 << 27;
-
 /// Who uses each chunk. A timeline is a block or the proxy of a port channel.
 #[derive(Debug)]
 pub(in crate::plan) struct Sharing<'p> {
@@ -122,15 +134,9 @@ pub(in crate::plan) struct Sharing<'p> {
 pub(in crate::plan) struct Timeline(u32);
 
 impl<'p> Sharing<'p> {
-    /// `None` if the plan has too many chunks.
-    pub(in crate::plan) fn of(plan: &'p Plan) -> Option<Self> {
+    pub(in crate::plan) fn of(plan: &'p Plan) -> Self {
         let map = Map::of(plan);
-        let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
-        if total > CHUNKS {
-            return None;
-        }
-        let users = |layout: &Layout| Some(vec![[NOBODY; 2]; usize::try_from(layout.chunks).ok()?]);
-        let users = map.layouts.iter().map(users).collect::<Option<_>>()?;
+        let users = map.chunks().map(|chunks| vec![[NOBODY; 2]; chunks]).collect();
         let mut next = 0;
         let first = |rank: &RankPlan| {
             let first = next;
@@ -148,7 +154,7 @@ impl<'p> Sharing<'p> {
                 sharing.note(timeline, &sharing.map.effects(rank, op));
             }
         }
-        Some(sharing)
+        sharing
     }
 
     /// The timeline of a port channel's proxy: numbered downwards, as blocks are upwards.
@@ -208,21 +214,15 @@ pub(in crate::plan) fn flat(operation: &Operation) -> impl Iterator<Item = &Op> 
 pub(in crate::plan) struct Readers(Vec<Vec<u32>>);
 
 impl Readers {
-    /// `None` if the plan has too many chunks.
-    pub(in crate::plan) fn of(plan: &Plan) -> Option<Self> {
+    pub(in crate::plan) fn of(plan: &Plan) -> Self {
         let map = Map::of(plan);
-        let total = map.layouts.iter().fold(0, |sum: u64, layout| sum.saturating_add(layout.chunks));
-        let chunks = |layout: &Layout| Some(vec![0; usize::try_from(layout.chunks).ok()?]);
-        let mut readers = (total <= CHUNKS)
-            .then(|| map.layouts.iter().map(chunks).collect::<Option<_>>())
-            .flatten()
-            .map(Self)?;
+        let mut readers = Self(map.chunks().map(|chunks| vec![0; chunks]).collect());
         for (_, rank, block) in blocks(plan) {
             for op in block.ops.iter().flat_map(flat) {
                 readers.each(&map.effects(rank, op).reads, |count| *count = count.saturating_add(1));
             }
         }
-        Some(readers)
+        readers
     }
 
     fn each(&mut self, spans: &[Span], change: impl Fn(&mut u32)) {

@@ -9,7 +9,7 @@ use super::effects::{Readers, Sharing, Timeline, blocks, flat};
 use super::geometry::operands;
 use super::ir::{Form, Loop, Move, Op, Operation, Plan};
 use super::item::{Entry, Item};
-use super::{checked, join, refused, requests, sync};
+use super::{checked, join, requests, sync};
 use crate::error::Result;
 
 /// Most operations that a partner is looked for among.
@@ -60,9 +60,8 @@ fn without_syncs(plan: &Plan) -> Plan {
 }
 
 fn fused(plan: &Plan, shapes: Shapes) -> Result<Plan> {
-    let too_large = || refused("the buffers have too many chunks; use fewer");
-    let sharing = Sharing::of(plan).ok_or_else(too_large)?;
-    let mut readers = Readers::of(plan).ok_or_else(too_large)?;
+    let sharing = Sharing::of(plan);
+    let mut readers = Readers::of(plan);
     let mut fused = plan.clone();
     let mut slots = fused.ranks.iter_mut().flat_map(|rank| &mut rank.blocks);
     for (timeline, rank, block) in blocks(plan) {
@@ -192,7 +191,8 @@ impl List<'_, '_> {
 fn rises(entries: &[Entry], first: usize, second: usize, waits: bool) -> bool {
     let moving = &entries[second].item;
     entries[first + 1..second].iter().all(|between| {
-        let depends = between.item.before(moving, false, || between.item.syncs < moving.syncs);
+        let depends = between.item.feeds(moving)
+            || between.item.before(moving, false, || between.item.syncs < moving.syncs);
         !(depends || waits && moving.waits() && between.item.awaited())
     })
 }
@@ -201,7 +201,8 @@ fn rises(entries: &[Entry], first: usize, second: usize, waits: bool) -> bool {
 fn sinks(entries: &[Entry], first: usize, second: usize) -> bool {
     let moving = &entries[first].item;
     entries[first + 1..second].iter().all(|between| {
-        let depends = moving.before(&between.item, false, || moving.syncs < between.item.syncs);
+        let depends = moving.feeds(&between.item)
+            || moving.before(&between.item, false, || moving.syncs < between.item.syncs);
         !(depends || moving.awaited() && between.item.waits())
     })
 }

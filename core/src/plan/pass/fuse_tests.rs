@@ -197,6 +197,10 @@ fn nobody_is_made_to_wait_for_himself() {
     answered.ranks[0].blocks[0].ops = vec![forward(1).at(0), forward(0).at(1)];
     let after = fuse(&answered, Shapes::Any).unwrap();
     assert_eq!(after.ranks[0].blocks[0].ops.len(), 2);
+    // Nor may what the own block sends come before it is sent.
+    let own = vec![unpack(1), moved(&[i(4)], &[s(2).packets()], 2), unpack(2)];
+    let after = fused(own, Shapes::Any);
+    assert_eq!(after.iter().filter(|o| matches!(o.op, Op::Move(_))).count(), 3, "{after:?}");
     // Without the signal they are one.
     two.ranks[0].blocks[0].ops.remove(1);
     let after = fuse(&two, Shapes::Any).unwrap();

@@ -46,6 +46,13 @@ impl Item {
                 && had_sync()
     }
 
+    /// Whether `later` waits for packets of this item: no sync is needed between, but the order must stay.
+    pub(super) fn feeds(&self, later: &Self) -> bool {
+        let packets = |span: &&Span| span.packets;
+        let mut written = self.effects.writes.iter().filter(packets);
+        written.any(|write| later.effects.reads.iter().filter(packets).any(|read| write.overlaps(read)))
+    }
+
     /// Whether it may have to wait for a peer or another block.
     pub(super) fn waits(&self) -> bool {
         self.learns || self.reads_packets

@@ -36,9 +36,16 @@ use super::ir::{self, Plan};
 use super::{collective, file, geometry};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Refuses a plan whose structure is wrong, so that passes need not look at ranges again.
+/// Refuses a plan whose structure is wrong, so that passes need not look at ranges again, or that has too many chunks to
+/// look at each.
 fn checked(plan: &Plan) -> Result<()> {
-    check::structure(plan).first().map_or(Ok(()), |finding| Err(refused(finding.to_string())))
+    if let Some(finding) = check::structure(plan).first() {
+        return Err(refused(finding.to_string()));
+    }
+    effects::Map::of(plan)
+        .small()
+        .then_some(())
+        .ok_or_else(|| refused("the buffers have more than 134217728 chunks; use fewer"))
 }
 
 fn refused(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {

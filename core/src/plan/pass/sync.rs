@@ -6,7 +6,7 @@
 use super::effects::{Sharing, Timeline, blocks};
 use super::ir::{Block, Loop, Op, Operation, Plan};
 use super::item::Item;
-use super::{checked, refused, stab};
+use super::{checked, stab};
 use crate::error::Result;
 
 /// Inserts the syncs that a plan needs and removes those that it does not.
@@ -15,7 +15,7 @@ use crate::error::Result;
 /// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the plan's structure is wrong or it has too many chunks.
 pub fn sync(plan: &Plan) -> Result<Plan> {
     checked(plan)?;
-    let sharing = Sharing::of(plan).ok_or_else(|| refused("the buffers have too many chunks; use fewer"))?;
+    let sharing = Sharing::of(plan);
     let mut placed = plan.clone();
     let mut slots = placed.ranks.iter_mut().flat_map(|rank| &mut rank.blocks);
     for (timeline, rank, block) in blocks(plan) {

@@ -182,5 +182,6 @@ fn wrong_structures_are_refused() {
     assert!(error.contains("scratch chunk 8 of rank 0"), "{error}");
     let mut large = plan(Vec::new());
     large.ranks[0].scratch_chunks = u32::MAX;
-    assert!(sync(&large).unwrap_err().to_string().contains("too many chunks"));
+    assert!(super::resources(&large).is_err() && super::replicate(&large, 1, super::Policy::None).is_err());
+    assert!(sync(&large).unwrap_err().to_string().contains("more than 134217728 chunks"));
 }
