@@ -131,25 +131,17 @@ pub(super) fn may_give_up(moved: &Move) -> bool {
 /// Units that a thread handles together: enough to have eight loads in flight where operands are few, as far as registers
 /// suffice for blocks of 1,024 threads.
 fn unroll(moved: &Move, packets: bool, single: bool, threads: u32) -> u32 {
+    // A block of more threads has fewer registers for each.
+    let large = threads > 512;
     match (packets, moved.sources.len(), moved.targets.len()) {
         (true, 1, 1) => 4,
         (true, ..=2, ..=2) => 2,
         (true, ..) => 1,
-        (false, 1, _) => {
-            if single {
-                8
-            } else {
-                4
-            }
-        }
-        (false, 2, _) => {
-            if single {
-                4
-            } else {
-                2
-            }
-        }
-        (false, 3 | 4, _) if single && threads <= 512 => 2,
+        (false, 1, _) if single && !large => 8,
+        (false, 1, _) => 4,
+        (false, 2, _) if single && !large => 4,
+        (false, 2, _) => 2,
+        (false, 3 | 4, _) if single && !large => 2,
         (false, ..) => 1,
     }
 }

@@ -9,5 +9,9 @@ mod first;
 mod laps;
 mod model;
 mod moves;
+mod port;
 mod rig;
+#[path = "../ring/mod.rs"]
+#[expect(dead_code, reason = "the others are other tests'")]
+mod ring;
 mod solo;

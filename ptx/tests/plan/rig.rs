@@ -56,6 +56,8 @@ pub(crate) struct World {
     /// Chunks of scratch and of packets, in each half.
     pub(crate) chunks: u64,
     pub(crate) scratch_chunk: u64,
+    /// Addresses behind those of the ranks.
+    pub(crate) more: Vec<u64>,
     target: Target,
     /// Functions by rank and text.
     loaded: RefCell<HashMap<(usize, String), CUfunction>>,
@@ -168,6 +170,7 @@ impl World {
             capacity,
             chunks,
             scratch_chunk,
+            more: Vec::new(),
             target: Target::new(90),
             loaded: RefCell::default(),
         }
@@ -204,8 +207,12 @@ impl World {
                 m.packets + 128,
             ]
         });
-        let bytes: Vec<u8> =
-            args.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_ne_bytes)).collect();
+        let bytes: Vec<u8> = args
+            .as_bytes()
+            .iter()
+            .copied()
+            .chain(addresses.chain(self.more.iter().copied()).flat_map(u64::to_ne_bytes))
+            .collect();
         Args::default().bytes(&bytes)
     }
 

@@ -189,6 +189,24 @@ pub(super) const ARRIVE: Litmus = Litmus {
         hangs: false,
     }],
 };
+pub(super) const TAKEN: Litmus = Litmus {
+    tag: "plan.semaphore",
+    way: "",
+    ranks: 2,
+    run: |rank, play| exchange(rank, play, "taken"),
+    twins: &[
+        Twin {
+            name: "relaxed release",
+            changes: &[("red.release.gpu.global.add.u32", "red.relaxed.gpu.global.add.u32")],
+            hangs: false,
+        },
+        Twin {
+            name: "relaxed acquire",
+            changes: &[("atom.acquire.gpu.global.cas.b32", "atom.relaxed.gpu.global.cas.b32")],
+            hangs: false,
+        },
+    ],
+};
 pub(super) const BARRIER: Litmus = Litmus {
     tag: "grid.barrier",
     way: "",

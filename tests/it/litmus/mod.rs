@@ -52,6 +52,7 @@ instances! {
     lockstep_flag: exchange::LOCKSTEP and twins;
     grid_arrive: exchange::ARRIVE and twins;
     grid_barrier: exchange::BARRIER and twins;
+    plan_semaphore: exchange::TAKEN and twins;
     packet_scrub: scrub::SCRUB and twins;
     fifo_commit: fifo::COMMIT and twins;
     fifo_tail: fifo::TAIL and twins;
