@@ -369,7 +369,8 @@ typedef struct AqueductPlanArgs {
     uint64_t control;
     /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
-    /* Vectors of 16 bytes of a chunk: chunk / 16, rounded up. A range has fewer than 2^31. */
+    /* Vectors of 16 bytes of a chunk: chunk / 16, rounded up; not zero, because a call that exchanges nothing must not be counted.
+     * A range has fewer than 2^31, or 2^30 if packets take part. */
     uint32_t vectors;
     /* For the division by vectors: 2^shift / vectors, rounded up. */
     uint32_t magic;

@@ -2,6 +2,9 @@
 
 use aqueduct_ptx::{Target, catalog, functions, instantiate};
 
+#[path = "../src/bin/aqueduct-ptx-emit/plans.rs"]
+mod plans;
+
 const TARGETS: &[u32] = &[70, 75, 80, 86, 89, 90, 100, 120];
 
 #[test]
@@ -28,6 +31,23 @@ fn every_row_instantiates_for_every_target_and_variant() {
                 check_commit(&context, &module.text);
                 check_labels(&context, &module.text);
             }
+        }
+    }
+}
+
+#[test]
+fn kernels_of_plans_obey_the_same_rules() {
+    for (name, kernel) in plans::all() {
+        for sm in [70, 89, 90] {
+            let module = aqueduct_ptx::plan::render(&kernel, Target::new(sm)).unwrap();
+            let context = format!("{name} sm_{sm}");
+            assert_eq!(module.entries, [kernel.symbol.as_str()]);
+            assert!(module.text.is_ascii(), "{context}");
+            check_ordering(&context, &module.text);
+            check_atomics(&context, &module.text);
+            check_convergence(&context, &module.text);
+            check_commit(&context, &module.text);
+            check_labels(&context, &module.text);
         }
     }
 }

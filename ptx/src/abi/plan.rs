@@ -32,7 +32,8 @@ device_struct! {
         pub control: u64 => "CONTROL" at 40,
         /// Abort word, claim of the record and my rank.
         pub abort: AbortHandle => "ABORT" at 48,
-        /// Vectors of 16 bytes of a chunk: `chunk` / 16, rounded up. A range has fewer than 2^31.
+        /// Vectors of 16 bytes of a chunk: `chunk` / 16, rounded up; not zero, because a call that exchanges nothing must not be counted.
+        /// A range has fewer than 2^31, or 2^30 if packets take part.
         pub vectors: u32 => "VECTORS" at 72,
         /// For the division by `vectors`: 2^`shift` / `vectors`, rounded up.
         pub magic: u32 => "MAGIC" at 76,

@@ -14,7 +14,8 @@ pub struct Kernel {
     /// Addresses behind [`PlanArgs`](crate::abi::PlanArgs) in the kernel's parameter.
     pub addresses: u32,
     /// Offset in the control area of `blocks` counters of calls (u64). Each block counts its own: the flag of a call's packets is
-    /// the lower half, which skips 0, and the half of double scratch is its lowest bit.
+    /// the lower half, which goes from 2^32 - 1 to 2, and the half of double scratch is its lowest bit. Not touched if there are
+    /// neither packets nor double scratch.
     pub calls: u32,
     /// Calls alternate between two halves of scratch.
     pub double_scratch: bool,
@@ -231,7 +232,8 @@ pub enum Reduction {
     Min,
     /// Largest; a NaN loses against a number, and -0 is below +0.
     Max,
-    /// Sum of all ranks, divided by their number and rounded once; integers round towards zero.
+    /// Sum of all ranks, divided by their number and rounded to the type once; the sum of integers wraps, its quotient rounds towards
+    /// zero.
     Avg,
 }
 
