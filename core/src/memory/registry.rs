@@ -95,6 +95,12 @@ pub(crate) fn find(number: u64) -> Option<Arc<Allocation>> {
     lock(&REGISTRY).by_number.get(&number).and_then(Weak::upgrade)
 }
 
+/// Keeps other threads out until the result is dropped, so that the lock is this thread's across a fork.
+#[cfg(test)]
+pub(super) fn hold() -> impl Sized {
+    lock(&REGISTRY)
+}
+
 /// Whether there is an entry of that number, alive or not.
 #[cfg(test)]
 pub(super) fn is_known(number: u64) -> bool {

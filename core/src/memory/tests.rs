@@ -243,3 +243,49 @@ fn a_rank_cannot_pass_as_one_of_this_process_by_saying_so() {
     assert_eq!(error.peer(), Some(2), "{error}");
     assert!(error.message().contains("as if it were of this process"), "{error}");
 }
+
+/// The child inherits the number together with everything else. With it, it would pass for its parent.
+#[test]
+fn a_forked_child_has_a_process_number_of_its_own() {
+    let number = registry::process_number().unwrap();
+    assert_eq!(registry::process_number().unwrap(), number);
+    let held = registry::hold();
+    // SAFETY: the child unlocks what its only thread has locked, draws a number, and leaves with _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(held);
+        let own = registry::process_number().ok();
+        let stays = own.is_some() && own == registry::process_number().ok();
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(if stays && own != Some(number) { 7 } else { 1 }) };
+    }
+    drop(held);
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: `child` is ours and `status` is a live output.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    assert_eq!(registry::process_number().unwrap(), number, "the parent keeps its own");
+}
+
+#[test]
+fn who_sends_memory_learns_whether_the_peer_has_it() {
+    let ranks = communicators();
+    let buffer = Arc::new(HostBuffer::new(&ranks[0].exchange().context, 4096).unwrap());
+    let memory = ranks[0].register_host(&buffer, Transports::ETHERNET).unwrap();
+    let sent = ranks[0].send_memory(&memory, 1, 0).unwrap();
+    let received = ranks[1].recv_memory(0, 0).unwrap();
+    assert!(!sent.is_ready() && sent.get().is_err(), "nothing was set up");
+    let soon = || Deadline::after(std::time::Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| ranks[1].setup(soon()));
+        ranks[0].setup(soon()).unwrap();
+        peer.join().unwrap().unwrap();
+    });
+    sent.get().unwrap();
+    received.get().unwrap();
+    // Rank 2 asks for nothing.
+    let sent = ranks[0].send_memory(&memory, 2, 0).unwrap();
+    let error = ranks[0].setup(Deadline::after(std::time::Duration::ZERO)).unwrap_err();
+    assert_eq!((error.kind(), sent.get().unwrap_err().kind()), (ErrorKind::Timeout, ErrorKind::Timeout));
+}
