@@ -15,10 +15,12 @@ use super::super::completion::{Completion, KernelAbort};
 use super::super::idle::Activity;
 use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
+use super::counts::Acknowledged;
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{COPIES, Inbox, Turn};
-use super::outbox::{Outbox, Spent, Waits};
-use super::poller::Poller;
+use super::outbox::{Outbox, Waits};
+use super::readers::Readers;
+use super::spent::Spent;
 use super::spin::SpinBudget;
 use super::staging::Staging;
 use crate::abort::{Abort, AbortListener};
@@ -28,7 +30,7 @@ use crate::fork::Creator;
 use crate::gpu::Event;
 use crate::memory::Regions;
 use crate::net::{Interest, Next, Pollable, RawStream, Registration};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The socket and its two halves. Holds the group only through the operations in flight: a connection that has delivered
 /// everything keeps no rank from leaving.
@@ -45,7 +47,8 @@ pub(super) struct Duplex {
     outbox: Arc<Mutex<Outbox>>,
     inbox: Arc<Mutex<Inbox>>,
     /// So many of this rank's counted frames have landed.
-    acknowledged: AtomicU64,
+    acknowledged: Acknowledged,
+    readers: Readers,
     completion: Arc<Completion>,
     failure: Failure,
     /// It failed with operations that were not acknowledged.
@@ -54,13 +57,7 @@ pub(super) struct Duplex {
     closing: AtomicBool,
     said_bye: AtomicBool,
     peer_said_bye: AtomicBool,
-    /// A user thread waits for this connection, and receives.
-    assisted: AtomicBool,
-    /// How often the service thread has received something, and how much of that the last user thread to assist has seen.
-    arrivals: AtomicU64,
-    known: AtomicU64,
     spin: SpinBudget,
-    poller: Poller,
     creator: Creator,
 }
 
@@ -77,18 +74,15 @@ impl Duplex {
             socket: OnceLock::new(),
             outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?, peer))),
             inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
-            acknowledged: AtomicU64::new(0),
+            acknowledged: Acknowledged::default(),
+            readers: Readers::default(),
             completion: Arc::new(Completion::new(context)?),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             said_bye: AtomicBool::new(false),
             peer_said_bye: AtomicBool::new(false),
-            assisted: AtomicBool::new(false),
-            arrivals: AtomicU64::new(0),
-            known: AtomicU64::new(0),
             spin: SpinBudget::default(),
-            poller: Poller::default(),
             creator: Creator::current(),
         });
         let delivery: Arc<dyn Delivery> = duplex.clone();
@@ -129,7 +123,7 @@ impl Duplex {
 
     /// Whether the counted frames up to `mark` have landed at the peer.
     pub(super) fn has_landed(&self, mark: u64) -> Result<bool> {
-        if self.acknowledged.load(Ordering::Acquire) >= mark {
+        if self.acknowledged.get() >= mark {
             return Ok(true);
         }
         self.check().map(|()| false)
@@ -148,7 +142,7 @@ impl Duplex {
             let mut outbox = lock(&self.outbox);
             let sent = outbox.progress(&**socket);
             if let Ok(Waits::Socket) = sent {
-                self.watch(&outbox, !self.is_read_elsewhere());
+                self.watch(&outbox, !self.readers.are_users());
             }
             (sent, outbox.must_watch(), outbox.take_spent())
         };
@@ -170,7 +164,7 @@ impl Duplex {
     /// Makes `event` wait for the counted frames up to `mark`.
     pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
         self.completion.record(event, mark)?;
-        self.completion.reach(self.acknowledged.load(Ordering::Acquire));
+        self.completion.reach(self.acknowledged.get());
         if self.failure.has_failed() {
             self.completion.release();
         }
@@ -183,11 +177,6 @@ impl Duplex {
         if let Some(socket) = self.socket.get() {
             self.registration.watch(socket.fd(), Interest { read, write: !outbox.is_empty() });
         }
-    }
-
-    /// Whether a user thread receives, so that the service thread need not.
-    fn is_read_elsewhere(&self) -> bool {
-        self.assisted.load(Ordering::Acquire) || self.poller.is_user()
     }
 
     /// One look at both halves: what to wait for, whether anything was received, and what to drop. With `assists`, the caller
@@ -211,21 +200,11 @@ impl Duplex {
         if self.failure.has_failed() {
             return (Next::Done, true);
         }
-        let (received, landed) = {
-            let mut inbox = lock(&self.inbox);
-            let received = if !assists && self.is_read_elsewhere() {
-                Ok(Turn::default())
-            } else {
-                let received = inbox.progress(&**socket, &self.regions, COPIES);
-                // With the inbox locked, so that acknowledgements are noted in the order in which they came.
-                received.and_then(|turn| {
-                    self.note(&turn)?;
-                    self.arrivals.fetch_add(u64::from(!assists && turn.progress), Ordering::AcqRel);
-                    Ok(turn)
-                })
-            };
-            (received, inbox.landed())
-        };
+        let (received, landed) = self.readers.turn(&self.inbox, assists, |inbox, reads| {
+            let received = if reads { self.receive(inbox, &**socket) } else { Ok(Turn::default()) };
+            let progress = received.as_ref().is_ok_and(|turn| turn.progress);
+            ((received, inbox.landed()), progress)
+        });
         let mut turn = match received {
             Ok(turn) => turn,
             Err(error) => {
@@ -280,13 +259,19 @@ impl Duplex {
         (Next::Wait(Interest { read, write: waits == Waits::Socket }), turn.progress)
     }
 
+    /// Receives what is there. With the inbox locked, so that acknowledgements are noted in the order in which they came.
+    fn receive(&self, inbox: &mut Inbox, socket: &dyn RawStream) -> Result<Turn> {
+        let turn = inbox.progress(socket, &self.regions, COPIES)?;
+        self.note(&turn)?;
+        Ok(turn)
+    }
+
     fn note(&self, turn: &Turn) -> Result<()> {
         if turn.bye {
             self.peer_said_bye.store(true, Ordering::Release);
         }
         if let Some(count) = turn.acknowledged {
-            lock(&self.outbox).acknowledge(count)?;
-            self.acknowledged.fetch_max(count, Ordering::AcqRel);
+            self.acknowledged.note(&self.outbox, count, Outbox::acknowledge)?;
             self.completion.reach(count);
         }
         Ok(())
@@ -357,11 +342,11 @@ impl Pollable for Duplex {
     }
 
     fn progress(&self) -> Next {
-        let again = self.poller.check();
+        let again = self.readers.check();
         let (next, progress, spent) = self.turn(false);
         spent.dispose(&self.disposer);
         if progress {
-            self.poller.disturb();
+            self.readers.disturb();
         }
         match next {
             Next::Wait(_) => {
@@ -377,7 +362,7 @@ impl Pollable for Duplex {
                     self.cannot_send(error);
                     return Next::Done;
                 }
-                self.watch(&outbox, !self.is_read_elsewhere());
+                self.watch(&outbox, !self.readers.are_users());
                 let idle = if let Activity::Busy(until) = activity { Some(until) } else { None };
                 Next::Told([again, idle].into_iter().flatten().min())
             }

@@ -4,10 +4,10 @@
 //! memory is received in place, or copied if all of it is small and already in the buffer. Data for device memory
 //! goes through pinned memory and a copy on one stream, so that it lands in order; later frames land after it.
 
-use std::collections::VecDeque;
 use std::io;
 
 use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::landings::Landings;
 use super::outbox::SMALL;
 use super::staging::Staging;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,10 +34,8 @@ pub(super) struct Inbox {
     start: usize,
     end: usize,
     target: Target,
-    landings: VecDeque<Landing>,
+    landings: Landings<Landing>,
     staging: Staging,
-    /// Counted frames that have landed.
-    landed: u64,
     ended: bool,
 }
 
@@ -106,16 +104,15 @@ impl Inbox {
             start: 0,
             end: 0,
             target: Target::Header,
-            landings: VecDeque::new(),
+            landings: Landings::new(),
             staging,
-            landed: 0,
             ended: false,
         }
     }
 
     /// Number of counted frames that have landed.
     pub(super) fn landed(&self) -> u64 {
-        self.landed
+        self.landings.landed()
     }
 
     /// Receives what is there, of which up to `copies` frames may be for device memory. An error is the connection's end.
@@ -157,7 +154,7 @@ impl Inbox {
         if self.ended && !(matches!(self.target, Target::Header) && self.start == self.end) {
             return Err(Error::peer_lost("recv", self.peer, "its connection ended inside a message"));
         }
-        turn.ended = self.ended && self.landings.is_empty();
+        turn.ended = self.ended && self.landings.waiting() == 0;
         turn.again = !turn.ended;
         Ok(turn)
     }
@@ -167,13 +164,15 @@ impl Inbox {
         // No descriptor reports frames that lie unread in the buffer. `land` may make room for them, so this is asked first.
         let unread = self.must_stop(&turn);
         self.land(&mut turn)?;
-        turn.again = unread || !self.landings.is_empty();
+        turn.again = unread || self.landings.waiting() > 0;
         Ok(turn)
     }
 
     /// Whether no further frame begins in this turn, and perhaps not before a device has finished something.
     fn must_stop(&self, turn: &Turn) -> bool {
-        matches!(self.target, Target::Full { .. }) || self.landings.len() >= MAX_LANDINGS || turn.copies == 0
+        matches!(self.target, Target::Full { .. })
+            || self.landings.waiting() >= MAX_LANDINGS
+            || turn.copies == 0
     }
 
     /// Reads into where the bytes belong, and what comes behind them into the buffer: how many, and whether there was room
@@ -295,7 +294,7 @@ impl Inbox {
                 };
             }
             Frame::Update { region, offset, value } => {
-                if self.landings.is_empty() && self.store(region, offset, value, regions)? {
+                if self.landings.waiting() == 0 && self.store(region, offset, value, regions)? {
                     return self.ended_now(turn);
                 }
                 self.update(region, offset, value, regions, turn)?;
@@ -338,8 +337,7 @@ impl Inbox {
 
     /// A counted frame whose effect is there. It has landed unless earlier ones have not.
     fn ended_now(&mut self, turn: &mut Turn) -> Result<()> {
-        if self.landings.is_empty() {
-            self.landed += 1;
+        if self.landings.land_at_once() {
             turn.progress = true;
             return Ok(());
         }
@@ -381,23 +379,17 @@ impl Inbox {
     }
 
     fn arrived(&mut self, copied: Option<Event>, staged: bool, effect: Effect) {
-        self.landings.push_back(Landing { copied, staged, effect });
+        self.landings.push(Landing { copied, staged, effect });
     }
 
     /// Ends what has landed, in order.
     fn land(&mut self, turn: &mut Turn) -> Result<()> {
-        while let Some(landing) = self.landings.front_mut() {
-            if let Some(event) = &landing.copied
-                && !event.is_done()?
-            {
-                return Ok(());
-            }
-            let Some(Landing { copied, staged, effect }) = self.landings.pop_front() else { return Ok(()) };
+        let done = |landing: &Landing| landing.copied.as_ref().map_or(Ok(true), Event::is_done);
+        while let Some(Landing { copied, staged, effect }) = self.landings.land(done)? {
             copied.into_iter().for_each(|event| self.staging.recycle(event));
             if staged {
                 self.staging.free_oldest();
             }
-            self.landed += 1;
             turn.progress = true;
             match effect {
                 Effect::None => {}
@@ -407,7 +399,7 @@ impl Inbox {
                     to.memory().word64(0)?.store(value, Ordering::Release);
                     turn.spent.push(Place::Host(to, None));
                 }
-                Effect::Acknowledge => turn.acknowledge = Some(self.landed),
+                Effect::Acknowledge => turn.acknowledge = Some(self.landed()),
             }
         }
         Ok(())

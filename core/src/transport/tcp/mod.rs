@@ -5,12 +5,18 @@
 //! [`flush`](crate::comm::Connection::flush) asks for an acknowledgement and waits for it. The memory at the other end is held until
 //! an acknowledgement has come: it is asked for after many operations, when the connection is idle, and before it is closed.
 
+mod counts;
 mod duplex;
 mod frame;
 mod inbox;
+mod landings;
+#[cfg(all(test, loom))]
+mod models;
 mod outbox;
 mod piece;
 mod poller;
+mod readers;
+mod spent;
 mod spin;
 mod staging;
 #[cfg(all(test, not(loom)))]

@@ -12,11 +12,12 @@ use std::time::Instant;
 
 use super::super::idle::{Activity, IdleTimer};
 use super::super::in_flight::InFlight;
-use super::super::service::Disposer;
+use super::counts::Counts;
 use super::frame::{Frame, MAX_PAYLOAD};
 use super::piece::{Payload, Piece};
+use super::spent::Spent;
 use super::staging::Staging;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gpu::Event;
 use crate::memory::{Place, Remote};
 use crate::net::RawStream;
@@ -26,9 +27,6 @@ use crate::volatile::VolatileSlice;
 const READY: usize = 32;
 /// Writes from host memory of up to this size are copied.
 pub(super) const SMALL: usize = 512;
-/// Counted frames after which an acknowledgement is asked for, so that what they hold is released in time.
-const ASK_EVERY: u64 = 1024;
-
 /// Operations to send, in order.
 pub(super) struct Outbox {
     peer: u32,
@@ -44,49 +42,7 @@ pub(super) struct Outbox {
     spare: Vec<u8>,
     /// Operations among the pieces that were put there without waiting.
     collected: usize,
-    /// The count behind each operation that the peer has not acknowledged.
-    unacknowledged: VecDeque<u64>,
-    /// Counted frames of all operations so far.
-    count: u64,
-    /// The count behind the latest request for an acknowledgement.
-    asked: u64,
-    /// Counted frames that the socket has taken.
-    sent: u64,
-    /// Counted frames that the peer has acknowledged.
-    acknowledged: u64,
-    /// So many of the peer's counted frames it was told that they have landed.
-    told: u64,
-}
-
-/// Memory that operations no longer use. Its drop may wait for the device, and may end the communicator.
-#[derive(Default)]
-pub(super) struct Spent {
-    pub(super) places: Vec<Place>,
-    pub(super) remotes: Vec<Arc<Remote>>,
-}
-
-impl Spent {
-    /// Has everything dropped by threads that may block.
-    pub(super) fn dispose(self, disposer: &Disposer) {
-        if !self.places.is_empty() {
-            disposer.free(Arc::new(self.places));
-        }
-        if !self.remotes.is_empty() {
-            disposer.dispose(self.remotes);
-        }
-    }
-
-    pub(super) fn append(&mut self, mut other: Self) {
-        self.places.append(&mut other.places);
-        self.remotes.append(&mut other.remotes);
-    }
-
-    /// Takes the memory of a payload whose bytes are with the kernel, or are not sent.
-    fn take(&mut self, payload: Payload) {
-        if let Payload::Host(host) = payload {
-            self.places.push(Place::Host(host, None));
-        }
-    }
+    counts: Counts,
 }
 
 enum Operation {
@@ -119,12 +75,7 @@ impl Outbox {
             idle: IdleTimer::default(),
             spare: Vec::new(),
             collected: 0,
-            unacknowledged: VecDeque::new(),
-            count: 0,
-            asked: 0,
-            sent: 0,
-            acknowledged: 0,
-            told: 0,
+            counts: Counts::new(peer),
         }
     }
 
@@ -138,7 +89,7 @@ impl Outbox {
     /// The socket's buffers do not count as room: they hold a hundred thousand small frames, and a flush would wait for all
     /// of those that other threads put in front of it.
     pub(super) fn has_room(&mut self, most: usize) -> bool {
-        let room = self.unacknowledged.len() < most;
+        let room = self.counts.outstanding() < most;
         if !room {
             self.ask();
         }
@@ -151,19 +102,18 @@ impl Outbox {
 
     /// Whether the peer has acknowledged everything, requests for acknowledgements included.
     pub(super) fn is_settled(&self) -> bool {
-        self.acknowledged == self.count
+        self.counts.is_settled()
     }
 
     /// Whether the peer has acknowledged every operation.
     pub(super) fn has_delivered(&self) -> bool {
-        self.unacknowledged.is_empty()
+        self.counts.outstanding() == 0
     }
 
     /// Tells the peer, unless it has been told, that `landed` of its counted frames have landed here.
     pub(super) fn acknowledge_to_peer(&mut self, landed: u64) {
-        if landed > self.told {
-            self.told = landed;
-            self.interject(Frame::Ack { count: landed }, &[]);
+        if let Some(count) = self.counts.tell(landed) {
+            self.interject(Frame::Ack { count }, &[]);
         }
     }
 
@@ -175,7 +125,7 @@ impl Outbox {
         source: Place,
         len: usize,
     ) {
-        self.count += len.div_ceil(MAX_PAYLOAD) as u64;
+        self.counts.add(len.div_ceil(MAX_PAYLOAD) as u64);
         self.operations.push_back(Operation::Write { region, offset, source, len, done: 0 });
         self.hold(remote);
     }
@@ -202,7 +152,7 @@ impl Outbox {
 
     pub(super) fn update(&mut self, remote: &Arc<Remote>, region: u64, offset: u64, value: u64) {
         if !self.collect(Frame::Update { region, offset, value }, 0) {
-            self.count += 1;
+            self.counts.add(1);
             self.operations.push_back(Operation::Update { region, offset, value });
         }
         self.hold(remote);
@@ -211,9 +161,9 @@ impl Outbox {
     /// Holds the memory that the latest frame writes to, until the frame is acknowledged.
     #[inline]
     fn hold(&mut self, remote: &Arc<Remote>) {
-        self.in_flight.hold(self.count - 1, |known| Arc::ptr_eq(known, remote), || remote.clone());
-        self.unacknowledged.push_back(self.count);
-        if self.count - self.asked >= ASK_EVERY {
+        let latest = self.counts.count() - 1;
+        self.in_flight.hold(latest, |known| Arc::ptr_eq(known, remote), || remote.clone());
+        if self.counts.end_operation() {
             self.ask();
         }
     }
@@ -224,27 +174,19 @@ impl Outbox {
     /// `Remote` if it cannot have received so many.
     pub(super) fn acknowledge(&mut self, count: u64) -> Result<()> {
         let begun = self.pieces.front().map_or(0, |piece| if piece.has_begun() { piece.counted } else { 0 });
-        if count > self.sent + begun {
-            let (peer, sent) = (self.peer, self.sent);
-            let message = format!("rank {peer} acknowledged {count} messages of {sent} that were sent");
-            return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(peer));
-        }
-        self.acknowledged = self.acknowledged.max(count);
-        while self.unacknowledged.front().is_some_and(|last| *last <= count) {
-            self.unacknowledged.pop_front();
-        }
+        self.counts.acknowledge(count, begun)?;
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(count)));
         Ok(())
     }
 
     /// Whether the service thread must be told to look for idleness: operations are unacknowledged, and it does not look yet.
     pub(super) fn must_watch(&mut self) -> bool {
-        self.asked != self.count && self.idle.arm()
+        self.counts.is_unasked() && self.idle.arm()
     }
 
     /// A look of the service thread. If the connection has become idle, an acknowledgement is asked for with the next progress.
     pub(super) fn look_for_idleness(&mut self) -> Activity {
-        let activity = self.idle.look(self.count, Instant::now);
+        let activity = self.idle.look(self.counts.count(), Instant::now);
         if activity == Activity::Idle {
             self.ask();
         }
@@ -253,14 +195,14 @@ impl Outbox {
 
     /// Asks for an acknowledgement of everything so far: the count that it will name.
     pub(super) fn ask(&mut self) -> u64 {
-        if self.asked != self.count {
+        if self.counts.is_unasked() {
             if !self.collect(Frame::Ask, 0) {
-                self.count += 1;
+                self.counts.add(1);
                 self.operations.push_back(Operation::Ask);
             }
-            self.asked = self.count;
+            self.counts.ask();
         }
-        self.asked
+        self.counts.asked()
     }
 
     /// Lets what comes later begin only once the work before `event` is done.
@@ -347,7 +289,7 @@ impl Outbox {
             piece.counted += 1;
         }
         self.collected += 1;
-        self.count += 1;
+        self.counts.add(1);
         true
     }
 
@@ -420,7 +362,7 @@ impl Outbox {
             }
             let Some(piece) = self.pieces.pop_front() else { return };
             self.collected -= piece.collected;
-            self.sent += piece.counted;
+            self.counts.send(piece.counted);
             let (memory, payload) = piece.into_parts();
             self.spare = memory;
             if let Payload::Staged { .. } = payload {

@@ -3,11 +3,10 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use super::super::poller::End;
+use super::super::outbox::Outbox;
 use super::Duplex;
 use crate::deadline::{Backoff, Deadline};
 use crate::net::{Interest, Next};
-use crate::sync::{Ordering, lock};
 
 /// For how long a waiting thread sleeps in the kernel before it looks around.
 const SLICE: Duration = Duration::from_millis(20);
@@ -18,28 +17,19 @@ impl Duplex {
         let (Some(socket), registration) = (self.socket.get(), &self.registration) else {
             return backoff.pause(deadline);
         };
-        if self.failure.has_failed() || self.assisted.swap(true, Ordering::AcqRel) {
+        // The first turn sends what is left, too.
+        let ignore = || registration.watch(socket.fd(), Interest::default());
+        if self.failure.has_failed() || !self.readers.begin(&self.outbox, ignore) {
             return backoff.pause(deadline);
-        }
-        let polling = self.poller.begin();
-        if !polling {
-            // The first turn sends what is left, too.
-            let _outbox = lock(&self.outbox);
-            registration.watch(socket.fd(), Interest::default());
         }
         let mut spin = self.spin.begin();
         let mut until = None;
         let mut expired = || until.get_or_insert_with(|| deadline.min(Deadline::after(SLICE))).expired();
         let waits = loop {
-            let (next, mut progress, spent) = self.turn(true);
+            let (next, received, spent) = self.turn(true);
             drop(spent);
-            // The service thread may just have received what the caller waits for. From here on it receives nothing, because it
-            // looks whether a user thread assists with the inbox locked.
-            let arrivals = self.arrivals.load(Ordering::Acquire);
-            if self.known.load(Ordering::Relaxed) != arrivals {
-                self.known.store(arrivals, Ordering::Relaxed);
-                progress = true;
-            }
+            // The service thread may just have received what the caller waits for.
+            let progress = self.readers.have_missed() || received;
             match (next, progress) {
                 (Next::Wait(_), false) if spin.again() => {}
                 (Next::Wait(interest), false) if !expired() => wait(socket.fd(), interest, deadline),
@@ -49,14 +39,7 @@ impl Duplex {
             }
         };
         self.spin.learn(&spin);
-        let outbox = lock(&self.outbox);
-        let end = self.poller.end(waits);
-        self.assisted.store(false, Ordering::Release);
-        if end != End::StillUser || !outbox.is_empty() {
-            self.watch(&outbox, end == End::Service);
-        }
-        drop(outbox);
-        if end == End::NowUser || !waits {
+        if self.readers.end(&self.outbox, waits, Outbox::is_empty, |outbox, read| self.watch(outbox, read)) {
             registration.nudge();
         }
     }

@@ -91,13 +91,13 @@ fn a_signal_in_device_memory_waits_for_what_was_sent_before_it() {
         let mut seen = [1; 8];
         buffer.download(8, &mut seen, deadline).map(|()| u64::from_le_bytes(seen))
     };
-    let (early, landed) = (seen(), inbox.landed);
+    let (early, landed) = (seen(), inbox.landed());
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
     inbox.staging.stream.synchronize(deadline).unwrap();
     inbox.land(&mut turn).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert_eq!((early.unwrap(), landed), (0, 0), "the signal overtakes the data");
-    assert_eq!((seen().unwrap(), inbox.landed), (7, 2));
+    assert_eq!((seen().unwrap(), inbox.landed()), (7, 2));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
     let (flood, regions) = (Flood::of(Frame::Ask, 0), Regions::default());
     for _ in 0..8 {
         assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again, "the buffer is looked at again");
-        assert!(inbox.landings.len() <= MAX_LANDINGS, "{} wait", inbox.landings.len());
+        assert!(inbox.landings.waiting() <= MAX_LANDINGS, "{} wait", inbox.landings.waiting());
     }
     let read = flood.1.load(Ordering::Relaxed);
     assert!(read < 8 * MAX_LANDINGS as u64, "{read} were read");
@@ -115,7 +115,7 @@ fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
     while flood.1.load(Ordering::Relaxed) == read {
         inbox.progress(&flood, &regions, COPIES).unwrap();
     }
-    assert!(inbox.landed > read, "what had come has landed: {} of {read}", inbox.landed);
+    assert!(inbox.landed() > read, "what had come has landed: {} of {read}", inbox.landed());
 }
 
 /// The device finishes between the two: after the inbox stopped for want of room, and before it looks at the device.
@@ -124,7 +124,7 @@ fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
     let (mut inbox, word) = behind_a_stuck_device();
     let (flood, regions) = (Flood::of(Frame::Ask, 0), Regions::default());
     let mut turn = Turn { copies: COPIES, ..Turn::default() };
-    while inbox.landings.len() < MAX_LANDINGS {
+    while inbox.landings.waiting() < MAX_LANDINGS {
         inbox.receive(&flood).unwrap();
         inbox.parse(&regions, &mut turn).unwrap();
     }
@@ -132,7 +132,7 @@ fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
     inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
     let turn = inbox.rest(turn).unwrap();
-    assert!(inbox.landings.is_empty());
+    assert!(inbox.landings.waiting() == 0);
     assert!(turn.again, "nothing else would have them looked at");
 }
 
@@ -154,7 +154,7 @@ fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
         let flood = Flood::of(frame, payload);
         for turns in 1..4 {
             assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again);
-            let begun = inbox.landed + inbox.landings.len() as u64;
+            let begun = inbox.landed() + inbox.landings.waiting() as u64;
             assert_eq!(begun, turns * COPIES as u64);
         }
     }
@@ -176,7 +176,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
     inbox.arrived(Some(copied), false, Effect::None);
     (inbox.start, inbox.end) = (0, 8);
     inbox.begin(Frame::Write { region: grant.number(), offset: 0, len: 8 }, &regions, &mut turn).unwrap();
-    let early = (inbox.start, inbox.landed);
+    let early = (inbox.start, inbox.landed());
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
     let deadline = Deadline::after(Duration::from_secs(60));
     while turn.acknowledge.is_none() && !deadline.expired() {
@@ -188,7 +188,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
     inbox.land(&mut turn).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert_eq!(early, (8, 0), "its bytes are there, and have not landed");
-    assert_eq!((acknowledged, inbox.landed), (Some(2), 4), "the first copy and the request");
+    assert_eq!((acknowledged, inbox.landed()), (Some(2), 4), "the first copy and the request");
 }
 
 #[test]
