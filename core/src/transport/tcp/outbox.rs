@@ -374,3 +374,6 @@ impl Outbox {
 }
 
 const NO_PART: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -36,3 +36,67 @@ impl Spent {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::tests::{place, resources, with_memories};
+    use super::*;
+    use crate::deadline::{Backoff, Deadline};
+    use crate::memory::HostBuffer;
+
+    /// Tells that it is dropped.
+    struct Told(mpsc::Sender<()>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    /// Its drop waits until the other end is dropped.
+    struct Blocks(mpsc::Receiver<()>);
+
+    impl Drop for Blocks {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    /// A call of the user's frees memory, and a thread of its own gives the peers' memory back.
+    #[test]
+    fn memory_is_left_to_threads_that_may_block() {
+        with_memories(|comm, memories| {
+            let resources = resources(comm);
+            let service = resources.service().unwrap();
+            let buffer = Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
+            let (tell, told) = mpsc::channel();
+            let mut spent = Spent::default();
+            for memory in &memories {
+                let mut more = Spent::default();
+                let host = place(&buffer).host().unwrap().clone();
+                more.take(Payload::Host(host.keeping(Arc::new(Told(tell.clone())))));
+                more.take(Payload::None);
+                more.remotes.push(memory.remote().unwrap().0.clone());
+                spent.append(more);
+            }
+            let holders = || memories.each_ref().map(|memory| Arc::strong_count(memory.remote().unwrap().0));
+            let [one, two] = holders();
+            let (go_on, blocks) = mpsc::channel();
+            service.disposer().dispose(Blocks(blocks));
+            spent.dispose(service.disposer());
+            let early = (told.try_iter().count(), holders());
+            drop(go_on);
+            assert_eq!(early, (0, [one, two]), "the caller drops nothing");
+            comm.check().unwrap();
+            assert_eq!(told.try_iter().count(), 2);
+            let (mut backoff, deadline) = (Backoff::new(), Deadline::after(Duration::from_secs(60)));
+            while holders() != [one - 1, two - 1] && !deadline.expired() {
+                backoff.pause(deadline);
+            }
+            assert_eq!(holders(), [one - 1, two - 1]);
+        });
+    }
+}

@@ -15,7 +15,7 @@ use crate::comm::{Communicator, CommunicatorConfig, HostBuffer, RegisteredMemory
 use crate::deadline::Deadline;
 use crate::env::Selection;
 use crate::gpu::{Context, Device, Driver};
-use crate::memory::register_host;
+use crate::memory::{Place, register_host};
 use crate::net::{Pollable as _, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::transport::resources::{Resources, Settings};
@@ -63,7 +63,7 @@ fn soon() -> Deadline {
 }
 
 /// Runs `run` at rank 0 with two memories of rank 1.
-fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
+pub(super) fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     std::thread::scope(|scope| {
         for bootstrap in bootstrap::local(2) {
@@ -135,8 +135,13 @@ fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
     });
 }
 
+/// All of `buffer`, as a connection uses it.
+pub(super) fn place(buffer: &Arc<HostBuffer>) -> Place {
+    register_host(buffer, 0, buffer.len(), Transport::Ethernet.into()).unwrap().place().clone()
+}
+
 /// Resources of a communicator for connections that a test makes by hand.
-fn resources(comm: &Communicator) -> Arc<Resources> {
+pub(super) fn resources(comm: &Communicator) -> Arc<Resources> {
     let exchange = comm.exchange();
     let settings = Settings {
         local_address: None,

@@ -1,0 +1,252 @@
+//! Operations of the sending half become frames, in whatever pieces the socket takes them.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::super::frame::HEADER_BYTES;
+use super::super::tests::{place, with_memories};
+use super::*;
+use crate::deadline::Deadline;
+use crate::gpu::{Context, PinnedBuffer, Stream};
+use crate::memory::HostBuffer;
+use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+
+/// A socket that takes so many more bytes.
+#[derive(Debug, Default)]
+struct Pipe {
+    room: AtomicUsize,
+    taken: Mutex<Vec<u8>>,
+}
+
+impl Pipe {
+    fn with_room(room: usize) -> Self {
+        Self { room: AtomicUsize::new(room), ..Self::default() }
+    }
+
+    fn make_room(&self, room: usize) {
+        self.room.store(room, Ordering::Relaxed);
+    }
+
+    /// The frames that it took, with the bytes behind each.
+    fn frames(&self) -> Vec<(Frame, Vec<u8>)> {
+        let taken = lock(&self.taken);
+        let (mut rest, mut frames) = (&taken[..], Vec::new());
+        while let Some((header, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
+            let frame = Frame::decode(header).unwrap();
+            let len = if let Frame::Write { len, .. } = frame { len as usize } else { 0 };
+            let (bytes, next) = behind.split_at(len);
+            frames.push((frame, bytes.to_vec()));
+            rest = next;
+        }
+        assert!(rest.is_empty(), "half a frame");
+        frames
+    }
+}
+
+impl RawStream for Pipe {
+    fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        unreachable!("an outbox receives nothing")
+    }
+
+    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let room = self.room.load(Ordering::Relaxed);
+        let count = room.min(from.len());
+        lock(&self.taken).extend_from_slice(&from[..count]);
+        self.make_room(room - count);
+        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        unreachable!("an outbox ends nothing")
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        unreachable!("nobody waits")
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Runs `run` with an empty outbox, a memory of the peer and its number, and a context.
+fn with_outbox(run: impl Fn(Outbox, &Arc<Remote>, u64, &Context) + Sync) {
+    with_memories(|comm, [memory, _]| {
+        let remote = memory.remote().unwrap().0;
+        let outbox = Outbox::new(Staging::new(comm.context()).unwrap(), 1);
+        run(outbox, remote, remote.region().unwrap(), comm.context());
+    });
+}
+
+#[test]
+fn small_operations_share_pieces_until_there_are_enough() {
+    /// Headers in a piece of 4 KiB.
+    const EACH: usize = 128;
+    with_outbox(|mut outbox, remote, region, context| {
+        let updates = (READY * EACH) as u64;
+        for value in 0..updates {
+            outbox.update(remote, region, 8, value);
+            assert!(!outbox.is_empty());
+        }
+        let counted = outbox.counts.count();
+        assert!(counted > updates, "acknowledgements were asked for, too");
+        assert_eq!(outbox.waiting() as u64, counted);
+        assert_eq!((outbox.pieces.len(), outbox.operations.len()), (READY, counted as usize - READY * EACH));
+        let buffer = HostBuffer::new(context, 8).unwrap();
+        assert!(!outbox.write_now(remote, region, 0, buffer.memory()).unwrap(), "earlier operations wait");
+        assert_eq!(outbox.counts.count(), counted);
+        let pipe = Pipe::with_room(usize::MAX);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        assert_eq!((outbox.waiting(), outbox.is_empty()), (0, true));
+        let frames = pipe.frames();
+        assert_eq!(frames.len() as u64, counted);
+        let values = frames.iter().filter_map(|(frame, _)| match frame {
+            Frame::Update { region: to, offset: 8, value } if *to == region => Some(*value),
+            other => (*other != Frame::Ask).then_some(u64::MAX),
+        });
+        assert!(values.eq(0..updates));
+        outbox.acknowledge(counted).unwrap();
+        assert!(outbox.is_settled() && outbox.has_delivered());
+    });
+}
+
+#[test]
+fn small_writes_are_copied_when_they_are_asked_for() {
+    with_outbox(|mut outbox, remote, region, context| {
+        let buffer = HostBuffer::new(context, SMALL).unwrap();
+        for byte in 0..8 {
+            buffer.memory().fill(byte);
+            assert!(outbox.write_now(remote, region, u64::from(byte), buffer.memory()).unwrap());
+        }
+        assert_eq!((outbox.pieces.len(), outbox.waiting()), (2, 8), "4 KiB have room for seven");
+        let pipe = Pipe::with_room(usize::MAX);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        let expected = (0..8).map(|byte: u8| {
+            (Frame::Write { region, offset: byte.into(), len: SMALL as u32 }, vec![byte; SMALL])
+        });
+        assert!(pipe.frames().into_iter().eq(expected));
+    });
+}
+
+#[test]
+fn large_writes_are_cut_and_their_memory_is_given_back_once_the_socket_has_it() {
+    const REST: usize = 100;
+    with_outbox(|mut outbox, remote, region, context| {
+        let buffer = Arc::new(HostBuffer::new(context, MAX_PAYLOAD + REST).unwrap());
+        buffer.memory().fill(5);
+        outbox.write(remote, region, 8, place(&buffer), MAX_PAYLOAD + REST);
+        let pipe = Pipe::default();
+        let deadline = soon();
+        while outbox.progress(&pipe).unwrap() == Waits::Socket && !deadline.expired() {
+            pipe.make_room(100_000);
+        }
+        assert!(outbox.is_empty() && outbox.waiting() == 0);
+        let writes = [(8, MAX_PAYLOAD), (8 + MAX_PAYLOAD as u64, REST)];
+        let expected =
+            writes.map(|(offset, len)| (Frame::Write { region, offset, len: len as u32 }, vec![5; len]));
+        assert!(pipe.frames() == expected);
+        assert_eq!(outbox.take_spent().places.len(), 3, "the source and its two parts");
+        assert!(outbox.acknowledge(3).is_err());
+        outbox.acknowledge(2).unwrap();
+        assert_eq!(outbox.take_spent().remotes.len(), 1);
+    });
+}
+
+#[test]
+fn operations_wait_while_the_socket_takes_nothing_and_are_dropped_if_nothing_more_is_sent() {
+    with_outbox(|mut outbox, remote, region, context| {
+        let buffer = Arc::new(HostBuffer::new(context, 1024).unwrap());
+        for _ in 0..READY + 8 {
+            outbox.write(remote, region, 0, place(&buffer), 1024);
+        }
+        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Waits::Socket);
+        assert_eq!((outbox.pieces.len(), outbox.waiting(), outbox.is_empty()), (READY, 8, false));
+        drop(outbox.take_spent());
+        outbox.clear();
+        assert_eq!((outbox.waiting(), outbox.is_empty()), (0, true));
+        let spent = outbox.take_spent();
+        assert_eq!((spent.places.len(), spent.remotes.len()), (READY + 8, 1));
+        let pipe = Pipe::with_room(usize::MAX);
+        outbox.progress(&pipe).unwrap();
+        assert!(pipe.frames().is_empty());
+    });
+}
+
+/// The peer may have all of them: they share a piece, and the socket does not tell where it was cut.
+#[test]
+fn frames_of_a_piece_that_was_taken_in_part_may_be_acknowledged() {
+    with_outbox(|mut outbox, remote, region, _| {
+        (0..3).for_each(|value| outbox.update(remote, region, 0, value));
+        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Waits::Socket);
+        outbox.acknowledge(1).unwrap_err();
+        assert_eq!(outbox.progress(&Pipe::with_room(1)).unwrap(), Waits::Socket);
+        outbox.acknowledge(4).unwrap_err();
+        outbox.acknowledge(3).unwrap();
+    });
+}
+
+#[test]
+fn an_acknowledgement_passes_all_that_the_socket_has_not_begun_to_take() {
+    with_outbox(|mut outbox, remote, region, context| {
+        let buffer = Arc::new(HostBuffer::new(context, 1024).unwrap());
+        let write = |outbox: &mut Outbox| {
+            outbox.write(remote, region, 0, place(&buffer), 1024);
+        };
+        let pipe = Pipe::default();
+        (0..2).for_each(|_| write(&mut outbox));
+        outbox.progress(&pipe).unwrap();
+        outbox.acknowledge_to_peer(5);
+        pipe.make_room(HEADER_BYTES + 1);
+        outbox.progress(&pipe).unwrap();
+        outbox.acknowledge_to_peer(5);
+        outbox.acknowledge_to_peer(6);
+        pipe.make_room(usize::MAX);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        let write = Frame::Write { region, offset: 0, len: 1024 };
+        let order = pipe.frames().into_iter().map(|(frame, _)| frame);
+        assert!(order.eq([Frame::Ack { count: 5 }, write, Frame::Ack { count: 6 }, write]));
+    });
+}
+
+#[test]
+fn operations_behind_work_of_a_device_wait_for_it() {
+    with_outbox(|mut outbox, remote, region, context| {
+        let word = Arc::new(PinnedBuffer::new(context, 8).unwrap());
+        let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
+        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        outbox.after(&event).unwrap();
+        outbox.update(remote, region, 0, 7);
+        let pipe = Pipe::with_room(usize::MAX);
+        let early = (outbox.progress(&pipe).unwrap(), pipe.frames().len());
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        let deadline = soon();
+        while outbox.progress(&pipe).unwrap() != Waits::Nothing && !deadline.expired() {}
+        stream.synchronize(deadline).unwrap();
+        // Asserted last: nobody waits for a device that stays stuck.
+        assert_eq!(early, (Waits::Device, 0));
+        assert_eq!(pipe.frames().len(), 1);
+    });
+}
+
+#[test]
+fn the_service_thread_is_told_once_to_look_for_idleness_and_then_asks() {
+    with_outbox(|mut outbox, remote, region, _| {
+        assert!(!outbox.must_watch(), "nothing was sent");
+        outbox.update(remote, region, 0, 7);
+        assert!(outbox.must_watch() && !outbox.must_watch());
+        let Activity::Busy(mut due) = outbox.look_for_idleness() else { panic!("it has just been told") };
+        assert!(outbox.counts.is_unasked(), "more may follow");
+        loop {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            match outbox.look_for_idleness() {
+                Activity::Busy(next) => due = next,
+                activity => break assert_eq!(activity, Activity::Idle),
+            }
+        }
+        assert!(!outbox.counts.is_unasked());
+        assert!(!outbox.must_watch(), "everything so far is asked for");
+        outbox.update(remote, region, 0, 8);
+        assert!(outbox.must_watch());
+    });
+}
