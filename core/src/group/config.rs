@@ -44,3 +44,21 @@ impl GroupConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_be_are_refused() {
+        let default = GroupConfig::default();
+        let timeout = |timeout| GroupConfig { peer_timeout: Some(timeout), ..default.clone() }.check();
+        let host = |len| GroupConfig { host_id: Some("x".repeat(len)), ..default.clone() }.check();
+        assert!(default.check().is_ok() && timeout(SHORTEST).is_ok() && timeout(Duration::MAX).is_ok());
+        let error = timeout(SHORTEST - Duration::from_millis(1)).unwrap_err();
+        assert!(error.message().contains("AQUEDUCT_PEER_TIMEOUT"), "{error}");
+        assert!(host(MAX_TEXT).is_ok() && host(1).is_ok());
+        let error = host(MAX_TEXT + 1).unwrap_err();
+        assert!(error.message().contains("host identity"), "{error}");
+    }
+}

@@ -46,6 +46,10 @@ mod tests {
                 }
             }
             assert_eq!(pairs.len() as u32, size * (size - 1) / 2);
+            for rank in 0..size {
+                let expected = (0..size).filter(|peer| eager_peers(*peer, size).contains(&rank));
+                assert!(eager_openers(rank, size).into_iter().eq(expected));
+            }
         }
     }
 

@@ -271,10 +271,82 @@ pub(crate) mod tests {
         assert!(other(&|o| o.size = 3).unwrap_err().contains("world size"));
         assert!(other(&|o| o.abi = 2).unwrap_err().contains("one version"));
         let hardware = |o: &mut PeerInfo| o.device.as_mut().unwrap().kind = DriverKind::Hardware;
-        assert!(other(&hardware).unwrap_err().contains("AQUEDUCT_DRIVER"));
+        let error = other(&hardware).unwrap_err();
+        assert!(
+            error.contains("AQUEDUCT_DRIVER") && error.contains("rank 0 uses the software device"),
+            "{error}"
+        );
+        let mut on_gpu = mine.clone();
+        hardware(&mut on_gpu);
+        let error = check_all(&on_gpu, &[on_gpu.encode(), info(1, 2).encode()]).unwrap_err().to_string();
+        assert!(error.contains("rank 1 uses the software device"), "{error}");
         assert_eq!(other(&|o| o.device = None).unwrap().len(), 2, "a member without a device");
         assert!(check_all(&mine, &[mine.encode()]).is_err());
         assert!(check_all(&mine, &[mine.encode(), vec![1, 2, 3]]).is_err());
+    }
+
+    /// A second rank that differs from the first in what `change` changes.
+    fn beside(mine: &PeerInfo, change: impl Fn(&mut PeerInfo)) -> PeerInfo {
+        let mut other = PeerInfo { rank: 1, pid: mine.pid + 1, ..mine.clone() };
+        change(&mut other);
+        other
+    }
+
+    #[test]
+    fn hosts_processes_and_devices_are_told_apart() {
+        type Of = fn(&PeerInfo, &PeerInfo) -> bool;
+        type Change = fn(&mut PeerInfo);
+        let of: [Of; 3] = [PeerInfo::same_host, PeerInfo::same_process, PeerInfo::same_device];
+        let mine = info(0, 2);
+        let cases: [(Change, [bool; 3]); 6] = [
+            (|_| {}, [true, true, true]),
+            (|o| o.host = "h/2".into(), [false, false, false]),
+            (|o| o.process += 1, [true, false, true]),
+            (|o| o.device.as_mut().unwrap().uuid = [9; 16], [true, true, false]),
+            (|o| o.device.as_mut().unwrap().pci_bus_id = "0000:0f:00.0".into(), [true, true, false]),
+            (|o| o.device = None, [true, true, false]),
+        ];
+        for (case, (change, expected)) in cases.into_iter().enumerate() {
+            let other = beside(&mine, change);
+            assert_eq!(of.map(|same| same(&mine, &other)), expected, "case {case}");
+            assert_eq!(of.map(|same| same(&other, &mine)), expected, "case {case}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_ended_only_where_the_kernel_can_say_so() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let mine = PeerInfo { pid: std::process::id(), birth: Birth::of_this_process(), ..info(0, 2) };
+        let gone = |change: &dyn Fn(&mut PeerInfo)| {
+            let ended = beside(&mine, |o| {
+                o.pid = child.id();
+                change(o);
+            });
+            ended.has_ended(&mine)
+        };
+        assert!(gone(&|_| {}));
+        assert!(!gone(&|o| o.host = "h/2".into()), "its number means nothing here");
+        assert!(!gone(&|o| o.birth.namespace += 1), "nor in another namespace");
+        let nowhere = PeerInfo { birth: Birth::default(), ..mine.clone() };
+        assert!(!beside(&nowhere, |o| o.pid = child.id()).has_ended(&nowhere), "there is no /proc");
+        assert!(!beside(&mine, |o| o.pid = mine.pid).has_ended(&mine), "this process runs");
+        // As if this process were one that was started later.
+        let later = |o: &mut PeerInfo| (o.pid, o.birth.started) = (mine.pid, mine.birth.started - 1);
+        assert!(!beside(&mine, later).has_ended(&mine), "a rank of this process is never said to have ended");
+    }
+
+    #[test]
+    fn a_host_is_known_by_its_name_and_its_boot() {
+        let identity = host_identity();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(identity.split_once('/').unwrap(), (&*logging::host_name(), boot.trim()));
+    }
+
+    #[test]
+    fn a_label_names_the_device_and_its_address() {
+        assert_eq!(info(2, 4).device_label(), "device (0000:02:00.0)");
+        assert_eq!(beside(&info(0, 2), |o| o.device = None).device_label(), "no device");
     }
 
     proptest! {

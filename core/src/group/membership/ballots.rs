@@ -172,3 +172,85 @@ impl Ballots {
         attempt.proposed.as_ref().map(|members| (members, &attempt.accepts))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ticks until `done`, at most a thousand.
+    fn ticks_until(ballots: &mut Ballots, done: impl Fn(&Ballots) -> bool) -> u32 {
+        let mut ticks = 0;
+        while !done(ballots) && ticks < 1000 {
+            ballots.tick();
+            ticks += 1;
+        }
+        ticks
+    }
+
+    #[test]
+    fn an_attempt_may_take_longer_each_time_and_the_next_waits_for_lower_ranks() {
+        // Round, and ticks until its attempt is given up.
+        for (round, limit) in [(1, ATTEMPT), (3, 3 * ATTEMPT), (40, MAX_PATIENCE * ATTEMPT)] {
+            let mut ballots = Ballots::new(5, 2, 0);
+            ballots.hear_refusal(Ballot::new(round - 1, 9));
+            assert!(ballots.may_begin());
+            assert_eq!(ballots.begin(), Ballot::new(round, 5));
+            assert!(ballots.is_attempting() && !ballots.may_begin());
+            assert_eq!(ticks_until(&mut ballots, |ballots| !ballots.is_attempting()), limit + 1);
+            assert_eq!(ticks_until(&mut ballots, Ballots::may_begin), 2 * 3 + 2);
+        }
+    }
+
+    #[test]
+    fn an_attempt_gives_way_to_a_higher_one_only_and_lets_it_finish() {
+        let (low, high) = (Ballot::new(1, 9), Ballot::new(2, 9));
+        for hears in [false, true] {
+            let mut ballots = Ballots::new(5, 1, 0);
+            let hear = |ballots: &mut Ballots, ballot| match hears {
+                false => drop(ballots.promise(ballot)),
+                true => ballots.hear_refusal(ballot),
+            };
+            assert_eq!(ballots.begin(), Ballot::new(1, 5));
+            hear(&mut ballots, low);
+            hear(&mut ballots, Ballot::new(1, 5));
+            assert!(ballots.is_attempting(), "of two in one round that of the lower rank is the higher");
+            hear(&mut ballots, high);
+            assert!(!ballots.is_attempting() && !ballots.may_begin());
+            assert_eq!(ticks_until(&mut ballots, Ballots::may_begin), 3 + 2 + 2 * ATTEMPT);
+            assert_eq!(ballots.begin(), Ballot::new(3, 5), "above all that were seen");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_bound_to_the_highest_attempt_that_it_has_promised() {
+        let (low, high) = (Ballot::new(1, 3), Ballot::new(2, 3));
+        let members = Ranks::from([0, 1]);
+        let mut ballots = Ballots::new(0, 0, 4);
+        assert!(!ballots.is_bound());
+        assert_eq!(ballots.promise(low), Ok(None));
+        assert!(ballots.is_bound());
+        ballots.accept(low, members.clone()).unwrap();
+        assert_eq!(ballots.promise(high), Ok(Some((low, members.clone()))));
+        assert_eq!((ballots.promise(low), ballots.accept(low, members)), (Err(high), Err(high)));
+        assert_eq!(ballots.vote().promised, high);
+        ballots.begin();
+        ballots.abandon();
+        assert!(!ballots.is_attempting() && ballots.may_begin());
+        ballots.complete();
+        assert!(!ballots.may_begin() && ballots.vote().completed);
+    }
+
+    #[test]
+    fn answers_count_for_the_attempt_that_goes_on() {
+        let mut ballots = Ballots::new(0, 0, 0);
+        let ballot = ballots.begin();
+        let other = Ballot::new(9, 9);
+        assert!(ballots.hear_promise(1, other, None).is_none() && ballots.hear_accept(1, other).is_none());
+        assert_eq!(ballots.hear_promise(1, ballot, None).unwrap().len(), 1);
+        assert!(ballots.hear_accept(1, ballot).is_none(), "nothing was proposed");
+        ballots.propose([0, 1].into());
+        assert!(ballots.hear_promise(2, ballot, None).is_none(), "the choice is made");
+        let (members, accepts) = ballots.hear_accept(2, ballot).unwrap();
+        assert_eq!((members, accepts), (&Ranks::from([0, 1]), &Ranks::from([1, 2])));
+    }
+}

@@ -194,3 +194,135 @@ fn of_two_groups_that_were_accepted_the_one_of_the_higher_ballot_is_proposed_aga
         .collect();
     assert_eq!(proposed, vec![Ranks::from([0, 1, 2]); 4]);
 }
+
+/// What `rank` says, by receiver.
+fn said(rank: &mut Membership) -> Vec<(u32, Message)> {
+    rank.take_outbox().into_iter().map(|(to, envelope)| (to, envelope.message)).collect()
+}
+
+/// Rank 1 of three on hosts of their own.
+fn one_of_three(succeeds: bool) -> Membership {
+    Membership::new(1, vec![0, 1, 2], succeeds)
+}
+
+fn hear(rank: &mut Membership, generation: u64, message: Message) {
+    rank.receive(0, Envelope { generation, message });
+}
+
+#[test]
+fn a_rank_tells_its_vote_as_soon_as_it_goes_on_in_a_group_and_answers_nothing_before() {
+    let prepare = Message::Prepare(super::message::Ballot::new(1, 0));
+    let mut rank = one_of_three(true);
+    hear(&mut rank, 0, prepare.clone());
+    rank.linked(2);
+    rank.last_words();
+    assert_eq!(said(&mut rank), [], "it may still vote in the group before");
+    rank.activate();
+    assert!(matches!(&said(&mut rank)[..], [(0, Message::Vote(_)), (2, Message::Vote(_))]));
+    rank.linked(2);
+    assert!(matches!(&said(&mut rank)[..], [(2, Message::Vote(_))]), "peers do not know that it is active");
+    hear(&mut rank, 0, prepare);
+    assert!(matches!(&said(&mut rank)[..], [(0, Message::Promise(..))]));
+}
+
+#[test]
+fn a_rank_tells_new_links_and_as_its_last_words_what_it_is_bound_to_and_nothing_otherwise() {
+    let mut rank = one_of_three(false);
+    rank.linked(2);
+    rank.last_words();
+    assert_eq!(said(&mut rank), []);
+    hear(&mut rank, 0, Message::Prepare(super::message::Ballot::new(1, 0)));
+    let _ = said(&mut rank);
+    rank.linked(2);
+    assert!(matches!(&said(&mut rank)[..], [(2, Message::Vote(_))]));
+    rank.last_words();
+    assert!(matches!(&said(&mut rank)[..], [(0, Message::Vote(_)), (2, Message::Vote(_))]));
+}
+
+#[test]
+fn who_calls_no_more_says_so_once() {
+    let reports = |said: Vec<(u32, Message)>| -> Vec<_> {
+        let of = |(to, message)| match message {
+            Message::Report(report) => (to, report.without.is_some(), report.out),
+            other => panic!("{other:?}"),
+        };
+        said.into_iter().map(of).collect()
+    };
+    let mut rank = one_of_three(false);
+    rank.withdraw();
+    assert_eq!(said(&mut rank), [], "it has not called");
+    rank.call(Ranks::new());
+    rank.tick();
+    assert_eq!(reports(said(&mut rank)), [(0, true, false), (2, true, false)]);
+    rank.withdraw();
+    assert_eq!(reports(said(&mut rank)), [(0, false, false), (2, false, false)]);
+    rank.stand_down();
+    assert_eq!(reports(said(&mut rank)), [(0, false, true), (2, false, true)]);
+}
+
+/// Who is behind is told what was decided, and who is ahead is asked.
+#[test]
+fn messages_of_other_generations_are_answered_with_what_was_decided() {
+    let report = || Message::Report(super::message::Report::default());
+    let mut rank = one_of_three(false);
+    hear(&mut rank, 1, report());
+    assert!(matches!(&said(&mut rank)[..], [(0, Message::Report(_))]), "what was decided?");
+    assert!(!rank.is_superseded(0));
+    let members = Ranks::from([0, 1]);
+    hear(&mut rank, 1, Message::Decided(members.clone()));
+    assert!(rank.is_superseded(0) && !rank.is_superseded(1));
+    assert_eq!(rank.verdict(), Verdict::Agreed { generation: 1, members: members.clone() });
+    let _ = said(&mut rank);
+    hear(&mut rank, 0, report());
+    assert_eq!(said(&mut rank), [(0, Message::Decided(members))]);
+    // A decision that is not newer changes nothing.
+    hear(&mut rank, 1, Message::Decided(Ranks::from([1])));
+    assert_eq!(rank.agreed(), (1, &Ranks::from([0, 1])));
+}
+
+#[test]
+fn ranks_outside_a_group_are_not_heard_in_it() {
+    let prepare = |rank: &mut Membership, from| {
+        let message = Message::Prepare(super::message::Ballot::new(1, from));
+        rank.receive(from, Envelope { generation: 1, message });
+        said(rank).len()
+    };
+    let mut member = one_of_three(false);
+    hear(&mut member, 1, Message::Decided([0, 1].into()));
+    let _ = said(&mut member);
+    assert_eq!((prepare(&mut member, 2), prepare(&mut member, 0)), (0, 1));
+    assert!(member.reaches_all());
+    member.lost(2, false);
+    assert!(member.reaches_all(), "it is no member");
+    member.lost(0, false);
+    assert!(!member.reaches_all());
+    assert_eq!(prepare(&mut member, 0), 0, "from where no path is any more");
+    let mut outside = one_of_three(false);
+    hear(&mut outside, 1, Message::Decided([0, 2].into()));
+    let _ = said(&mut outside);
+    assert_eq!(prepare(&mut outside, 0), 0);
+    assert_eq!(outside.verdict(), Verdict::Excluded);
+}
+
+/// Rank 2 of four loses all others, and alone may decide nothing. It says so only once nothing has changed for a while.
+#[test]
+fn a_rank_that_reaches_too_few_is_cut_off_after_a_while() {
+    let mut rank = Membership::new(2, vec![0, 1, 2, 3], false);
+    [0, 1, 3].into_iter().for_each(|peer| rank.lost(peer, false));
+    rank.call([0, 1, 3].into());
+    let cut_off = |rank: &mut Membership| {
+        let mut waits = |_: &u32| {
+            rank.tick();
+            rank.verdict() == Verdict::CutOff
+        };
+        (1..200).find(|tick| waits(tick))
+    };
+    let ticks = cut_off(&mut rank);
+    assert!(ticks.is_some_and(|ticks| ticks >= 10), "{ticks:?}");
+    // It can still be one of those who decide, with ranks 0 and 1.
+    let mut awaits = Membership::new(2, vec![0, 1, 2, 3], false);
+    awaits.lost(3, false);
+    awaits.call([3].into());
+    assert_eq!(cut_off(&mut awaits), None);
+    assert_eq!(awaits.verdict(), Verdict::Waiting([0, 1].into()));
+}
