@@ -294,4 +294,4 @@ impl Drop for Links {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -12,6 +12,8 @@ pub(crate) mod peer;
 pub(crate) mod peer_state;
 pub(crate) mod subscriber;
 pub(crate) mod subset;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub(crate) mod wire_up;
 
 pub(crate) use handle::Group;

@@ -8,6 +8,7 @@ use super::*;
 use crate::abort::Abort;
 use crate::group::control::Member;
 use crate::group::peer::tests::info;
+use crate::group::peer_state::Waiters;
 use crate::group::subscriber::{Deferred, Reaction, Subscriber, Subscribers};
 use crate::net::{Interest, Layer, Next, Pollable, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -15,7 +16,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// A rank without kernels.
 struct Nobody;
 
-impl crate::group::peer_state::Waiters for Nobody {
+impl Waiters for Nobody {
     fn dismiss(&self, _: u32) {}
 
     fn abandoned(&self) -> Option<Option<u32>> {
@@ -23,22 +24,22 @@ impl crate::group::peer_state::Waiters for Nobody {
     }
 }
 
-fn soon() -> Deadline {
+pub(in crate::group) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
 /// A kind of frame that is not the group's own.
-const KIND: u16 = 77;
+pub(in crate::group) const KIND: u16 = 77;
 
 /// Keeps what peers send, and what the service thread is told to drop later.
 #[derive(Default)]
-struct Recorder {
+pub(in crate::group) struct Recorder {
     frames: Mutex<Vec<(u32, Vec<u8>, usize)>>,
     holds: Mutex<Option<Deferred>>,
 }
 
 impl Recorder {
-    fn has(&self, peer: u32, payload: &[u8], fds: usize) -> bool {
+    pub(in crate::group) fn has(&self, peer: u32, payload: &[u8], fds: usize) -> bool {
         lock(&self.frames)
             .iter()
             .any(|(from, bytes, count)| (*from, &bytes[..], *count) == (peer, payload, fds))
@@ -58,17 +59,17 @@ impl Subscriber for Recorder {
     fn changed(&self) {}
 }
 
-fn config(peer_timeout: Option<Duration>) -> GroupConfig {
+pub(in crate::group) fn config(peer_timeout: Option<Duration>) -> GroupConfig {
     GroupConfig { local_address: Some(Ipv4Addr::LOCALHOST.into()), peer_timeout, ..GroupConfig::default() }
 }
 
 /// A group in one process; `hosts` of them.
-fn group(size: u32, hosts: u32) -> Vec<Links> {
+pub(in crate::group) fn group(size: u32, hosts: u32) -> Vec<Links> {
     group_with(size, hosts, config(Some(Duration::from_secs(3))), |network| network)
 }
 
 /// The same, and what each rank's subscriber heard.
-fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
+pub(in crate::group) fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
     let recorders: Vec<Arc<Recorder>> = (0..size).map(|_| Arc::default()).collect();
     let subscribe = |rank: u32| Subscribers::default().with(KIND, recorders[rank as usize].clone());
     let links = group_of(size, 1, config(Some(Duration::from_secs(3))), |network| network, subscribe);
@@ -80,12 +81,24 @@ fn group_with(size: u32, hosts: u32, config: GroupConfig, wrap: impl Fn(Network)
     group_of(size, hosts, config, wrap, |_| Subscribers::default())
 }
 
-fn group_of(
+pub(in crate::group) fn group_of(
     size: u32,
     hosts: u32,
     config: GroupConfig,
     wrap: impl Fn(Network) -> Network,
     subscribe: impl Fn(u32) -> Subscribers,
+) -> Vec<Links> {
+    group_waited_for(size, hosts, config, wrap, subscribe, |_| Arc::new(Nobody))
+}
+
+/// The same with what waits for the peers of each rank.
+pub(in crate::group) fn group_waited_for(
+    size: u32,
+    hosts: u32,
+    config: GroupConfig,
+    wrap: impl Fn(Network) -> Network,
+    subscribe: impl Fn(u32) -> Subscribers,
+    waiters: impl Fn(u32) -> Arc<dyn Waiters>,
 ) -> Vec<Links> {
     let identities: Vec<Identity> = (0..size)
         .map(|rank| Identity::new(rank, size, [7; 32], None))
@@ -109,7 +122,8 @@ fn group_of(
             .map(|(identity, listeners)| {
                 let peers = peers.clone();
                 let (abort, subscribers) = (Abort::new(), subscribe(identity.rank));
-                let member = Member { abort, waiters: Arc::new(Nobody), subscribers, succeeds: false };
+                let waiters = waiters(identity.rank);
+                let member = Member { abort, waiters, subscribers, succeeds: false };
                 let control = Control::new(identity.rank, size, member, config.peer_timeout);
                 let timeout = config.peer_timeout;
                 s.spawn(move || {
@@ -122,7 +136,7 @@ fn group_of(
     })
 }
 
-fn wait_for(what: &str, done: impl Fn() -> bool) {
+pub(in crate::group) fn wait_for(what: &str, done: impl Fn() -> bool) {
     let deadline = soon();
     while !done() {
         assert!(!deadline.expired(), "{what}");
@@ -259,7 +273,7 @@ fn messages_meet_across_lazily_opened_links_with_descriptors() {
 }
 
 /// Tells which thread dropped it.
-struct Traced(std::sync::mpsc::Sender<std::thread::ThreadId>);
+pub(in crate::group) struct Traced(pub(in crate::group) std::sync::mpsc::Sender<std::thread::ThreadId>);
 
 impl Drop for Traced {
     fn drop(&mut self) {
