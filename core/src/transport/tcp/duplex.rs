@@ -384,3 +384,6 @@ impl fmt::Debug for Duplex {
         f.debug_struct("Duplex").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
