@@ -80,17 +80,27 @@ address() {
         ASAN_OPTIONS=detect_leaks=0 sanitized address 300 -p aqueduct --lib -- "${leaking[@]}" &&
         sanitized address 900 -p aqueduct-cuda-soft --lib -- driver:: mem
 }
-# Data races between host threads. Kernel memory is excluded: the software device runs the kernels' own races.
+# Data races between host threads: in the library's own tests, and where the ranks that use channels are threads of one process.
+# Kernel memory is excluded: the software device runs the kernels' own races. Load over Ethernet and verbs is left out: with this
+# sanitizer it takes longer than the tests wait.
 # The standard library is compiled too: the sanitizer must see its locks, or it reports races everywhere.
 thread() {
     if [ ! -d "$(rustc --print sysroot)/lib/rustlib/src/rust/library" ] && ! rustup component add rust-src; then
         echo "the standard library's sources are missing: rustup component add rust-src"
         return 77
     fi
+    threaded 1200 -p aqueduct --lib -- \
+        net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: channel:: abort &&
+        AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- \
+            channels::soft ports::software::cuda_ipc ports::changes::software ports::refusals::software
+}
+threaded() { # SECONDS ARGUMENT...
+    local seconds=$1
+    shift
     # Naming the frames of a panic takes this sanitizer longer than tests wait.
-    RUST_BACKTRACE=0 TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread 1200 -Zbuild-std \
+    RUST_BACKTRACE=0 TSAN_OPTIONS="suppressions=$PWD/ci/tsan.txt" sanitized thread "$seconds" -Zbuild-std \
         --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
-        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' -p aqueduct --lib -- net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: abort
+        --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' "$@"
 }
 
 # Every way that memory is written, with each access checked against the memory model, and memory as weak as it allows, by
@@ -121,6 +131,18 @@ unkind() {
         echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='net:fragment;seed=$seed'"
         AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="net:fragment;seed=$seed" tests 900 -p aqueduct-tests --test it -- --quiet \
             --skip launchers || return
+    done
+}
+
+# Whatever uses the stand-in for verbs, as late and as unordered as each of these seeds makes it. Of four seeds in a row, each gives
+# the NICs another amount of inline data. The tests of `rdma` expect requests to be executed at once.
+stand-in() {
+    local seed
+    for ((seed = 1; seed <= 20; seed++)); do
+        AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct --lib -- --quiet transport::verbs &&
+            AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct-tests --test it -- --quiet \
+                stand_in transports::refusals ports::failures::of_a_verbs_connection ||
+            { echo "stand-in: AQUEDUCT_SOFT_UNKIND=$seed"; return 1; }
     done
 }
 
@@ -255,6 +277,7 @@ lane address address
 lane thread thread
 lane races races
 lane unkind unkind
+lane stand-in stand-in
 lane mutants mutants
 lane rust-mutants rust-mutants
 lane launchers launchers
