@@ -1,5 +1,7 @@
 //! Groups of links in one process.
 
+mod unreachable;
+
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
