@@ -252,3 +252,25 @@ impl SockAddr {
         (address, size as libc::socklen_t)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_is_this_processes_own_says_nothing_about_the_peer() {
+        let system = |code| {
+            let error = Error::system("connect", "cannot connect", io::Error::from_raw_os_error(code));
+            tells_of_loss(&error)
+        };
+        for code in [libc::ECONNREFUSED, libc::ENOENT, libc::EHOSTUNREACH, libc::ENETUNREACH] {
+            assert!(system(code), "{code}");
+        }
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::EACCES] {
+            assert!(!system(code), "{code}");
+        }
+        assert!(tells_of_loss(&Error::peer_lost("handshake", 1, "closed")));
+        assert!(tells_of_loss(&Error::timeout("handshake", "silent")));
+        assert!(!tells_of_loss(&Error::usage("connect", "no address")));
+    }
+}

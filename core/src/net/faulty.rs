@@ -119,3 +119,135 @@ impl RawStream for Faulty {
 fn would_block_is_none(error: io::Error) -> io::Result<usize> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fault::NetFault;
+
+    /// What came through, and what is refused.
+    #[derive(Debug, Default)]
+    struct Socket {
+        written: Vec<u8>,
+        /// Bytes that it takes before it would block.
+        room: usize,
+        /// Whether both directions were shut down, in order.
+        shutdowns: Vec<bool>,
+    }
+
+    #[derive(Debug)]
+    struct Recorder(Arc<Mutex<Socket>>);
+
+    impl RawStream for Recorder {
+        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            into[..3].copy_from_slice(b"abc");
+            Ok(3)
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            let mut socket = lock(&self.0);
+            let taken = from.len().min(socket.room);
+            socket.room -= taken;
+            socket.written.extend_from_slice(&from[..taken]);
+            if taken == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
+        }
+
+        fn shutdown(&self, both: bool) -> io::Result<()> {
+            lock(&self.0).shutdowns.push(both);
+            Ok(())
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            unreachable!("nobody waits")
+        }
+    }
+
+    /// A stream of rank 0 to rank 1 for `purpose` with these faults, and its socket.
+    fn stream(purpose: u16, faults: &[NetFault], room: usize) -> (Box<dyn RawStream>, Arc<Mutex<Socket>>) {
+        let socket = Arc::new(Mutex::new(Socket { room, ..Socket::default() }));
+        let local = Claims { purpose, scope: 0, from: 0, to: 1 };
+        let peer = Claims { from: 1, to: 0, ..local };
+        let faults = NetFaults::new(faults.iter().cloned(), 1);
+        (faults.wrap(local, peer, Box::new(Recorder(socket.clone()))), socket)
+    }
+
+    /// Sends `bytes` until all are reported as sent, or an error.
+    fn send(stream: &dyn RawStream, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            bytes = &bytes[stream.write(bytes, &[])?..];
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn faults_meet_only_streams_of_their_kind() {
+        let of_purposes = [
+            (purpose::RENDEZVOUS, LinkKind::Rendezvous),
+            (purpose::BOOTSTRAP, LinkKind::Bootstrap),
+            (purpose::CONTROL, LinkKind::Control),
+            (purpose::DATA, LinkKind::Data),
+        ];
+        for (purpose, own) in of_purposes {
+            for (_, kind) in of_purposes {
+                let (stream, _) = stream(purpose, &[NetFault::new(NetAction::Drop).on(kind)], 9);
+                assert_eq!(send(&*stream, b"x").is_err(), kind == own, "{purpose}: {kind:?}");
+            }
+        }
+        let (stream, socket) = stream(99, &[NetFault::new(NetAction::Drop).on(LinkKind::Data)], 9);
+        send(&*stream, b"x").unwrap();
+        assert_eq!(lock(&socket).written, b"x", "a stream of somebody else");
+    }
+
+    #[test]
+    fn each_fault_does_what_it_says() {
+        let run = |action| {
+            let (stream, socket) = stream(purpose::DATA, &[NetFault::new(action).after_bytes(2)], 99);
+            let sent = send(&*stream, b"abcdefgh").and_then(|()| send(&*stream, b"ij"));
+            let mut read = [0; 8];
+            assert_eq!(stream.read(&mut read, &mut Vec::new()).unwrap(), 3);
+            assert_eq!(&read[..3], b"abc", "the other direction is left alone");
+            stream.shutdown(true).unwrap();
+            drop(stream);
+            let socket = lock(&socket);
+            (sent.is_ok(), socket.written.clone(), socket.shutdowns.clone())
+        };
+        let text = |text: &str| text.as_bytes().to_vec();
+        assert_eq!(run(NetAction::Delay(Duration::ZERO)), (true, text("abcdefghij"), vec![true]));
+        assert_eq!(run(NetAction::Lose(3)), (true, text("abfghij"), vec![true]));
+        assert_eq!(run(NetAction::Duplicate(3)), (true, text("abcdecdefghij"), vec![true]));
+        assert_eq!(run(NetAction::Stall), (true, text("ab"), vec![]));
+        assert_eq!(run(NetAction::Truncate), (true, text("ab"), vec![false]));
+        assert_eq!(run(NetAction::Drop), (false, text("ab"), vec![true]));
+        let (sent, written, shutdowns) = run(NetAction::Corrupt(3));
+        assert_eq!((sent, written.len(), shutdowns), (true, 10, vec![true]));
+        assert!(written.starts_with(b"ab") && written.ends_with(b"fghij") && written[2..5] != *b"cde");
+    }
+
+    /// The changed bytes are reported as sent, so they come before the next ones, also if the socket takes none of them now.
+    #[test]
+    fn corrupted_bytes_that_do_not_fit_are_sent_with_the_next() {
+        for room in [2, 3] {
+            let fault = NetFault::new(NetAction::Corrupt(3)).after_bytes(2);
+            let (stream, socket) = stream(purpose::DATA, &[fault], room);
+            assert_eq!(stream.write(b"abcdefgh", &[]).unwrap(), 2);
+            assert_eq!(stream.write(b"cdefgh", &[]).unwrap(), 3, "as if all were sent");
+            assert_eq!(stream.write(b"fgh", &[]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(lock(&socket).written.len(), room);
+            lock(&socket).room = 99;
+            send(&*stream, b"fgh").unwrap();
+            let written = &lock(&socket).written;
+            assert_eq!(written.len(), 8);
+            assert!(written.starts_with(b"ab") && written.ends_with(b"fgh") && written[2..5] != *b"cde");
+        }
+    }
+
+    #[test]
+    fn only_a_full_socket_counts_as_nothing_written() {
+        let error = |kind: io::ErrorKind| would_block_is_none(kind.into());
+        assert_eq!(error(io::ErrorKind::WouldBlock).unwrap(), 0);
+        assert_eq!(error(io::ErrorKind::BrokenPipe).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
