@@ -61,12 +61,3 @@ fn a_rank_that_is_not_there_any_more_is_lost_to_who_looks_for_it() {
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(peer)), "{error}");
     assert_eq!(one.control.lost(), [peer]);
 }
-
-#[test]
-fn who_leaves_after_its_peer_leaves_in_good_order() {
-    let links = group(2, 1);
-    let link = links[0].control.link(1).unwrap();
-    // As if the peer had left and closed its end meanwhile.
-    link.close();
-    links[0].leave(soon()).unwrap();
-}
