@@ -144,7 +144,8 @@ fn the_service_thread_receives_and_acknowledges_what_nobody_waits_for() {
     });
 }
 
-/// So many waits in close succession that user threads go on polling between them. Then nobody waits any more.
+/// Many waits: on a machine that is idle they follow each other so closely that user threads go on polling between them. Then nobody
+/// waits any more. The models have every order of these.
 #[test]
 fn whoever_receives_misses_nothing() {
     const ROUNDS: u64 = 200;
