@@ -205,7 +205,7 @@ fn a_killed_rank_and_the_running_check_are_named() {
             false => selftest(&["-n", ranks]),
         };
         command.env("AQUEDUCT_IB_DEVICES", "absent0");
-        let outcome = killing(&mut command, victim).exited(137);
+        let outcome = killing(&mut command, ranks.parse().unwrap(), victim).exited(137);
         let lost = format!("rank {victim} was lost during this check");
         let running = rows(&outcome, "FAILED");
         assert!(running.len() == 1 && running[0].ends_with(&lost), "{outcome:#?}");
@@ -223,28 +223,93 @@ fn a_killed_rank_and_the_running_check_are_named() {
     }
 }
 
-/// An operator's signal, too.
+/// An operator's signal, too: as soon as the ranks catch it, and some checks later.
 #[test]
 fn an_interrupted_self_test_ends_with_its_summary() {
+    for delay in [0, 1000] {
+        let job = support::start(&mut selftest(&[]));
+        wait_for_ranks(&job, 2);
+        std::thread::sleep(Duration::from_millis(delay));
+        job.signal(libc::SIGTERM);
+        let outcome = job.finish().exited(143);
+        let [_, failed, _] = counted(&outcome);
+        assert_eq!(failed, 1, "{outcome:#?}");
+        outcome.prints(&[
+            "FAILED",
+            "  ended by signal 15 during this check",
+            "#   ended by signal 15 during this check",
+        ]);
+    }
+}
+
+/// The signal reaches a single rank: the report names it, and all end at once.
+#[test]
+fn a_single_interrupted_rank_is_named() {
+    for (ranks, victim, why) in [
+        ("2", 1, "rank 1 was ended by signal 15 during this check"),
+        ("3", 2, "rank 2 was ended by signal 15 during this check"),
+        ("2", 0, "ended by signal 15 during this check"),
+    ] {
+        let job = support::start(&mut selftest(&["-n", ranks]));
+        let pids = wait_for_ranks(&job, ranks.parse().unwrap());
+        signal(pids[victim], libc::SIGTERM);
+        let outcome = job.finish().exited(143);
+        let [_, failed, _] = counted(&outcome);
+        assert_eq!(failed, 1, "{outcome:#?}");
+        let outcome = outcome.prints(&[&format!("#   {why}\n")]);
+        outcome.says(&[&format!("rank {victim} failed first: it exited with code 143")]);
+    }
+}
+
+/// A rank that waits for the report of another one does not wait for a rank that is killed: it reports itself.
+#[test]
+fn a_killed_reporter_is_replaced() {
     let job = support::start(&mut selftest(&[]));
-    support::wait_until("its ranks check", || !ranks_of(job.pid()).is_empty());
-    std::thread::sleep(Duration::from_millis(1500));
-    job.signal(libc::SIGTERM);
-    let outcome = job.finish().exited(143);
-    let [_, failed, _] = counted(&outcome);
-    assert_eq!(failed, 1, "{outcome:#?}");
-    outcome.prints(&["ended by signal 15 during this check"]);
+    let pids = wait_for_ranks(&job, 2);
+    // Stopped, it cannot report; rank 1 waits for it.
+    signal(pids[0], libc::SIGSTOP);
+    signal(pids[1], libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(pids[0], libc::SIGKILL);
+    let outcome = job.finish().exited(137);
+    let lost = "rank 0 was lost during this check";
+    let outcome = outcome.prints(&[&format!("#   {lost}\n"), "# selftest : 0 passed, 1 failed, "]);
+    outcome.says(&["rank 0 failed first: it was killed by signal 9"]);
 }
 
 /// Runs the command and kills a rank of it after a few checks.
-fn killing(command: &mut Command, victim: u32) -> Outcome {
+fn killing(command: &mut Command, ranks: usize, victim: usize) -> Outcome {
     let job = support::start(command);
-    let pid = || ranks_of(job.pid()).into_iter().find(|(rank, _)| *rank == victim).map(|(_, pid)| pid);
-    support::wait_until("the rank runs", || pid().is_some());
-    std::thread::sleep(Duration::from_millis(1500));
-    // SAFETY: touches no memory; the launcher reaps its ranks only at its end.
-    assert_eq!(unsafe { libc::kill(pid().expect("it still runs"), libc::SIGKILL) }, 0);
+    let pids = wait_for_ranks(&job, ranks);
+    std::thread::sleep(Duration::from_millis(1000));
+    signal(pids[victim], libc::SIGKILL);
     job.finish()
+}
+
+/// Sends `signal` to a rank that has not ended by itself.
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: touches no memory; the launcher reaps its ranks only at its end.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// Waits until the job's ranks have met and catch signals: they check. Returns their processes, in rank order.
+fn wait_for_ranks(job: &support::Running, count: usize) -> Vec<i32> {
+    let catching = || {
+        let mut ranks = ranks_of(job.pid());
+        ranks.retain(|&(_, pid)| catches_terminate(pid));
+        ranks.sort_unstable();
+        ranks
+    };
+    support::wait_until("its ranks check", || catching().len() == count);
+    catching().into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// Whether the process has a handler for SIGTERM.
+fn catches_terminate(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (libc::SIGTERM - 1) & 1 == 1
 }
 
 /// The ranks that the launcher `pid` has started, with their processes.

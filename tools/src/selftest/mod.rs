@@ -12,6 +12,7 @@ mod fifo;
 mod group;
 mod handles;
 mod interrupted;
+mod last_words;
 mod link;
 mod linked;
 mod lockstep;
@@ -76,7 +77,7 @@ fn take_part(manner: Manner) -> Result<ExitCode> {
     if rank.is_root() {
         summary::print_head(&rank)?;
     }
-    let report = Report::default();
+    let report = Report::new(rank.bootstrap.size());
     report.guard(&rank, || {
         let lost = check_all(&rank, manner, &report)?;
         if lost.is_none() {

@@ -8,7 +8,7 @@ use aqueduct::gpu::GpuBuffer;
 
 use super::check::{Check, Manner, Ran};
 use super::group::{Group, rounds};
-use super::interrupted::{Report, first_lost, reporter};
+use super::interrupted::{Report, first_lost, missing, reporter};
 use super::lockstep::{Lockstep, Verdict};
 use super::summary::{Row, print_row};
 use crate::job::Rank;
@@ -114,7 +114,8 @@ impl<'a> Suite<'a> {
             Err(error) => {
                 let Some(lost) = first_lost(self.rank).or(lost_peer(&error)) else { return Err(error) };
                 self.lost = Some(lost);
-                Verdict::Failed(format!("rank {lost} was lost during this check"))
+                self.report.wait_for_last_words(lost);
+                Verdict::Failed(missing(lost))
             }
         };
         Ok(Row { name: name.to_owned(), verdict, time: started.elapsed() })
