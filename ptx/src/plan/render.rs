@@ -296,6 +296,31 @@ impl Rows {
     }
 }
 
+/// Every number of a step.
+fn numbers(step: &Step) -> Vec<Number> {
+    let operand = |side: &super::Operand| [side.address, side.first, side.rank];
+    match step {
+        Step::Sync => Vec::new(),
+        Step::Barrier { state, blocks } => vec![*state, *blocks],
+        Step::Signal(list) => list.iter().flat_map(|one| [one.outbound, one.peer, one.inbound]).collect(),
+        Step::Wait(list) => list.iter().flat_map(|one| [one.inbound, one.expected, one.rank]).collect(),
+        Step::Acquire { at } | Step::Release { at } => vec![*at],
+        Step::Move(moved) => {
+            let sides = moved.sources.iter().chain(&moved.targets).flat_map(operand);
+            let share = moved.share.iter().flat_map(|share| [share.member, share.of]);
+            sides.chain(share).chain([moved.count]).collect()
+        }
+        Step::Port(port) => {
+            let put = port.put.iter().flat_map(|put| {
+                let sides = [&put.source, &put.target].into_iter().chain(&put.awaits);
+                sides.flat_map(operand).chain([put.count]).collect::<Vec<_>>()
+            });
+            put.chain([port.channel]).collect()
+        }
+        Step::Loop { chunks, body, .. } => body.iter().flat_map(numbers).chain([*chunks]).collect(),
+    }
+}
+
 /// Finds contradictions that would become a wrong kernel.
 fn check(kernel: &Kernel) -> Result<(), TemplateError> {
     let fail = |message: String| Err(failure(&kernel.symbol, message));
@@ -315,6 +340,18 @@ fn check(kernel: &Kernel) -> Result<(), TemplateError> {
     }
     if kernel.blocks.is_empty() || kernel.ranks == 0 {
         return fail("a kernel needs a block, and a plan a rank".to_owned());
+    }
+    for (index, shape) in kernel.shapes.iter().enumerate() {
+        let row = kernel
+            .blocks
+            .iter()
+            .find(|block| block.shape as usize == index)
+            .map_or(0, |block| block.row.len());
+        for number in shape.steps.iter().flat_map(numbers) {
+            if matches!(number, Number::Row(entry) if entry as usize >= row) {
+                return fail(format!("shape {index} asks for more than the {row} numbers of its blocks"));
+            }
+        }
     }
     for (index, block) in kernel.blocks.iter().enumerate() {
         let same = |other: &&super::Block| other.shape == block.shape;

@@ -47,7 +47,7 @@ fn shares_and_loops_cover_a_range_once() {
                 let rows: Vec<_> = rows.iter().map(Vec::as_slice).collect();
                 let plan = blocks(plan, &rows);
                 for chunk in [2, 14, 16, 18, 240, 1026] {
-                    solo.run(&plan, sizes(chunk, u64::from(count) * chunk - 2), [2, 0]);
+                    solo.run(&plan, sizes(chunk, u64::from(count) * chunk - 2), [chunk / 2 % 2 * 2, 0]);
                 }
             }
         }
@@ -172,6 +172,21 @@ fn a_semaphore_in_a_loop() {
     for chunk in [8, 512, 513, 8000] {
         solo.run(&plan, sizes(chunk, chunk), [0, 0]);
         assert_eq!(value(&solo), start, "every acquire has its release");
+    }
+}
+
+/// A slice that is handled twice is added twice.
+#[test]
+fn a_loop_adds_each_slice_once() {
+    let mut solo = Solo::new(9000, 1, 128);
+    for count in [1, 2] {
+        let both = vec![at(Base::Output, 0), at(Base::Input, 0)];
+        let sum = moved(both, vec![at(Base::Output, 0)], count, Some(Reduction::Sum));
+        let repeat = Step::Loop { unit: 1024, chunks: fixed(count), body: vec![sum, Step::Sync] };
+        let plan = kernel(1, Element::U32, vec![repeat]);
+        for chunk in [1020, 1024, 1028, 4000] {
+            solo.run(&plan, sizes(chunk, u64::from(count) * chunk), [0, 0]);
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Number, Operand, Reduction, Share, Step};
 
 use crate::rig::{
-    BARRIERS, CALLS, CANARY, SEMAPHORES, Sizes, World, fixed, kernel, moved, noise, operand, signal, wait,
-    with_packets,
+    ADDRESSES, BARRIERS, CALLS, CANARY, INBOUND, SEMAPHORES, Sizes, World, fixed, kernel, moved, noise,
+    operand, signal, wait, with_packets,
 };
 
 /// One-shot all-reduce by two blocks with double scratch.
@@ -107,6 +107,9 @@ fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
     let world = World::new(2, 4096, 2, 1024);
     let plan = with_packets(kernel(2, Element::U8, steps), 1, 2);
     let plan = Kernel { blocks: vec![Block { shape: 0, row: Vec::new() }; blocks as usize], ..plan };
+    // What it waits for from itself has come.
+    let own = world.memory[1].control + u64::from(INBOUND) + 16;
+    world.machine.write(1, own, &9u64.to_ne_bytes());
     let before = world.machine.read(0, world.memory[0].control, 4096);
     let scratch = world.machine.read(0, world.memory[0].scratch, 4096);
     let function = world.load(1, &plan);
@@ -144,9 +147,94 @@ fn aborted_waits_leave_and_send_nothing() {
     // A loop whose wait stands behind its last sync, and one without any.
     assert_eq!(lonely(vec![repeat(vec![Step::Sync, read(), waits()]), Step::Sync, send()], 1).1, 0);
     assert_eq!(lonely(vec![repeat(vec![waits(), tell()]), Step::Sync, send()], 1), (wait_of, 0));
-    // Lanes wait together, and the first thread then tells nobody.
+    // The first lane's wait succeeds, another's does not: the first thread then tells nobody.
     let lists = vec![Step::Wait(vec![wait(1), wait(0)]), tell(), Step::Sync, send()];
-    assert_eq!(lonely(lists, 1).0, wait_of);
+    assert_eq!(lonely(lists, 1), (wait_of, 0));
+}
+
+/// The record names the rank whose packet is missing; a packet of which one word has come is missing.
+#[test]
+fn a_record_names_the_sender_of_a_missing_packet() {
+    for missing in [0u32, 2] {
+        for flags in [[0u32, 0], [0, 1], [1, 0]] {
+            let world = World::new(3, 64, 3, 128);
+            let from = |rank: u32| Operand { rank: fixed(rank), ..operand(1, Base::Packets, rank) };
+            let read =
+                moved(vec![from(0), from(2)], vec![operand(1, Base::Output, 0)], 1, Some(Reduction::Sum));
+            let plan = with_packets(kernel(3, Element::U32, vec![read]), 1, 3);
+            for rank in [0, 2] {
+                // The first call's flag is 1. Both packets of a vector are there, or the second's words say otherwise.
+                let flags = if rank == missing { [1, 1, flags[0], flags[1]] } else { [1; 4] };
+                let words: Vec<u8> =
+                    flags.iter().flat_map(|flag| [7, *flag]).flat_map(u32::to_le_bytes).collect();
+                world.machine.write(1, world.memory[1].packets + 128 + 256 * u64::from(rank), &words);
+            }
+            let function = world.load(1, &plan);
+            let args = world.args(1, Sizes { chunk: 16, input: 16, output: 16 }, [0, 0], false);
+            world.machine.launch(1, function, LaunchShape { grid: 1, block: 64 }, &args);
+            world.machine.abort();
+            world.machine.finish();
+            let record = world.machine.record(1);
+            assert_eq!(record.state, ABORT_RECORD_COMPLETE, "{flags:?}");
+            assert_eq!(
+                (record.operation, record.peer, record.epoch),
+                (Operation::PLAN.0, missing, 1),
+                "{flags:?}"
+            );
+        }
+    }
+}
+
+/// Each block tells by counters of its own, whose places stand in its row.
+#[test]
+fn lists_whose_numbers_are_rows() {
+    let ranks = 4u32;
+    let world = World::new(ranks as usize, 64, 1, 128);
+    let kernels: Vec<_> = (0..ranks)
+        .map(|me| {
+            let others: Vec<u32> = (0..ranks).filter(|&rank| rank != me).collect();
+            let row = Number::Row;
+            let signals = (0..3).map(|i| aqueduct_ptx::plan::Signal {
+                outbound: row(i),
+                peer: row(3 + i),
+                inbound: row(6),
+                relaxed: false,
+            });
+            let waits = (0..3).map(|i| aqueduct_ptx::plan::Wait {
+                inbound: row(7 + i),
+                expected: row(12 - i),
+                rank: row(13 + i),
+                relaxed: false,
+            });
+            let steps = vec![Step::Signal(signals.collect()), Step::Wait(waits.collect())];
+            let numbers = |block: u32| {
+                let place = |area: u32| others.iter().map(move |peer| area + 16 * peer + 256 * block);
+                let mut row: Vec<u32> = place(1536).collect();
+                row.extend(others.iter().map(|peer| peer * ADDRESSES));
+                row.push(512 + 16 * me + 256 * block);
+                row.extend(place(512));
+                // In the opposite order.
+                row.extend(place(1024).rev());
+                row.extend(&others);
+                row
+            };
+            let blocks = (0..2).map(|block| Block { shape: 0, row: numbers(block) }).collect();
+            Kernel { blocks, ..kernel(ranks, Element::U8, steps) }
+        })
+        .collect();
+    for call in 1..3u64 {
+        world.run(&kernels, Sizes { chunk: 1, input: 1, output: 1 }, [0, 0]);
+        for (rank, memory) in world.memory.iter().enumerate() {
+            let control = world.machine.read(rank, memory.control, 4096);
+            for at in [512, 1024, 1536].into_iter().flat_map(|area| [area, area + 256]) {
+                for peer in (0..ranks as usize).filter(|&peer| peer != rank) {
+                    let at = at + 16 * peer;
+                    let value = u64::from_ne_bytes(control[at..at + 8].try_into().expect("eight bytes"));
+                    assert_eq!(value, call, "rank {rank}, peer {peer}, at {at}");
+                }
+            }
+        }
+    }
 }
 
 /// Counters of several channels at once, relaxed or not, several times in a call.

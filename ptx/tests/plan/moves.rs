@@ -49,7 +49,7 @@ fn copies_between_all_kinds_of_memory() {
             let mut steps = filled(&[source], count);
             steps.push(moved(vec![source], vec![at(to, 9)], count, None));
             let kernel = sequence(Element::U8, 1, steps);
-            for (turn, chunk) in [1, 15, 16, 17, 160, 1019].into_iter().enumerate() {
+            for (turn, chunk) in [1, 15, 16, 17, 20, 24, 160, 1019].into_iter().enumerate() {
                 // The last chunks of the buffers exist in part, or not at all.
                 let bytes = [20 * chunk, 10 * chunk - 1, 2 * chunk + chunk / 2][(turn + nth) % 3].min(8900);
                 let skew = [[0, 0], [3, 3], [16, 1]][(turn + nth / 3) % 3];
@@ -242,6 +242,7 @@ fn mistakes_are_refused() {
         (Kernel { threads: 33, ..good.clone() }, "multiple of 32"),
         (Kernel { blocks: Vec::new(), ..good.clone() }, "block"),
         (kernel(1, Element::F32, vec![Step::Loop { unit: 8, chunks: fixed(1), body: vec![copy()] }]), "16"),
+        (kernel(1, Element::F32, vec![Step::Acquire { at: Number::Row(0) }]), "numbers"),
         (kernel(1, Element::F32, vec![moved(vec![], vec![at(Base::Output, 0)], 1, None)]), "source"),
         (
             kernel(
