@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::fault::NetFault;
 
-    /// What came through, and what is refused.
+    /// A socket that keeps what came through.
     #[derive(Debug, Default)]
     struct Socket {
         written: Vec<u8>,

@@ -195,7 +195,7 @@ fn of_two_groups_that_were_accepted_the_one_of_the_higher_ballot_is_proposed_aga
     assert_eq!(proposed, vec![Ranks::from([0, 1, 2]); 4]);
 }
 
-/// What `rank` says, by receiver.
+/// The messages of `rank`, with their receivers.
 fn said(rank: &mut Membership) -> Vec<(u32, Message)> {
     rank.take_outbox().into_iter().map(|(to, envelope)| (to, envelope.message)).collect()
 }
@@ -260,7 +260,7 @@ fn who_calls_no_more_says_so_once() {
     assert_eq!(reports(said(&mut rank)), [(0, false, true), (2, false, true)]);
 }
 
-/// Who is behind is told what was decided, and who is ahead is asked.
+/// A rank that is behind is told what was decided, and one that is ahead is asked.
 #[test]
 fn messages_of_other_generations_are_answered_with_what_was_decided() {
     let report = || Message::Report(super::message::Report::default());

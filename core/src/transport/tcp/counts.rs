@@ -133,7 +133,7 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// What came before that many acknowledgements, this thread sees.
+    /// So many frames are acknowledged; this thread sees what came before that.
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }

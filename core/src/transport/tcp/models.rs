@@ -50,7 +50,7 @@ fn loom_tcp_the_peer_is_told_of_all_that_landed_and_never_of_fewer() {
     const FRAMES: u64 = 3;
     /// The frames that the socket still has, and those that have come.
     type Inbox = Mutex<(u64, Landings<u64>)>;
-    /// What the peer was told.
+    /// The counts that the peer was told.
     type Outbox = Mutex<(Counts, Vec<u64>)>;
 
     /// Receives one frame. True once there are no more.
@@ -153,7 +153,7 @@ struct Connection {
     changed: Condvar,
 }
 
-/// What the kernel knows.
+/// The kernel's side of the socket.
 #[derive(Default)]
 struct Kernel {
     /// Messages in the socket.
@@ -200,7 +200,7 @@ impl Connection {
         })
     }
 
-    /// What the service thread does whenever it looks, until the end.
+    /// The service thread: looks whenever there is a reason to, until the end.
     fn serve(&self) {
         loop {
             self.sleep_until(|kernel| kernel.ended || kernel.nudged || kernel.watched && kernel.readable > 0);
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// What a user thread does that waits until `messages` have come.
+    /// A user thread: waits until `messages` have come.
     fn wait_for(&self, messages: u64) {
         while *lock(&self.inbox) < messages {
             assert!(self.begin(), "nobody else waits");

@@ -1,4 +1,4 @@
-//! Ranks that cannot be reached, and ranks that cannot join.
+//! Ranks that fall silent or cannot be reached, and ranks that cannot join.
 
 use super::*;
 
@@ -60,4 +60,68 @@ fn a_rank_that_is_not_there_any_more_is_lost_to_who_looks_for_it() {
     let error = one.ensure(peer, soon()).unwrap_err();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(peer)), "{error}");
     assert_eq!(one.control.lost(), [peer]);
+}
+
+/// Swallows what one rank says once it is told to: a process that is stopped, a network that is broken one way.
+#[derive(Debug)]
+struct Mute {
+    rank: u32,
+    on: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct MuteStream(Box<dyn RawStream>, Arc<AtomicBool>);
+
+impl Layer for Mute {
+    fn wrap(&self, local: Claims, _: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
+        if local.from == self.rank { Box::new(MuteStream(raw, self.on.clone())) } else { raw }
+    }
+}
+
+impl RawStream for MuteStream {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+        self.0.read(into, fds)
+    }
+
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+        if self.1.load(Ordering::Relaxed) { Ok(from.len()) } else { self.0.write(from, fds) }
+    }
+
+    fn shutdown(&self, both: bool) -> std::io::Result<()> {
+        self.0.shutdown(both)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn who_falls_silent_is_lost_to_all_and_hears_of_it_and_who_has_nothing_to_say_is_not() {
+    const TIMEOUT: Duration = Duration::from_millis(1500);
+    for hosts in [1, 4] {
+        let mute = Arc::new(AtomicBool::new(false));
+        let layer = Arc::new(Mute { rank: 2, on: mute.clone() });
+        let config = config(Some(TIMEOUT));
+        let links = group_with(4, hosts, config, |network| network.with_layer(layer.clone()));
+        std::thread::sleep(TIMEOUT * 2);
+        for one in &links {
+            one.control.abort().check("x").expect("nobody is lost who is only idle");
+        }
+        let began = Instant::now();
+        mute.store(true, Ordering::Relaxed);
+        for one in &links {
+            let abort = one.control.abort();
+            wait_for("the silence was not noticed", || abort.is_aborted());
+            let error = abort.check("x").unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+            let said = if one.identity.rank == 2 { "have given up this process" } else { "silent for 1." };
+            assert!(error.message().contains(said), "{error}");
+        }
+        assert!(began.elapsed() < TIMEOUT + Duration::from_secs(2), "{:?}", began.elapsed());
+        // The others are still linked to each other, and to nobody else.
+        let all = || -> Vec<usize> { (0..4).map(|peer| links[0].control.links(peer).len()).collect() };
+        wait_for("the link to the silent rank is still there", || all()[2] == 0);
+        assert_eq!(all(), [0, 1, 0, 1]);
+    }
 }

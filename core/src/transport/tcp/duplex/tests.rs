@@ -62,7 +62,7 @@ struct Rig<'a> {
     duplex: &'a Arc<Duplex>,
     /// Of the peer.
     memory: &'a RegisteredMemory,
-    /// What the peer may write to, and its number.
+    /// The peer may write to it, under this number.
     buffer: &'a Arc<HostBuffer>,
     region: u64,
 }
@@ -251,7 +251,7 @@ fn operations_that_are_lost_are_told_once() {
     });
 }
 
-/// What a peer says before it goes is the better reason.
+/// Its last words are a better reason than its end.
 #[test]
 fn a_peer_that_gives_up_is_quoted() {
     with_duplex(|Rig { duplex, memory, .. }| {
@@ -268,7 +268,6 @@ fn a_peer_that_gives_up_is_quoted() {
     });
 }
 
-/// What the peer cannot be given is told to it as the reason.
 #[test]
 fn a_peer_that_breaks_the_protocol_is_told_so() {
     with_duplex(|Rig { duplex, region, .. }| {
@@ -308,7 +307,7 @@ fn streams_wait_for_acknowledgements_and_not_for_ever() {
         duplex.fail(&Error::new(ErrorKind::Remote, "x", "gone"), false);
         stream.synchronize(soon()).unwrap();
         assert!(!early);
-        // Who comes later does not wait either.
+        // Later ones do not wait either.
         let last = Event::new(comm.context()).unwrap();
         duplex.record(&last, mark + 2).unwrap();
         last.synchronize(soon()).unwrap();
