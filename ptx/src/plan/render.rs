@@ -14,8 +14,20 @@ const MAX_ARGS: usize = 4096;
 const MAX_CONST: usize = 32 << 10;
 
 impl Kernel {
-    /// Bytes of the kernel's one parameter.
+    /// Bytes of the kernel's one parameter: the fixed part, the addresses, and [`args_rows`](Self::args_rows).
     pub fn args_bytes(&self) -> usize {
+        self.rows_at() + 4 * self.args_rows().len()
+    }
+
+    /// Words of the parameter behind the addresses, the same in every call: the numbers of the blocks, if there is room. From memory
+    /// they would come a microsecond later, because the caches of constants are empty when a kernel begins.
+    pub fn args_rows(&self) -> Vec<u32> {
+        let rows = Rows::of(self);
+        if rows.space == Space::Param { rows.padded() } else { Vec::new() }
+    }
+
+    /// Bytes of the parameter in front of the rows.
+    fn rows_at(&self) -> usize {
         size_of::<PlanArgs>() + 8 * self.addresses as usize
     }
 
@@ -47,9 +59,9 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     check(kernel)?;
     let rows = Rows::of(kernel);
     let counts = kernel.double_scratch || kernel.laps.is_some() || kernel.has_packets();
-    let mut text = Text::new(kernel, target, rows.space);
+    let mut text = Text::new(kernel, target, rows.space.loads());
     text.line(&target.header());
-    if !rows.table.is_empty() {
+    if !rows.table.is_empty() && rows.space != Space::Param {
         text.line(&rows.declaration(kernel));
     }
     let (symbol, bytes, threads) = (&kernel.symbol, kernel.args_bytes(), kernel.threads);
@@ -232,7 +244,11 @@ fn dispatch(text: &mut Text<'_>, rows: &Rows, runs: &[Run]) -> Result<(), Templa
         [run] => {
             if let Some(stride) = rows.strides[run.shape] {
                 let at = i64::from(rows.starts[run.first]) - run.first as i64 * i64::from(stride);
-                let table = rows.name(text.kernel);
+                let (table, before) = match rows.space {
+                    Space::Param => ("args".to_owned(), text.kernel.rows_at()),
+                    _ => (rows.name(text.kernel), 0),
+                };
+                let at = at + before as i64;
                 text.include("plan_row", &[("STRIDE", &stride), ("TABLE", &table), ("OFFSET", &at)])?;
             }
             text.include("plan_go", &[("TO", &format!("SHAPE_{}", run.shape))])
@@ -255,8 +271,29 @@ struct Rows {
     starts: Vec<u32>,
     /// Bytes of a row of each shape, if its blocks differ.
     strides: Vec<Option<u32>>,
-    /// State space of the table, as in a load.
-    space: &'static str,
+    space: Space,
+}
+
+/// Where the table lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    /// Behind the addresses in the kernel's parameter.
+    Param,
+    /// In the module's constants.
+    Const,
+    /// In a variable of the module.
+    Global,
+}
+
+impl Space {
+    /// The state space, as in a load.
+    fn loads(self) -> &'static str {
+        match self {
+            Self::Param => "param",
+            Self::Const => "const",
+            Self::Global => "weak.global",
+        }
+    }
 }
 
 impl Rows {
@@ -275,8 +312,18 @@ impl Rows {
                 table.extend(&block.row);
             }
         }
-        let space = if 4 * table.len() <= MAX_CONST { "const" } else { "weak.global" };
+        let space = match 4 * table.len() {
+            bytes if kernel.rows_at() + bytes.next_multiple_of(8) <= MAX_ARGS => Space::Param,
+            bytes if bytes <= MAX_CONST => Space::Const,
+            _ => Space::Global,
+        };
         Self { table, starts, strides, space }
+    }
+
+    /// The table in whole words of 8 bytes, as parameters are.
+    fn padded(mut self) -> Vec<u32> {
+        self.table.resize(self.table.len().next_multiple_of(2), 0);
+        self.table
     }
 
     fn name(&self, kernel: &Kernel) -> String {
@@ -284,7 +331,7 @@ impl Rows {
     }
 
     fn declaration(&self, kernel: &Kernel) -> String {
-        let space = if self.space == "const" { ".const" } else { ".global" };
+        let space = if self.space == Space::Const { ".const" } else { ".global" };
         let mut text = format!("{space} .align 4 .b32 {}[{}] = {{", self.name(kernel), self.table.len());
         for (index, value) in self.table.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
@@ -305,6 +352,7 @@ fn numbers(step: &Step) -> Vec<Number> {
         Step::Signal(list) => list.iter().flat_map(|one| [one.outbound, one.peer, one.inbound]).collect(),
         Step::Wait(list) => list.iter().flat_map(|one| [one.inbound, one.expected, one.rank]).collect(),
         Step::Acquire { at } | Step::Release { at } => vec![*at],
+        Step::PortWait { channel } => vec![*channel],
         Step::Move(moved) => {
             let sides = moved.sources.iter().chain(&moved.targets).flat_map(operand);
             let share = moved.share.iter().flat_map(|share| [share.member, share.of]);
@@ -324,7 +372,7 @@ fn numbers(step: &Step) -> Vec<Number> {
 /// Finds contradictions that would become a wrong kernel.
 fn check(kernel: &Kernel) -> Result<(), TemplateError> {
     let fail = |message: String| Err(failure(&kernel.symbol, message));
-    let bytes = kernel.args_bytes();
+    let bytes = kernel.rows_at();
     if bytes > MAX_ARGS {
         return fail(format!(
             "{} addresses make {bytes} bytes of parameters, and a kernel takes {MAX_ARGS}: the rank has too many peers",

@@ -84,7 +84,7 @@ fn rows_give_each_block_its_numbers() {
     }
 }
 
-/// Rows of more than 32 KiB lie in global memory.
+/// Rows lie in the kernel's parameter, in constant memory if they are longer, and in global memory beyond 32 KiB.
 #[test]
 fn rows_may_be_long() {
     let mut solo = Solo::new(40_000, 1, 128);
@@ -92,13 +92,14 @@ fn rows_may_be_long() {
         let place = |base| Operand { first: Number::Row(index), ..at(base, 0) };
         moved(vec![place(Base::Input)], vec![place(Base::Output)], 1, None)
     };
-    for length in [3, 400] {
+    for length in [3, 40, 400] {
         let mut plan = kernel(1, Element::U32, vec![step(0), step(length - 1)]);
         let row = |block: u32| (0..length).map(|index| if index == 0 { block } else { 60 + block }).collect();
         plan.blocks = (0..40).map(|block| Block { shape: 0, row: row(block) }).collect();
         let text = solo.world.render(&plan).unwrap();
         assert_eq!(text.contains("\n.global"), length == 400, "{length}");
-        assert_eq!(text.contains("\n.const"), length == 3, "{length}");
+        assert_eq!(text.contains("\n.const"), length == 40, "{length}");
+        assert_eq!(plan.args_rows().len(), if length == 3 { 120 } else { 0 });
         solo.run(&plan, sizes(32, 128 * 32), [0, 0]);
     }
 }

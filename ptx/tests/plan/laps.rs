@@ -61,7 +61,9 @@ fn one_shots_pass_the_end_of_a_lap() {
             }
             let shape = LaunchShape { grid: 2, block: 64 };
             let launches: Vec<_> = (0..ranks as usize)
-                .map(|rank| (world.load(rank, &kernels[rank]), world.args(rank, sizes, [0, 0], true)))
+                .map(|rank| {
+                    (world.load(rank, &kernels[rank]), world.args(rank, sizes, [0, 0], &kernels[rank]))
+                })
                 .collect();
             for (rank, (function, args)) in launches.iter().enumerate() {
                 (0..4).for_each(|_| world.machine.launch(rank, *function, shape, args));
@@ -113,7 +115,7 @@ fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
     let before = world.machine.read(0, world.memory[0].control, 4096);
     let scratch = world.machine.read(0, world.memory[0].scratch, 4096);
     let function = world.load(1, &plan);
-    let args = world.args(1, Sizes { chunk: 512, input: 512, output: 512 }, [0, 0], false);
+    let args = world.args(1, Sizes { chunk: 512, input: 512, output: 512 }, [0, 0], &plan);
     world.machine.launch(1, function, LaunchShape { grid: blocks, block: 64 }, &args);
     world.machine.abort();
     world.machine.finish();
@@ -170,7 +172,7 @@ fn a_record_names_the_sender_of_a_missing_packet() {
                 world.machine.write(1, world.memory[1].packets + 128 + 256 * u64::from(rank), &words);
             }
             let function = world.load(1, &plan);
-            let args = world.args(1, Sizes { chunk: 16, input: 16, output: 16 }, [0, 0], false);
+            let args = world.args(1, Sizes { chunk: 16, input: 16, output: 16 }, [0, 0], &plan);
             world.machine.launch(1, function, LaunchShape { grid: 1, block: 64 }, &args);
             world.machine.abort();
             world.machine.finish();

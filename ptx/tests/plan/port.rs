@@ -58,7 +58,7 @@ impl Channel {
         let kernel = self.kernel(steps);
         let sizes = Sizes { chunk, input: bytes, output: bytes };
         let function = self.world.load(0, &kernel);
-        let args = self.world.args(0, sizes, [0, 0], false);
+        let args = self.world.args(0, sizes, [0, 0], &kernel);
         self.world.machine.launch(0, function, LaunchShape { grid: 1, block: 64 }, &args);
         let mut triggers = Vec::new();
         loop {
@@ -158,7 +158,7 @@ fn forwarded_packets_are_awaited() {
     let function = channel.world.load(0, &kernel);
     let sizes = Sizes { chunk: 800, input: 800, output: 800 };
     let head = channel.ring.head();
-    let args = channel.world.args(0, sizes, [0, 0], false);
+    let args = channel.world.args(0, sizes, [0, 0], &kernel);
     channel.world.machine.launch(0, function, LaunchShape { grid: 1, block: 64 }, &args);
     channel.world.machine.abort();
     channel.world.machine.finish();

@@ -180,7 +180,7 @@ impl World {
         Self { target: Target::new(sm), ..self }
     }
 
-    pub(crate) fn args(&self, rank: usize, sizes: Sizes, skew: [u64; 2], double: bool) -> Args {
+    pub(crate) fn args(&self, rank: usize, sizes: Sizes, skew: [u64; 2], kernel: &Kernel) -> Args {
         let vectors = sizes.chunk.div_ceil(16).max(1);
         let log = u64::BITS - (vectors - 1).leading_zeros();
         let shift = 31 + log;
@@ -189,7 +189,7 @@ impl World {
             scratch_chunk: self.scratch_chunk,
             input_bytes: sizes.input,
             output_bytes: sizes.output,
-            half: if double { self.chunks * self.scratch_chunk } else { 0 },
+            half: if kernel.double_scratch { self.chunks * self.scratch_chunk } else { 0 },
             control: self.memory[rank].control,
             abort: self.machine.abort_handle(rank, NO_PEER),
             vectors: u32::try_from(sizes.chunk.div_ceil(16)).expect("few"),
@@ -212,6 +212,7 @@ impl World {
             .iter()
             .copied()
             .chain(addresses.chain(self.more.iter().copied()).flat_map(u64::to_ne_bytes))
+            .chain(kernel.args_rows().into_iter().flat_map(u32::to_ne_bytes))
             .collect();
         Args::default().bytes(&bytes)
     }
@@ -240,7 +241,7 @@ impl World {
             .enumerate()
             .map(|(rank, kernel)| {
                 let shape = LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
-                (self.load(rank, kernel), shape, self.args(rank, sizes, skew, kernel.double_scratch))
+                (self.load(rank, kernel), shape, self.args(rank, sizes, skew, kernel))
             })
             .collect();
         for (rank, (function, shape, args)) in launches.iter().enumerate() {

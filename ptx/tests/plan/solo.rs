@@ -64,7 +64,7 @@ impl Solo {
         let mut model = Model { images, starts, sizes, scratch_chunk, flag: self.calls as u32 };
         model.run(kernel);
         let function = world.load(0, kernel);
-        let args = world.args(0, sizes, skew, kernel.double_scratch);
+        let args = world.args(0, sizes, skew, kernel);
         let shape =
             aqueduct_ptx::collective::LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
         world.machine.launch(0, function, shape, &args);

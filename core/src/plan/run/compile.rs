@@ -37,6 +37,8 @@ pub(super) struct Kernel {
     /// The most chunks that a block handles in one operation.
     widest: u32,
     pub(super) addresses: Vec<Address>,
+    /// Words behind the addresses.
+    pub(super) rows: Vec<u64>,
 }
 
 /// A function and the shape of its launch.
@@ -98,11 +100,14 @@ pub(super) fn compile(
 fn kernel(comm: &Communicator, lowered: Lowered, widest: u32) -> Result<Kernel> {
     let Lowered { mut kernel, addresses } = lowered;
     let all = launch(comm, &kernel)?;
+    let rows = kernel.args_rows();
+    let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
+    let rows = rows.chunks_exact(2).map(pair).collect();
     let few = (kernel.threads > FEW_THREADS).then(|| {
         kernel.threads = FEW_THREADS;
         launch(comm, &kernel)
     });
-    Ok(Kernel { all, few: few.transpose()?, widest, addresses })
+    Ok(Kernel { all, few: few.transpose()?, widest, addresses, rows })
 }
 
 fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {

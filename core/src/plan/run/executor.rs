@@ -186,7 +186,8 @@ impl Executor {
         let kernel = inner.kernel(variant)?;
         let mut args = inner.args(input, output, count, variant.0)?;
         args.abort = inner.comm.abort_handle();
-        let mut words: Vec<u64> = Vec::with_capacity(size_of::<PlanArgs>() / 8 + kernel.addresses.len());
+        let words = size_of::<PlanArgs>() / 8 + kernel.addresses.len() + kernel.rows.len();
+        let mut words: Vec<u64> = Vec::with_capacity(words);
         words.extend(
             args.as_bytes()
                 .chunks_exact(8)
@@ -210,6 +211,7 @@ impl Executor {
                 _ => inner.arena.address(address).ok_or_else(|| missing(address))?,
             });
         }
+        words.extend(&kernel.rows);
         let mine: [KeepAlive; 3] =
             [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive()), self.inner.clone()];
         let keep = mine.into_iter().chain(inner.arena.keep_alive());
