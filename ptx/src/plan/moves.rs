@@ -36,6 +36,8 @@ struct Plan<'m> {
     single: bool,
     /// The block's part may begin inside its range.
     split: bool,
+    /// The call's number is asked for behind the first loads.
+    late: bool,
 }
 
 /// Units of a turn, as loads and stores see them.
@@ -98,6 +100,7 @@ impl<'m> Plan<'m> {
             unroll: unroll(moved, packets, single, text.kernel.threads),
             single,
             split: loops || moved.share.is_some(),
+            late: false,
         })
     }
 
@@ -107,6 +110,11 @@ impl<'m> Plan<'m> {
 
     fn targets(&self) -> impl Iterator<Item = &Side> {
         self.sides.iter().skip(self.moved.sources.len())
+    }
+
+    /// Whether the operand's address depends on the call's number.
+    fn is_late(&self, side: &Side) -> bool {
+        self.late && !side.is_users()
     }
 
     fn has_users(&self) -> bool {
@@ -126,6 +134,12 @@ impl<'m> Plan<'m> {
 /// Whether a thread may give up in this move.
 pub(super) fn may_give_up(moved: &Move) -> bool {
     moved.sources.iter().any(|source| source.base == Base::Packets)
+}
+
+/// Whether the move's loads do not depend on the call's number, so that they come before its first use.
+pub(super) fn begins_with_loads(text: &Text<'_>, moved: &Move) -> bool {
+    text.resolve(moved.count) == Number::Fixed(1)
+        && moved.sources.iter().all(|source| source.base == Base::Input)
 }
 
 /// Units that a thread handles together: enough to have eight loads in flight where operands are few, as far as registers
@@ -152,7 +166,8 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
         if asks {
             text.include("plan_unless_left", &[("PAST", &"PAST")])?;
         }
-        let plan = Plan::of(text, moved, loops)?;
+        let late = text.wants_flag();
+        let plan = Plan { late, ..Plan::of(text, moved, loops)? };
         text.include(
             "plan_move",
             &[
@@ -163,7 +178,7 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
             ],
         )?;
         range(text, moved, loops)?;
-        plan.sides.iter().try_for_each(|side| side.locate(text))?;
+        plan.sides.iter().filter(|side| !plan.is_late(side)).try_for_each(|side| side.locate(text))?;
         if may_give_up(moved) {
             text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         }
@@ -231,21 +246,12 @@ fn one(text: &mut Text<'_>, plan: &Plan<'_>) -> Done {
             ],
         )?;
     }
-    for side in &plan.sides {
-        let (step, width) = (plan.step(side), if side.base == Base::Packets { 32 } else { 16 });
-        text.include(
-            "plan_one_mine",
-            &[
-                ("STEP", &step),
-                ("WIDTH", &width),
-                ("SPLIT", &split),
-                ("START", &"%m_start"),
-                ("AT", &side.register),
-            ],
-        )?;
-    }
+    plan.sides.iter().filter(|side| !plan.is_late(side)).try_for_each(|side| mine(text, plan, side))?;
     text.include("plan_one_left", &[("FROM", &0), ("TO", &"%m_whole")])?;
     let turn = Turn { units: plan.unroll, sure: true };
+    if plan.late {
+        first(text, plan, turn)?;
+    }
     one_begin(text, turn, "VECTORS", "REST")?;
     vectors(text, plan, turn)?;
     one_end(text, plan, turn, "VECTORS")?;
@@ -266,6 +272,39 @@ fn one(text: &mut Text<'_>, plan: &Plan<'_>) -> Done {
     text.include("plan_one_offset", &[("UNIT", &plan.unit), ("START", &"%m_start")])?;
     elements(text, plan, turn)?;
     one_end(text, plan, turn, "ELEMENTS")
+}
+
+/// Writes the way from an operand's chunk to the thread's first unit.
+fn mine(text: &mut Text<'_>, plan: &Plan<'_>, side: &Side) -> Done {
+    let (step, width) = (plan.step(side), if side.base == Base::Packets { 32 } else { 16 });
+    text.include(
+        "plan_one_mine",
+        &[
+            ("STEP", &step),
+            ("WIDTH", &width),
+            ("SPLIT", &u32::from(plan.split)),
+            ("START", &"%m_start"),
+            ("AT", &side.register),
+        ],
+    )
+}
+
+/// Writes the first turn with the loads before the first use of the call's number: both are on their way at once. No branch may
+/// stand between, or ptxas moves the use up.
+fn first(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
+    let threads = text.kernel.threads;
+    text.include("plan_one_first", &[("UNROLL", &turn.units), ("THREADS", &threads)])?;
+    for (nth, side) in plan.sources() {
+        access(text, "plan_load", plan, Turn { sure: false, ..turn }, side, &format!("%m_x{nth}_"))?;
+    }
+    text.flag()?;
+    for side in plan.sides.iter().filter(|side| plan.is_late(side)) {
+        side.locate(text)?;
+        mine(text, plan, side)?;
+    }
+    text.include("plan_one_none", &[("PAST", &"REST")])?;
+    results(text, plan, turn)?;
+    one_end(text, plan, turn, "VECTORS")
 }
 
 fn one_begin(text: &mut Text<'_>, turn: Turn, again: &str, past: &str) -> Done {
@@ -351,6 +390,11 @@ fn vectors(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
         access(text, "plan_load", plan, turn, side, &format!("%m_x{nth}_"))?;
     }
     poll(text, plan, turn, "POLL")?;
+    results(text, plan, turn)
+}
+
+/// Writes the reduction of what a turn has loaded, and the stores.
+fn results(text: &mut Text<'_>, plan: &Plan<'_>, turn: Turn) -> Done {
     reduce(text, plan, turn)?;
     for side in plan.targets() {
         let fragment = if side.base == Base::Packets { "plan_send" } else { "plan_store" };

@@ -68,15 +68,12 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     text.line(&format!(".visible .entry {symbol}(.param .align 8 .b8 args[{bytes}])"));
     // Without a lower bound of blocks that share a multiprocessor, ptxas spills to let more of them share it.
     text.line(&format!(".reqntid {threads}, 1, 1\n.minnctapersm 1\n{{"));
-    let lap_label = if kernel.laps.is_some() { "LAP" } else { "none" };
     text.include(
         "plan_begin",
         &[
             ("COUNTS", &u32::from(counts)),
             ("CALLS", &kernel.calls),
-            ("DOUBLE", &u32::from(kernel.double_scratch)),
             ("ROW", &u32::from(!rows.table.is_empty())),
-            ("LAP", &lap_label),
         ],
     )?;
     let runs = runs(kernel);
@@ -85,16 +82,19 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     for (index, shape) in kernel.shapes.iter().enumerate() {
         text.set_shape(index);
         text.include("plan_label", &[("NAME", &format!("SHAPE_{index}"))])?;
-        let mut since = Since::default();
-        steps(&mut text, &shape.steps, false, &mut since)?;
+        if counts {
+            text.want_flag();
+        }
+        // The first loads travel while the call's number does.
+        if !matches!(shape.steps.first(), Some(Step::Move(moved)) if moves::begins_with_loads(&text, moved)) {
+            text.flag()?;
+        }
+        steps(&mut text, &shape.steps, false, &mut Since::default())?;
         // Threads that did not meet may not have read the block's counter.
         let met = shape.steps.iter().any(|step| matches!(step, Step::Sync | Step::Barrier { .. }));
         let last = if met || !counts { "LEAVE" } else { "MEET" };
         meets |= last == "MEET";
         text.include("plan_go", &[("TO", &last)])?;
-    }
-    if let Some(laps) = &kernel.laps {
-        lap(&mut text, laps)?;
     }
     text.include(
         "plan_end",
@@ -155,23 +155,22 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
 }
 
 /// Writes the beginning of a lap.
-fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
+pub(super) fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
     let kernel = text.kernel;
     let blocks = kernel.blocks.len();
-    text.set_shape(kernel.blocks[0].shape as usize);
-    text.include("plan_label", &[("NAME", &"LAP")])?;
     let meeting = [Step::Signal(laps.signals.clone()), Step::Wait(laps.waits.clone())];
     let barrier = Step::Barrier {
         state: Number::Fixed(laps.barrier),
         blocks: Number::Fixed(u32::try_from(blocks).unwrap_or(u32::MAX)),
     };
-    let meet = |text: &mut Text<'_>, past: &str| {
+    let meet = |text: &mut Text<'_>| {
+        let past = text.label("LAP_MET");
         text.include("plan_first_block", &[("PAST", &past)])?;
         steps(text, &meeting, false, &mut Since::default())?;
         text.include("plan_label", &[("NAME", &past)])?;
         steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())
     };
-    meet(text, "LAP_ENDED")?;
+    meet(text)?;
     text.include(
         "plan_zero",
         &[
@@ -182,8 +181,7 @@ fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
         ],
     )?;
     steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())?;
-    meet(text, "LAP_BEGUN")?;
-    text.include("plan_go", &[("TO", &"LAP_OVER")])
+    meet(text)
 }
 
 /// Writes a loop.

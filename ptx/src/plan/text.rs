@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::mem;
 
-use super::{Kernel, Number};
+use super::{Kernel, Number, render};
 use crate::template::{self, TemplateError};
 use crate::{Target, failure, globals, sources};
 
@@ -22,12 +22,14 @@ pub(super) struct Text<'k> {
     space: &'static str,
     /// Index of the shape at hand.
     shape: usize,
+    /// The shape's flag has not been asked for yet.
+    flag: bool,
 }
 
 impl<'k> Text<'k> {
     pub(super) fn new(kernel: &'k Kernel, target: Target, space: &'static str) -> Self {
         let (out, globals) = (String::new(), globals(target));
-        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0 }
+        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0, flag: false }
     }
 
     pub(super) fn into_string(self) -> String {
@@ -37,6 +39,31 @@ impl<'k> Text<'k> {
     /// Numbers of rows are from now on those of blocks of this shape.
     pub(super) fn set_shape(&mut self, shape: usize) {
         self.shape = shape;
+    }
+
+    /// The shape at hand needs the call's flag from its next step on.
+    pub(super) fn want_flag(&mut self) {
+        self.flag = true;
+    }
+
+    /// Whether the call's flag has not been asked for.
+    pub(super) fn wants_flag(&self) -> bool {
+        self.flag
+    }
+
+    /// Writes the call's flag, unless it stands above.
+    pub(super) fn flag(&mut self) -> Result<(), TemplateError> {
+        if !mem::take(&mut self.flag) {
+            return Ok(());
+        }
+        let double = u32::from(self.kernel.double_scratch);
+        let Some(laps) = &self.kernel.laps else {
+            return self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &"none")]);
+        };
+        let over = self.label("LAP_OVER");
+        self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &over)])?;
+        render::lap(self, laps)?;
+        self.include("plan_label", &[("NAME", &over)])
     }
 
     /// A line that is no instruction: a declaration, a brace.
@@ -75,12 +102,13 @@ impl<'k> Text<'k> {
         step: impl FnOnce(&mut Self) -> Result<(), TemplateError>,
     ) -> Result<(), TemplateError> {
         let before = mem::take(&mut self.out);
-        self.numbers = 0;
+        let numbers = mem::take(&mut self.numbers);
         let result = step(self);
         let body = mem::replace(&mut self.out, before);
         result?;
         self.line("{");
         self.include("plan_numbers", &[("COUNT", &self.numbers.max(1))])?;
+        self.numbers = numbers;
         self.out.push_str(&body);
         self.line("}");
         Ok(())
