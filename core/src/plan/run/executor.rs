@@ -220,7 +220,7 @@ impl Executor {
         let launch = kernel.launch(args.vectors);
         // SAFETY: the one argument is the kernel's parameter: the fixed part and the addresses that its description lists. Buffers are
         // large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream retains all of them, and
-        // none is a Rust reference. All blocks are resident: a launch of several is cooperative. A wait leaves when the abort word is set.
+        // none is a Rust reference. All blocks can be resident (`compile` checked it). A wait leaves when the abort word is set.
         let launched =
             unsafe { launch.function.launch_keeping(stream, &launch.config, &[bytes_arg(&words)], keep) };
         inner.comm.report_to(stream);
