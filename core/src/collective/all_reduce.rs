@@ -7,9 +7,10 @@ use aqueduct_ptx::abi;
 use aqueduct_ptx::collective::{self as shape, ElementType, HbLayout, ReduceOp};
 
 use super::algorithm::{Algorithm, one_shot_limit};
+use super::geometry::agreed_geometry;
 use super::region::{PendingRegion, Region, RegionSpec};
 use crate::channel::{Geometry, load_kernels};
-use crate::comm::{Communicator, DriverKind};
+use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, DeviceSlice, Function, KeepAlive, LaunchConfig, Stream, arg};
@@ -201,14 +202,6 @@ impl AllReduce {
         // SAFETY: as for one-shot. All blocks are resident: the launch is cooperative.
         unsafe { function.launch_keeping(stream, &config, &args, self.keep(buffers)) }
     }
-}
-
-/// The geometry of the smallest device of all ranks. Blocks of one index work together across ranks, so every rank must
-/// launch the same grid; this is computed only from values that the ranks exchanged when they met.
-fn agreed_geometry(comm: &Communicator) -> Geometry {
-    let devices = comm.peers().iter().filter_map(|peer| peer.device.as_ref());
-    let sms = devices.clone().map(|device| device.multiprocessors).min().unwrap_or(1);
-    Geometry { sms, software: devices.clone().any(|device| device.kind == DriverKind::Software) }
 }
 
 /// Blocks of the largest launch.

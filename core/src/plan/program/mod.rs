@@ -67,7 +67,7 @@ pub use rank::Rank;
 pub use semaphore::Semaphore;
 pub use switch_channel::{SwitchAt, SwitchChannel};
 
-pub use super::ir::{Buffer as BufferType, Protocol, Reduction};
+pub use super::ir::{Buffer as BufferType, Form, Protocol, Reduction};
 pub use super::pass::Policy as ReplicationPolicy;
 
 use super::{check, collective, ir, pass, position};

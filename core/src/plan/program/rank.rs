@@ -2,7 +2,7 @@
 
 use super::blocks::Blocks;
 use super::chunk::{Buffer, Chunk, Side, moved};
-use super::ir::{Buffer as BufferType, Move, RankPlan, Reduction};
+use super::ir::{Buffer as BufferType, Form, Move, RankPlan, Reduction};
 use super::memory_channel::MemoryChannel;
 use super::port_channel::PortChannel;
 use super::record::{Call, Fault, Recorder};
@@ -152,6 +152,23 @@ impl<'p> Rank<'p> {
     ) {
         let made = self.reduced(dst, src, packets, reduction, Self::packets);
         self.recorder.moved(Call::of("Rank::reduce_packets_to"), self.index, tb.into(), made);
+    }
+
+    /// Reduces `sources` to `dst`, in exactly that order, so that all ranks that reduce the same data get the same bits. Each is a
+    /// chunk of this rank, plain or as packets in its scratch, or a plain one of a peer that this rank has a memory channel to;
+    /// `dst` is of this rank or of such a peer.
+    #[track_caller]
+    pub fn reduce_in_order<'b>(
+        &self,
+        dst: Chunk,
+        sources: impl IntoIterator<Item = (Chunk, Form)>,
+        reduction: Reduction,
+        tb: impl Into<Blocks<'b>>,
+    ) {
+        let sources: Vec<Side> =
+            sources.into_iter().map(|(chunk, form)| Side { chunk, rank: chunk.rank(), form }).collect();
+        let made = self.made(Side::plain(dst, dst.rank()), &sources, Some(reduction));
+        self.recorder.moved(Call::of("Rank::reduce_in_order"), self.index, tb.into(), made);
     }
 
     fn message(&self, call: Call, buffer: BufferType) -> Buffer<'p> {

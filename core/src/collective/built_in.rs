@@ -1,0 +1,363 @@
+//! A prepared collective: its plans, and which of them serves a call.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::algorithm::one_shot_limit;
+use super::call::Call;
+use super::config::CollectiveConfig;
+use super::geometry::agreed_geometry;
+use super::plans::{self, Shape};
+use super::staging::Staging;
+use crate::channel::Geometry;
+use crate::comm::Communicator;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
+use crate::plan::{Element, Executor, Kind, Plan, PlanBuffers, Reduction};
+
+const PREPARE: &str = "Collective::prepare";
+const LAUNCH: &str = "Collective::launch";
+
+/// One collective over all ranks of a communicator: prepared once, then launched on streams.
+///
+/// Small messages go as packets through scratch. Large ones go directly between buffers that were shown to the peers with
+/// [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own, with a copy before and one behind.
+/// An all-to-all and a send-receive in place always take that way. The choice depends only on what all ranks must agree on: count,
+/// type, whether the buffers were shown, and whether a call is in place.
+///
+/// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
+/// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
+/// all-reduce gives all ranks the same bits. A graph can capture calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Collective {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    comm: Communicator,
+    kind: Kind,
+    /// The user's plans with their sizes, in the order given, then the built-in ones. The first that serves a call does.
+    plans: Vec<Entry>,
+    /// For calls that none of them serves.
+    staging: Option<(Executor, Staging)>,
+}
+
+/// A plan and the calls that it is for.
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    executor: Executor,
+    /// In bytes of the larger of a rank's two buffers.
+    bytes: RangeInclusive<u64>,
+}
+
+/// An input and an output that every rank has shown its peers: see [`Collective::buffers`].
+#[derive(Clone, Debug)]
+pub struct CollectiveBuffers {
+    of: Arc<Inner>,
+    input: Arc<GpuBuffer>,
+    output: Arc<GpuBuffer>,
+    in_place: bool,
+    /// For each plan whose buffers peers reach.
+    shown: Vec<Option<PlanBuffers>>,
+}
+
+/// Which plan serves a call.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Plan(usize),
+    Staged,
+}
+
+impl Collective {
+    /// Compiles the plans, allocates their scratch and shows it to the peers. Collective: every rank calls it with the same `kind` and
+    /// `config`, in the same order as other collective calls.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a collective that reduces without variants, a plan of another collective, or settings that differ between ranks;
+    /// `Unsupported` where a peer's memory cannot be reached; otherwise as for [`Executor::prepare`].
+    pub fn prepare(
+        comm: &Communicator,
+        kind: Kind,
+        config: CollectiveConfig,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Self> {
+        let (deadline, ranks) = (deadline.into(), comm.size());
+        check(&kind, &config)?;
+        let geometry = agreed_geometry(comm);
+        let mut entries = Vec::new();
+        for (plan, bytes) in &config.plans {
+            let most = Call::most_input(&kind, ranks, *bytes.end()).min(plan.settings.max_bytes);
+            let most = (*bytes.end() < u64::MAX).then_some(most);
+            let executor = Executor::prepare(comm, plan, config.executor(most), deadline)?;
+            entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone() });
+        }
+        let limit = config.packet_bytes.unwrap_or_else(|| packet_bytes(&kind, ranks, geometry));
+        let mut staging = None;
+        for in_place in [false, true] {
+            if ranks == 1 && in_place {
+                // Nothing to do.
+                continue;
+            }
+            let few = Shape { ranks, in_place, ..shape(geometry, 8) };
+            let many = Shape { ranks, in_place, ..shape(geometry, 32) };
+            let mut prepare = |name: &str, plan: Option<Result<Plan>>, bytes: RangeInclusive<u64>| {
+                let Some(plan) = plan else { return Ok(None) };
+                let most =
+                    if *bytes.end() == limit { Call::most_input(&kind, ranks, limit) } else { u64::MAX };
+                // Tests check the built-in plans.
+                let settings = config.executor(Some(most)).unchecked();
+                let executor = Executor::prepare(comm, &plan?, settings, deadline)?;
+                entries.push(Entry { name: name.to_owned(), executor: executor.clone(), bytes });
+                Ok::<_, Error>(Some(executor))
+            };
+            if limit > 0 {
+                prepare("packets", plans::packets(&kind, few), 0..=limit)?;
+            }
+            let direct = prepare("zero-copy", plans::zero_copy(&kind, many), 0..=u64::MAX)?;
+            if let Some(executor) = direct.filter(|executor| !in_place && executor.reaches_buffers()) {
+                let bytes = staging_bytes(comm, &config, geometry);
+                let memory = Staging::prepare(comm, &executor, bytes, deadline)?;
+                staging = Some((executor, memory));
+            }
+        }
+        let inner = Inner { comm: comm.clone(), kind, plans: entries, staging };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Which collective it is.
+    pub fn kind(&self) -> &Kind {
+        &self.inner.kind
+    }
+
+    /// Shows an input and an output to the peers, for [`launch_on`](Self::launch_on). Calls on them are in place if they are one buffer.
+    /// Collective: every rank calls it, all with one buffer or all with two.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a buffer of another device, or if ranks differ in whether it is one; `Timeout`; a driver error.
+    pub fn buffers(
+        &self,
+        input: &Arc<GpuBuffer>,
+        output: &Arc<GpuBuffer>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<CollectiveBuffers> {
+        const OP: &str = "Collective::buffers";
+        let (inner, deadline) = (&self.inner, deadline.into());
+        let in_place = Arc::ptr_eq(input, output);
+        let all = inner.comm.gather(OP, &[u8::from(in_place)], deadline)?;
+        if let Some(other) = (0..).zip(&all).find(|(_, said)| **said != [u8::from(in_place)]) {
+            let says = |one: bool| if one { "one buffer" } else { "two buffers" };
+            let message = format!(
+                "rank {} gives {}, and this rank {}; give one on all ranks or two on all",
+                other.0,
+                says(!in_place),
+                says(in_place)
+            );
+            return Err(Error::usage(OP, message).with_peer(other.0));
+        }
+        let show = |entry: &Entry| {
+            let wanted = entry.in_place() == in_place && entry.executor.reaches_buffers();
+            wanted.then(|| entry.executor.prepare_buffers(input, output, deadline)).transpose()
+        };
+        let shown = inner.plans.iter().map(show).collect::<Result<_>>()?;
+        Ok(CollectiveBuffers {
+            of: Arc::clone(inner),
+            input: Arc::clone(input),
+            output: Arc::clone(output),
+            in_place,
+            shown,
+        })
+    }
+
+    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `staged`, or the name of a user's plan.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a count that the collective cannot have.
+    pub fn algorithm(&self, in_place: bool, count: usize, element: Element) -> Result<&str> {
+        let call = self.call(count, element)?;
+        Ok(self.name(self.way(&call, in_place, false)?))
+    }
+
+    /// The way of a call on shown buffers: also `zero-copy`.
+    ///
+    /// # Errors
+    /// As for [`algorithm`](Self::algorithm).
+    pub fn algorithm_on(&self, buffers: &CollectiveBuffers, count: usize, element: Element) -> Result<&str> {
+        let call = self.call(count, element)?;
+        Ok(self.name(self.way(&call, buffers.in_place, true)?))
+    }
+
+    /// Enqueues a call on any buffers: `count` elements of `input` on each rank, which for a reduce-scatter and an all-to-all divide into
+    /// one part for each rank. `reduction` is one of the prepared ones; a collective that only moves data ignores it. Input and
+    /// output lie apart on all ranks, or are in place on all: they begin at the same address, the input of an all-gather at this
+    /// rank's part of the output, the output of a reduce-scatter at this rank's part of the input. The stream keeps them alive.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a count that the collective cannot have, buffers that are too small, misaligned or overlap
+    /// otherwise, or a variant that was not prepared; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is
+    /// aborted; a driver error.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        input: &DeviceSlice,
+        output: &DeviceSlice,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<()> {
+        self.run(stream, [input, output], None, (count, element), reduction.into())
+    }
+
+    /// As [`launch`](Self::launch), on buffers that were shown to the peers, from their beginning: if they are one buffer, the input of an
+    /// all-gather and the output of a reduce-scatter begin at this rank's part of it. Every rank passes those of one call of
+    /// [`buffers`](Self::buffers).
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch); `InvalidUsage` for buffers of another `Collective`.
+    pub fn launch_on(
+        &self,
+        stream: &Stream,
+        buffers: &CollectiveBuffers,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<()> {
+        if !Arc::ptr_eq(&self.inner, &buffers.of) {
+            return Err(Error::usage(LAUNCH, "these buffers were shown for another collective"));
+        }
+        let call = self.call(count, element)?;
+        let at = if buffers.in_place { call.in_place(self.inner.comm.rank()) } else { [0, 0] };
+        let [inputs, outputs] = call.lengths();
+        let take = |name: &str, buffer: &Arc<GpuBuffer>, at: usize, len: usize| {
+            buffer.slice(at..at + len).map_err(|_| {
+                let message =
+                    format!("this call needs {} bytes of {name}, which has {}", at + len, buffer.len());
+                Error::usage(LAUNCH, message)
+            })
+        };
+        let input = take("input", &buffers.input, at[0], inputs)?;
+        let output = take("output", &buffers.output, at[1], outputs)?;
+        self.run(stream, [&input, &output], Some(buffers), (count, element), reduction.into())
+    }
+
+    fn run(
+        &self,
+        stream: &Stream,
+        slices: [&DeviceSlice; 2],
+        shown: Option<&CollectiveBuffers>,
+        (count, element): (usize, Element),
+        reduction: Option<Reduction>,
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        inner.comm.check_all(LAUNCH)?;
+        let call = self.call(count, element)?;
+        let in_place = call.place(inner.comm.context(), inner.comm.rank(), slices)?;
+        // An empty call exchanges nothing, and so it must not use up a half of scratch.
+        if count == 0 || in_place && inner.comm.size() == 1 {
+            return Ok(());
+        }
+        match self.way(&call, in_place, shown.is_some())? {
+            Way::Staged => {
+                let Some((executor, staging)) = &inner.staging else { return Err(no_way()) };
+                staging.launch(executor, stream, slices, &call, reduction)
+            }
+            Way::Plan(index) => {
+                let executor = &inner.plans[index].executor;
+                match shown.and_then(|shown| shown.shown[index].as_ref()) {
+                    Some(buffers) => executor.execute_on(stream, buffers, count, element, reduction),
+                    None => executor.execute(stream, slices[0], slices[1], count, element, reduction),
+                }
+            }
+        }
+    }
+
+    fn call(&self, count: usize, element: Element) -> Result<Call> {
+        Call::new(&self.inner.kind, self.inner.comm.size(), count, element)
+    }
+
+    /// The same on every rank, since it looks at nothing else.
+    fn way(&self, call: &Call, in_place: bool, shown: bool) -> Result<Way> {
+        let serves = |entry: &Entry| {
+            entry.in_place() == in_place
+                && entry.bytes.contains(&call.bytes())
+                && (shown || !entry.executor.reaches_buffers())
+                && call.lengths()[0] as u64 <= entry.executor.max_bytes()
+                && entry.divides(call)
+        };
+        match self.inner.plans.iter().position(serves) {
+            Some(index) => Ok(Way::Plan(index)),
+            None if self.inner.staging.is_some() => Ok(Way::Staged),
+            None => Err(no_way()),
+        }
+    }
+
+    fn name(&self, way: Way) -> &str {
+        match way {
+            Way::Plan(index) => &self.inner.plans[index].name,
+            Way::Staged => "staged",
+        }
+    }
+}
+
+impl Entry {
+    fn in_place(&self) -> bool {
+        self.executor.plan().collective.in_place
+    }
+
+    /// Whether the plan's chunks divide a call whose parts must not end within one.
+    fn divides(&self, call: &Call) -> bool {
+        let chunks = self.executor.plan().ranks.first().map_or(1, |rank| rank.input_chunks.max(1) as usize);
+        call.parts == [1, 1] || call.count.is_multiple_of(chunks)
+    }
+}
+
+fn no_way() -> Error {
+    Error::new(ErrorKind::Internal, LAUNCH, "no plan serves this call")
+}
+
+/// An error unless `config` is one for this collective.
+fn check(kind: &Kind, config: &CollectiveConfig) -> Result<()> {
+    let refuse = |message: String| Err(Error::usage(PREPARE, message));
+    if let Kind::Custom(name) = kind {
+        return refuse(format!("{name} is no built-in collective; run its plan with plan::Executor"));
+    }
+    let reduces = matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce { .. });
+    if reduces && config.variants.is_empty() {
+        return refuse(format!(
+            "{} reduces; name its element types and reductions with CollectiveConfig::with_variants",
+            kind.name()
+        ));
+    }
+    match config.plans.iter().find(|(plan, _)| plan.collective.kind != *kind) {
+        None => Ok(()),
+        Some((plan, _)) => {
+            let theirs = &plan.collective.kind;
+            refuse(format!("the plan {} is one of {theirs:?}, not of {kind:?}", plan.name))
+        }
+    }
+}
+
+/// The shape of kernels of up to `blocks` blocks: all of them must be resident on the smallest device.
+fn shape(geometry: Geometry, blocks: u32) -> Shape {
+    let blocks = if geometry.software { 2 } else { blocks }.min(geometry.sms.max(1));
+    let threads = if geometry.software { 128 } else { 512 };
+    Shape { ranks: 1, in_place: false, blocks, threads }
+}
+
+/// The largest message that goes as packets: as many bytes leave a rank as in the longest one-shot all-reduce.
+fn packet_bytes(kind: &Kind, ranks: u32, geometry: Geometry) -> u64 {
+    let copies = match kind {
+        Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } => ranks,
+        _ => 2,
+    };
+    one_shot_limit(copies, geometry.software) as u64
+}
+
+fn staging_bytes(comm: &Communicator, config: &CollectiveConfig, geometry: Geometry) -> usize {
+    let usual: usize = if geometry.software { 256 << 10 } else { 8 << 20 };
+    let wanted = config.staging_bytes.unwrap_or_else(|| usual.min(comm.config().scratch_bytes / 4));
+    // At least a vector for each rank.
+    wanted.max(16 * comm.size() as usize)
+}

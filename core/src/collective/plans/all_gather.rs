@@ -1,0 +1,40 @@
+//! All-gather.
+
+use super::{CollectiveProgram, Pattern, Shape, peers, scratch};
+
+/// Every rank sends its input to all others.
+pub(super) fn packets(shape: Shape) -> CollectiveProgram {
+    let program = shape.packet_program("all-gather packets", Pattern::all_gather(shape.ranks, 1));
+    let (scratch, group) = (scratch(&program, shape.ranks), shape.group());
+    for rank in program.ranks() {
+        let (me, mine) = (rank.index(), rank.input().chunk(0));
+        for peer in rank.peers() {
+            rank.memory_channel(peer).put_packets(scratch[peer as usize].chunk(me), mine, &group);
+        }
+        if !shape.in_place {
+            rank.copy(rank.output().chunk(me), mine, &group);
+        }
+        for peer in rank.peers() {
+            rank.unpack_packets(rank.output().chunk(peer), scratch[me as usize].chunk(peer), &group);
+        }
+    }
+    program
+}
+
+/// Every rank writes its input to all outputs.
+pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
+    let program = shape.program("all-gather zero-copy", Pattern::all_gather(shape.ranks, 1));
+    let group = shape.group();
+    for rank in program.ranks() {
+        let (me, mine) = (rank.index(), rank.input().chunk(0));
+        shape.meet(&rank, false, &peers(&rank), |channels| {
+            if !shape.in_place {
+                rank.copy(rank.output().chunk(me), mine, &group);
+            }
+            for channel in channels {
+                channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
+            }
+        });
+    }
+    program
+}

@@ -1,0 +1,40 @@
+//! All-to-all.
+
+use super::{CollectiveProgram, Pattern, Shape, peers, scratch};
+
+/// Every rank sends each other rank its part. In place, a part that comes replaces the one that was sent to the same rank.
+pub(super) fn packets(shape: Shape) -> CollectiveProgram {
+    let program = shape.packet_program("all-to-all packets", Pattern::all_to_all(shape.ranks, 1));
+    let (scratch, group) = (scratch(&program, shape.ranks), shape.group());
+    for rank in program.ranks() {
+        let (me, input, output) = (rank.index(), rank.input(), rank.output());
+        for peer in rank.peers() {
+            let there = scratch[peer as usize].chunk(me);
+            rank.memory_channel(peer).put_packets(there, input.chunk(peer), &group);
+        }
+        if !shape.in_place {
+            rank.copy(output.chunk(me), input.chunk(me), &group);
+        }
+        for peer in rank.peers() {
+            rank.unpack_packets(output.chunk(peer), scratch[me as usize].chunk(peer), &group);
+        }
+    }
+    program
+}
+
+/// Out of place: every rank writes its parts to the others' outputs.
+pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
+    let program = shape.program("all-to-all zero-copy", Pattern::all_to_all(shape.ranks, 1));
+    let group = shape.group();
+    for rank in program.ranks() {
+        let (me, input) = (rank.index(), rank.input());
+        shape.meet(&rank, false, &peers(&rank), |channels| {
+            rank.copy(rank.output().chunk(me), input.chunk(me), &group);
+            for channel in channels {
+                let there = program.rank(channel.peer()).output().chunk(me);
+                channel.put(there, input.chunk(channel.peer()), &group);
+            }
+        });
+    }
+    program
+}

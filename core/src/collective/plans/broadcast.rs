@@ -1,0 +1,56 @@
+//! Broadcast.
+
+use super::{CollectiveProgram, Pattern, Shape, SyncType, peers, scratch};
+
+/// The root sends its input to all others. Each of them says when it has begun, and the root's call ends when all have: the
+/// root gets nothing else from them, and without that it could overwrite packets that a slow rank has not read.
+pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
+    let program = shape.packet_program("broadcast packets", Pattern::broadcast(shape.ranks, 1, root));
+    let (scratch, group) = (scratch(&program, shape.ranks), shape.group());
+    for rank in program.ranks() {
+        let (input, output) = (rank.input().chunks(..), rank.output().chunks(..));
+        if rank.index() == root {
+            let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+            for channel in &channels {
+                channel.put_packets(scratch[channel.peer() as usize].chunks(..), input, &group);
+            }
+            if !shape.in_place {
+                rank.copy(output, input, &group);
+            }
+            channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::None));
+        } else {
+            rank.memory_channel(root).relaxed_signal(0, SyncType::None);
+            rank.unpack_packets(output, scratch[rank.index() as usize].chunks(..), &group);
+        }
+    }
+    program
+}
+
+/// The others share the root's input: each reads its part of it and writes that to all but the root, so that no link carries
+/// more than one message.
+pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
+    let n = shape.ranks;
+    let parts = n.saturating_sub(1).max(1);
+    let program = shape.program("broadcast zero-copy", Pattern::broadcast(n, parts, root));
+    let group = shape.group();
+    for rank in program.ranks() {
+        shape.meet(&rank, true, &peers(&rank), |channels| {
+            if rank.index() == root {
+                if !shape.in_place {
+                    rank.copy(rank.output().chunks(..), rank.input().chunks(..), &group);
+                }
+                return;
+            }
+            let part = (rank.index() + n - root) % n - 1;
+            let part = part * n..(part + 1) * n;
+            let mine = rank.output().chunks(part.clone());
+            for channel in channels.iter().filter(|channel| channel.peer() == root) {
+                channel.get(mine, program.rank(root).input().chunks(part.clone()), &group);
+            }
+            for channel in channels.iter().filter(|channel| channel.peer() != root) {
+                channel.put(program.rank(channel.peer()).output().chunks(part.clone()), mine, &group);
+            }
+        });
+    }
+    program
+}
