@@ -6,6 +6,7 @@
 
 mod attackers;
 mod bad_input;
+mod built_in;
 mod channels;
 mod churn;
 mod collectives;
