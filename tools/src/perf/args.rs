@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aqueduct::collective::{ElementType, ReduceOp};
+use aqueduct::plan::Kind;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -33,11 +34,56 @@ pub(crate) enum Operation {
     Signal,
     /// All-reduce over all ranks
     AllReduce,
+    /// All-gather: every rank gets all inputs
+    AllGather,
+    /// Reduce-scatter: every rank gets its part of the reduction
+    ReduceScatter,
+    /// All-to-all: every rank gets its part of every input
+    AllToAll,
+    /// Broadcast: every rank gets the root's input
+    Broadcast,
+    /// Reduce: the root gets the reduction
+    Reduce,
+    /// Send-receive: every rank sends to the next one
+    SendRecv,
 }
 
 impl Operation {
     pub(crate) fn name(self) -> String {
         value_name(self)
+    }
+
+    /// The collective that is run by built-in plans, if it is one.
+    pub(super) fn collective(self, root: u32) -> Option<Kind> {
+        match self {
+            Self::AllGather => Some(Kind::AllGather),
+            Self::ReduceScatter => Some(Kind::ReduceScatter),
+            Self::AllToAll => Some(Kind::AllToAll),
+            Self::Broadcast => Some(Kind::Broadcast { root }),
+            Self::Reduce => Some(Kind::Reduce { root }),
+            Self::SendRecv => Some(Kind::SendRecv),
+            _ => None,
+        }
+    }
+
+    /// Whether any number of ranks can run it.
+    pub(super) fn is_collective(self) -> bool {
+        self == Self::AllReduce || self.collective(0).is_some()
+    }
+
+    /// Whether it combines elements.
+    pub(super) fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether one rank differs from the others.
+    pub(super) fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce)
+    }
+
+    /// Whether a kernel bounces messages, so that round trips are counted.
+    pub(super) fn bounces(self) -> bool {
+        matches!(self, Self::Ll8 | Self::Ll16 | Self::Ll128 | Self::Signal)
     }
 }
 
@@ -51,6 +97,9 @@ pub(crate) struct Args {
     /// Let both ranks of a pair put or get at the same time; bus bandwidth counts both directions
     #[arg(long)]
     pub(crate) bidirectional: bool,
+    /// The rank that broadcasts, or gets the reduction
+    #[arg(short = 'r', long, default_value_t = 0)]
+    pub(crate) root: u32,
 }
 
 /// The options of operations that are timed from outside.
@@ -126,7 +175,7 @@ impl Args {
             pace: Pace::default(),
             results: Results::default(),
         };
-        Self { operation: Some(Operation::AllReduce), common, bidirectional: false }
+        Self { operation: Some(Operation::AllReduce), common, bidirectional: false, root: 0 }
     }
 }
 

@@ -5,6 +5,7 @@ mod args;
 mod bootstrap;
 mod channel;
 mod checker;
+mod collective;
 mod comparison;
 mod copies;
 pub(crate) mod data;
@@ -38,6 +39,7 @@ pub(crate) use options::refuse_idle_options;
 pub(crate) use progress::AT_A_TERMINAL;
 
 use args::Operation;
+use collective::Shape;
 use head::{Head, auto};
 use need::Need;
 use output::{Output, present};
@@ -106,7 +108,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let Some(measured) = args.operation else { refuse!("no operation given; see `aqueduct perf --help`") };
     let common = &args.common;
     let need = match measured {
-        Operation::AllReduce => Need::none(),
+        operation if operation.is_collective() => Need::none(),
         operation => Need::pairs(operation.name())?,
     };
     let outlets = output::open(&common.results.files)?;
@@ -114,22 +116,37 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let session = Session::new(&rank);
     let (min, max) = default_range(measured, session.software());
     let (min, max) = common.sweep.bounds(min, max)?;
-    let Sizes { list: sizes, note } = match measured {
-        Operation::AllReduce => {
-            common.sweep.rounded(min, max, Rounding::Down, common.datatype.bytes() as u64, "elements")
+    let built_in = measured.collective(args.root).map(|kind| Shape::built_in(kind, rank.bootstrap.size()));
+    if args.root >= rank.bootstrap.size() {
+        let ranks = rank.bootstrap.size();
+        refuse!("--root {}: there are {ranks} ranks; use at most {}", args.root, ranks - 1);
+    }
+    let element = common.datatype.bytes() as u64;
+    let Sizes { list: sizes, note } = match (measured, &built_in) {
+        (Operation::AllReduce, _) => common.sweep.rounded(min, max, Rounding::Down, element, "elements"),
+        (_, Some(shape)) => {
+            let what = if shape.grain() == 1 { "elements" } else { "parts of all ranks" };
+            common.sweep.rounded(min, max, Rounding::Down, element * shape.grain(), what)
         }
-        operation => common.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets"),
+        (operation, None) => {
+            common.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets")
+        }
     };
     // All that can be refused is refused before the files are begun.
     let mut measure: Measure<'_>;
     let checks;
-    match measured {
-        Operation::AllReduce => {
+    match (measured, built_in) {
+        (Operation::AllReduce, _) => {
             let mut bench = all_reduce::Bench::prepare(&session, common, &sizes)?;
             checks = bench.checks();
             measure = Box::new(move |index, output| bench.measure(index, output));
         }
-        operation => {
+        (_, Some(shape)) => {
+            let mut bench = collective::Bench::built_in(&session, common, shape, &sizes)?;
+            checks = bench.checks();
+            measure = Box::new(move |index, output| bench.measure(index, output));
+        }
+        (operation, None) => {
             let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
             checks = bench.checks();
             let sizes = sizes.clone();
@@ -155,16 +172,16 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         ("bidirectional", args.bidirectional.into()),
     ]);
     head.parameters(common.pace.parameters());
-    let calls = match measured {
-        Operation::AllReduce | Operation::Put | Operation::Get => "calls",
-        _ => "round trips",
-    };
+    let calls = if measured.bounces() { "round trips" } else { "calls" };
     head.time(Pace::meaning(calls));
-    if measured == Operation::AllReduce {
-        head.parameters([
-            ("datatype", common.datatype.name().into()),
-            ("reduction", common.op.name().into()),
-        ]);
+    if measured.is_collective() {
+        head.parameters([("datatype", common.datatype.name().into())]);
+    }
+    if measured.reduces() {
+        head.parameters([("reduction", common.op.name().into())]);
+    }
+    if measured.has_root() {
+        head.parameters([("root", args.root.into())]);
     }
     note.into_iter().for_each(|note| head.line(note));
     present(&session, &head, choose(common.results.stats, NcclTable::default()), outlets, |output| {

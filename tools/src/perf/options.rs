@@ -23,8 +23,26 @@ struct Rule {
 const PACKETS: &[&str] = &["ll8", "ll16", "ll128"];
 const MESSAGES: &[&str] = &["ll8", "ll16", "ll128", "signal"];
 const CHANNELS: &[&str] = &["put", "get", "ll8", "ll16", "ll128", "signal"];
-const CHECKED: &[&str] =
-    &["put", "get", "ll8", "ll16", "ll128", "all-reduce", "write", "read", "write-lat", "flush"];
+const COLLECTIVES: &[&str] =
+    &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send-recv"];
+const CHECKED: &[&str] = &[
+    "put",
+    "get",
+    "ll8",
+    "ll16",
+    "ll128",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+    "send-recv",
+    "write",
+    "read",
+    "write-lat",
+    "flush",
+];
 const CONNECTIONS: &[&str] = &["write", "read", "write-lat", "flush"];
 const ONE_BY_ONE: &[&str] = &["write-lat", "flush"];
 const TABLES: &[&str] = &[
@@ -35,6 +53,12 @@ const TABLES: &[&str] = &[
     "ll128",
     "signal",
     "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+    "send-recv",
     "write",
     "read",
     "write-lat",
@@ -63,7 +87,31 @@ const RULES: &[Rule] = &[
         options: &["op", "datatype"],
         operations: CHANNELS,
         if_: ALWAYS,
-        why: "it moves bytes and reduces nothing; these options are for all-reduce",
+        why: "it moves bytes and reduces nothing; these options are for collectives",
+    },
+    Rule {
+        options: &["op"],
+        operations: &["all-gather", "all-to-all", "broadcast", "send-recv"],
+        if_: ALWAYS,
+        why: "it reduces nothing; this option is for all-reduce, reduce-scatter and reduce",
+    },
+    Rule {
+        options: &["root"],
+        operations: &[
+            "put",
+            "get",
+            "ll8",
+            "ll16",
+            "ll128",
+            "signal",
+            "all-reduce",
+            "all-gather",
+            "reduce-scatter",
+            "all-to-all",
+            "send-recv",
+        ],
+        if_: ALWAYS,
+        why: "it has no root; this option is for broadcast and reduce",
     },
     Rule {
         options: &["graph"],
@@ -79,7 +127,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         options: &["bidirectional"],
-        operations: &["all-reduce"],
+        operations: COLLECTIVES,
         if_: ALWAYS,
         why: "all ranks send and receive at the same time; this option is for put and get",
     },

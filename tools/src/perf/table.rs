@@ -32,11 +32,14 @@ impl Table for NcclTable {
         let beside_bare = rows.iter().any(|row| row.algorithm == "bare");
         let mut rows = rows.iter().peekable();
         while let Some(row) = rows.next() {
-            let in_place = rows.next_if(|next| next.place == Some(Place::InPlace));
+            let parts = match row.place {
+                Some(Place::InPlace) => [None, Some(row)],
+                _ => [Some(row), rows.next_if(|next| next.place == Some(Place::InPlace))],
+            };
             write!(out, "{:>12} {:>13}", or_dash(row.size_bytes), or_dash(row.count))?;
             write!(out, " {:>9} {:>7}", row.datatype.unwrap_or("byte"), row.reduction.unwrap_or("none"))?;
             write!(out, " {:>9}", row.algorithm)?;
-            for part in [Some(row), in_place] {
+            for part in parts {
                 print_times(part, out)?;
             }
             writeln!(out)?;
@@ -115,6 +118,23 @@ mod tests {
         assert_eq!(text.matches("20.00").count(), 2, "{text}");
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words.len(), 13, "{text}");
+    }
+
+    #[test]
+    fn in_place_alone_stands_in_its_own_columns() {
+        let (text, _) = print(&[row(Place::InPlace), row(Place::OutOfPlace)]);
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let rows: Vec<_> = text.lines().skip(3).map(words).collect();
+        assert_eq!(
+            (&rows[0][5..9], rows[0][9].as_str()),
+            (&["-"; 4].map(String::from)[..], "20.00"),
+            "{text}"
+        );
+        assert_eq!(
+            (rows[1][5].as_str(), &rows[1][9..13]),
+            ("20.00", &["-"; 4].map(String::from)[..]),
+            "{text}"
+        );
     }
 
     #[test]

@@ -37,6 +37,52 @@ fn all_reduce_of_other_types_and_by_graph() {
     }
 }
 
+/// Small and large messages, out of place and in place, with the way that each goes.
+#[test]
+fn collectives_of_every_kind() {
+    for operation in ["all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send-recv"] {
+        let sizes = ["-b", "100", "-e", "100K", "-f", "1000", "-n", "1", "-w", "0"];
+        let outcome = perf("3", &[&[operation], &sizes[..]].concat()).exited(0);
+        let rows = rows(&outcome.stdout);
+        let divides = matches!(operation, "all-gather" | "reduce-scatter" | "all-to-all");
+        let sizes: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+        let expected = if divides { ["96", "99996"] } else { ["100", "100000"] };
+        assert_eq!(sizes, expected, "{}", outcome.stdout);
+        let reduces = operation.starts_with("reduce");
+        for (row, way) in rows.iter().zip(["packets", "zero-copy"]) {
+            assert_eq!(row[3], if reduces { "sum" } else { "none" }, "{row:?}");
+            assert_eq!((row[4], row[8], row[12]), (way, "0", "0"), "{operation}: {row:?}");
+        }
+        let verdict = "# Out of bounds values : 0 OK";
+        assert_eq!(outcome.stdout.lines().last(), Some(verdict), "{operation}: {}", outcome.stdout);
+    }
+}
+
+/// The bytes of a broadcast are those of the root that `-r` names, and of the bandwidth of all-gather's links.
+#[test]
+fn roots_types_and_graphs_of_collectives() {
+    let small = ["-b", "6000", "-e", "6000", "-n", "2", "-w", "0"];
+    for arguments in [
+        &["broadcast", "-r", "1", "-d", "half"][..],
+        &["reduce", "-r", "1", "-d", "bfloat16", "-o", "max"],
+        &["reduce-scatter", "-d", "half", "-G", "2"],
+        &["all-to-all", "-d", "int32", "-G", "2"],
+    ] {
+        let file = PerfFile::parse(&perf("2", &[arguments, &small, &["-J", "-"]].concat()).exited(0).stdout);
+        assert_eq!(file.header["parameters"]["root"].as_u64(), arguments.contains(&"-r").then_some(1));
+        let places: Vec<_> = file.rows.iter().map(|row| row["place"].as_str().unwrap()).collect();
+        assert_eq!(places, ["out-of-place", "in-place"], "{arguments:?}");
+        for row in &file.rows {
+            assert_eq!(row["wrong"], 0, "{row}");
+            let [bus, algorithm] =
+                ["bus_bandwidth_gb_s", "algorithm_bandwidth_gb_s"].map(|name| row[name].as_f64().unwrap());
+            let factor = if arguments[0].contains('-') { 0.5 } else { 1.0 };
+            assert!((bus / algorithm - factor).abs() < 1e-9, "{row}");
+        }
+    }
+    perf("2", &["reduce", "-r", "2"]).exited(2).says(&["--root 2: there are 2 ranks; use at most 1"]);
+}
+
 #[test]
 fn channels_of_every_kind() {
     for operation in ["put", "get", "ll8", "ll16", "ll128", "signal"] {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{PerfFile, aqueduct, perf, run, temporary};
 
 /// Every operation, with what it needs.
-const OPERATIONS: [(&str, &[&str]); 16] = [
+const OPERATIONS: [(&str, &[&str]); 22] = [
     ("put", &[]),
     ("get", &[]),
     ("ll8", &[]),
@@ -15,6 +15,12 @@ const OPERATIONS: [(&str, &[&str]); 16] = [
     ("ll128", &[]),
     ("signal", &[]),
     ("all-reduce", &[]),
+    ("all-gather", &[]),
+    ("reduce-scatter", &[]),
+    ("all-to-all", &[]),
+    ("broadcast", &[]),
+    ("reduce", &[]),
+    ("send-recv", &[]),
     ("write", &["-t", "CudaIpc"]),
     ("read", &["-t", "CudaIpc"]),
     ("write-lat", &["-t", "CudaIpc"]),
@@ -27,7 +33,7 @@ const OPERATIONS: [(&str, &[&str]); 16] = [
 ];
 
 /// A value of each option other than its default, and the parameter of the header that shows it.
-const VALUES: [(&str, &str, Shown); 31] = [
+const VALUES: [(&str, &str, Shown); 32] = [
     ("min-bytes", "64", Shown::Parameter("min_bytes", "64")),
     ("max-bytes", "192", Shown::Parameter("max_bytes", "192")),
     ("step-factor", "3", Shown::Parameter("step_factor", "3")),
@@ -40,6 +46,7 @@ const VALUES: [(&str, &str, Shown); 31] = [
     ("datatype", "half", Shown::Parameter("datatype", "\"f16\"")),
     ("graph", "2", Shown::Parameter("graph", "2")),
     ("bidirectional", "", Shown::Parameter("bidirectional", "true")),
+    ("root", "1", Shown::Parameter("root", "1")),
     ("batch", "3", Shown::Parameter("batch", "3")),
     ("duration", "50ms", Shown::Parameter("duration_s", "0.05")),
     ("stats", "", Shown::Table),
@@ -85,8 +92,8 @@ enum Shown {
 /// The options that do nothing, by operation.
 fn idle(operation: &str) -> &'static [&'static str] {
     match operation {
-        "put" | "get" => &["op", "datatype"],
-        "ll8" | "ll16" | "ll128" => &["op", "datatype", "graph", "bidirectional"],
+        "put" | "get" => &["op", "datatype", "root"],
+        "ll8" | "ll16" | "ll128" => &["op", "datatype", "graph", "bidirectional", "root"],
         "signal" => &[
             "min-bytes",
             "max-bytes",
@@ -98,8 +105,12 @@ fn idle(operation: &str) -> &'static [&'static str] {
             "datatype",
             "graph",
             "bidirectional",
+            "root",
         ],
-        "all-reduce" => &["bidirectional"],
+        "all-reduce" | "reduce-scatter" => &["bidirectional", "root"],
+        "all-gather" | "all-to-all" | "send-recv" => &["op", "bidirectional", "root"],
+        "broadcast" => &["op", "bidirectional"],
+        "reduce" => &["bidirectional"],
         "write-lat" | "flush" => &["window", "connections", "pattern", "mix"],
         _ => &[],
     }
@@ -108,7 +119,7 @@ fn idle(operation: &str) -> &'static [&'static str] {
 /// The long names of the options that `--help` lists.
 fn options(operation: &str) -> BTreeSet<String> {
     // Operations that share options have one list.
-    let one = ["put", "get", "ll8", "ll16", "ll128", "signal", "all-reduce"].contains(&operation);
+    let one = OPERATIONS[..13].iter().any(|(name, _)| *name == operation);
     let arguments: &[&str] = if one { &["perf", "--help"] } else { &["perf", operation, "--help"] };
     let help = run(&mut aqueduct(arguments)).exited(0).stdout;
     let named = |line: &str| {
@@ -236,6 +247,8 @@ fn effects(file: &PerfFile, given: impl Fn(&str) -> bool, arguments: &[&str]) {
     };
     if given("datatype") {
         all("datatype", "f16".into());
+    }
+    if given("op") {
         all("reduction", "max".into());
     }
     if given("check") {
