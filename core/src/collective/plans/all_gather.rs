@@ -1,6 +1,7 @@
 //! All-gather.
 
-use super::{CollectiveProgram, Pattern, Shape, peers, scratch};
+use super::shape::{Shape, peers, scratch};
+use crate::plan::program::{CollectiveProgram, Pattern};
 
 /// Every rank sends its input to all others.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {

@@ -1,7 +1,7 @@
 //! All-reduce. Every element is reduced in the order of ranks, so all ranks get the same bits.
 
-use super::{CollectiveProgram, Form, Pattern, Shape, peers, plain, scratch};
-use crate::plan::Reduction;
+use super::shape::{Shape, peers, plain, scratch};
+use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction};
 
 /// One-shot: every rank sends its whole input to all others and reduces what comes.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {

@@ -1,6 +1,7 @@
 //! All-to-all.
 
-use super::{CollectiveProgram, Pattern, Shape, peers, scratch};
+use super::shape::{Shape, peers, scratch};
+use crate::plan::program::{CollectiveProgram, Pattern};
 
 /// Every rank sends each other rank its part. In place, a part that comes replaces the one that was sent to the same rank.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {

@@ -1,8 +1,8 @@
 //! Barrier.
 
-use super::{CollectiveProgram, Pattern, SyncType};
 use crate::error::Result;
 use crate::plan::Plan;
+use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 
 /// Every rank tells all others that it has come, and waits for them. It moves no data.
 pub(in super::super) fn barrier(ranks: u32) -> Result<Plan> {

@@ -1,6 +1,7 @@
 //! Broadcast.
 
-use super::{CollectiveProgram, Pattern, Shape, SyncType, peers, scratch};
+use super::shape::{Shape, peers, scratch};
+use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 
 /// The root sends its input to all others. Each of them says when it has begun, and the root's call ends when all have: the
 /// root gets nothing else from them, and without that it could overwrite packets that a slow rank has not read.

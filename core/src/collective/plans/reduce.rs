@@ -1,7 +1,7 @@
 //! Reduce.
 
-use super::{CollectiveProgram, Form, Pattern, Shape, SyncType, peers, plain, scratch};
-use crate::plan::Reduction;
+use super::shape::{Shape, peers, plain, scratch};
+use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction, SyncType};
 
 /// All others send their inputs to the root, which reduces what comes. The root says when it has begun, and the others' calls end
 /// when it has: they get nothing else from it, and without that they could overwrite packets that it has not read.

@@ -1,7 +1,7 @@
 //! Reduce-scatter.
 
-use super::{CollectiveProgram, Form, Pattern, Shape, peers, plain, scratch};
-use crate::plan::Reduction;
+use super::shape::{Shape, peers, plain, scratch};
+use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction};
 
 /// Every rank sends each other rank its part and reduces what comes.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {

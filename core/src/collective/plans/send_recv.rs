@@ -1,6 +1,7 @@
 //! Send-receive: every rank sends to the next one.
 
-use super::{CollectiveProgram, Pattern, Shape, SyncType, scratch};
+use super::shape::{Shape, scratch};
+use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 
 /// Every rank sends its input to the next one. A rank's call ends when the next rank has begun, which is all that it hears
 /// from it: otherwise it could overwrite packets that a slow rank has not read.

@@ -1,0 +1,81 @@
+//! What the plans of built-in collectives have in common: their shape, how they begin and end.
+
+use crate::plan::program::{
+    Buffer, Chunk, CollectiveProgram, Form, MemoryChannel, Pattern, Protocol, Rank, SyncType,
+    ThreadBlockGroup,
+};
+
+/// A plan's ranks, the place of its buffers, and its kernel's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Shape {
+    pub(in super::super) ranks: u32,
+    pub(in super::super) in_place: bool,
+    pub(in super::super) blocks: u32,
+    pub(in super::super) threads: u32,
+}
+
+impl Shape {
+    pub(super) fn program(&self, name: &str, pattern: Pattern) -> CollectiveProgram {
+        let pattern = if self.in_place { pattern.in_place() } else { pattern };
+        CollectiveProgram::new(name, pattern).threads_per_block(self.threads)
+    }
+
+    /// A program that sends packets. Calls alternate between two halves of scratch, so a rank that has begun a call has done
+    /// with what the call before the last one sent it.
+    pub(super) fn packet_program(&self, name: &str, pattern: Pattern) -> CollectiveProgram {
+        self.program(name, pattern).protocol(Protocol::Ll).double_scratch(true)
+    }
+
+    /// All blocks.
+    pub(super) fn group(&self) -> ThreadBlockGroup {
+        ThreadBlockGroup::new(0..self.blocks)
+    }
+
+    /// Runs `body` for all blocks of `rank` together, once every block has seen that the block of its number has begun at every
+    /// peer of `peers`; the call ends when those blocks have also done what `body` says. Who reads peers' buffers says `reads`.
+    pub(super) fn meet<'p>(
+        &self,
+        rank: &Rank<'p>,
+        reads: bool,
+        peers: &[u32],
+        body: impl FnOnce(&[MemoryChannel<'p>]),
+    ) {
+        let channels: Vec<Vec<MemoryChannel<'p>>> =
+            (0..self.blocks).map(|_| peers.iter().map(|&peer| rank.memory_channel(peer)).collect()).collect();
+        for (block, channels) in (0..).zip(&channels) {
+            for channel in channels {
+                // A write needs to know only that the buffer is there.
+                match reads {
+                    true => channel.signal(block, SyncType::None),
+                    false => channel.relaxed_signal(block, SyncType::None),
+                }
+            }
+            for channel in channels {
+                match reads {
+                    true => channel.wait(block, SyncType::After),
+                    false => channel.relaxed_wait(block, SyncType::After),
+                }
+            }
+        }
+        body(channels.first().map_or(&[], Vec::as_slice));
+        for (block, channels) in (0..).zip(&channels) {
+            channels.iter().for_each(|channel| channel.signal(block, SyncType::Before));
+            channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
+        }
+    }
+}
+
+/// A new scratch buffer of so many chunks on each rank.
+pub(super) fn scratch(program: &CollectiveProgram, chunks: u32) -> Vec<Buffer<'_>> {
+    program.ranks().map(|rank| rank.scratch(chunks)).collect()
+}
+
+/// The chunk itself, not as packets.
+pub(super) fn plain(chunk: Chunk) -> (Chunk, Form) {
+    (chunk, Form::Plain)
+}
+
+/// All peers, from the next rank on.
+pub(super) fn peers(rank: &Rank<'_>) -> Vec<u32> {
+    rank.peers().collect()
+}
