@@ -10,7 +10,7 @@ const VECTOR: u64 = 16;
 /// Chunks of scratch begin at multiples of this.
 const LINE: u64 = 128;
 /// A kernel numbers fewer vectors in one range.
-const MOST_VECTORS: u64 = 1 << 31;
+const MOST_VECTORS: u64 = 1 << 30;
 
 /// The chunks of a plan, on all ranks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
