@@ -1,5 +1,8 @@
-//! `aqueduct plan`: looks at plan files, and runs them.
+//! `aqueduct plan`: makes plan files, looks at them, and runs them.
 
+mod compile;
+mod new;
+mod policy;
 mod show;
 
 use std::io::Write;
@@ -11,6 +14,7 @@ use aqueduct::plan::{Plan, Reduction, check, file, oracle, pass, simulate};
 
 use crate::stderr::say;
 use crate::stdout::Stdout;
+use policy::Policy;
 
 /// Exit code if a plan is wrong.
 const FINDINGS: u8 = 1;
@@ -38,6 +42,11 @@ enum Command {
         #[command(flatten)]
         passes: Passes,
     },
+    /// Write the plan of a classical program to standard output
+    #[command(after_help = new::list())]
+    New(new::Args),
+    /// Print the PTX of a rank's kernel
+    Compile(compile::Args),
     /// Run a plan on devices, measure it and check every value: under `aqueduct run` or another launcher
     Run(Box<crate::perf::plan::Args>),
     /// Run a plan on vectors, in several orders, and compare with the collective's definition
@@ -63,26 +72,15 @@ struct Passes {
     #[arg(long, default_value_t = 1, requires = "after")]
     instances: u32,
     /// Chunks of each instance
-    #[arg(long, value_enum, default_value_t = Policy::Interleaved, requires = "after")]
+    #[arg(long, value_enum, default_value_t, requires = "after")]
     policy: Policy,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Policy {
-    /// Each instance has a part of every chunk
-    Interleaved,
-    /// Each instance has neighbouring chunks
-    None,
 }
 
 impl Passes {
     fn apply(&self, plan: &Plan) -> Result<Plan, aqueduct::Error> {
         let mut options = pass::Options::default();
         options.instances = self.instances;
-        options.policy = match self.policy {
-            Policy::Interleaved => pass::Policy::Interleaved,
-            Policy::None => pass::Policy::None,
-        };
+        options.policy = self.policy.into();
         match &self.after {
             None => Ok(plan.clone()),
             Some(last) => pass::run(plan, &options, Some(last)),
@@ -111,6 +109,8 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
                 Ok(ExitCode::from(FINDINGS))
             }
         }),
+        Command::New(args) => new::execute(args),
+        Command::Compile(args) => with(&args.file, |plan| compile::execute(args, plan)),
         Command::Run(args) => with(&args.file, |plan| crate::perf::plan::execute(args, plan)),
         Command::Simulate { file, elements, seeds } => with(file, |plan| simulated(plan, *elements, *seeds)),
     }

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] is a value: it names no device and holds no memory. [`program`] builds it in Rust, [`mod@file`] reads and writes it
 //! as MSCCL++'s execution-plan JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors,
-//! an [`Executor`] on devices, and [`oracle`] says what a collective should give. `docs/plans.md` explains the ideas and the words.
+//! an [`Executor`] on devices, [`programs`] has the classical ones, and [`oracle`] says what a collective should give. `docs/plans.md` explains the ideas and the words.
 #![deny(unsafe_code)]
 
 pub mod check;
@@ -17,8 +17,8 @@ pub mod oracle;
 pub mod pass;
 mod position;
 pub mod program;
-#[cfg(test)]
-mod programs;
+pub mod programs;
+mod ptx;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod random;
@@ -33,6 +33,7 @@ pub use ir::{
     PortPut, Protocol, RankPlan, Reduction, Settings, Share, Switch,
 };
 pub use position::Position;
+pub use ptx::ptx;
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
 
 pub use aqueduct_ptx::plan::Element;

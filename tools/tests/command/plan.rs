@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::support::{aqueduct, run};
+use crate::support::{aqueduct, run, script, temporary};
 
 /// Two ranks exchange their inputs as packets and add them.
 fn one_shot() -> String {
@@ -73,4 +73,90 @@ fn right_and_wrong_plans() {
     for path in [right, wrong, torn] {
         std::fs::remove_file(path).unwrap();
     }
+}
+
+/// The commands with which docs/plans.md begins, as they stand there.
+#[test]
+fn the_first_commands_of_the_document_work() {
+    let page = include_str!("../../../docs/plans.md");
+    let commands = page.split("## Begin here").nth(1).and_then(|rest| rest.split("```").nth(1));
+    let commands = commands.and_then(|block| block.strip_prefix("sh\n")).expect("a block of commands");
+    assert_eq!(commands.lines().count(), 5, "{commands}");
+    let folder = temporary("plans");
+    std::fs::create_dir(&folder).unwrap();
+    let outcome = run(script(&format!("set -e; {commands}")).current_dir(&folder)).exited(0);
+    std::fs::remove_dir_all(&folder).unwrap();
+    outcome.prints(&[
+        "p.json: right: 2 ranks, ",
+        "allreduce of 2 ranks",
+        "every element right",
+        "     1048576 ",
+        "# Out of bounds values : 0 OK",
+    ]);
+}
+
+/// Every algorithm that the help lists runs from a file, and some as kernels.
+#[test]
+fn classical_programs_become_files() {
+    let help = run(&mut aqueduct(&["plan", "new", "--help"])).exited(0).stdout;
+    let listed: Vec<[&str; 2]> = help
+        .lines()
+        .filter_map(|line| line.trim().split_once(": ")?.0.split_once(" --algorithm "))
+        .map(|(collective, algorithm)| [collective, algorithm])
+        .collect();
+    assert!(listed.len() >= 15, "{help}");
+    for [collective, algorithm] in listed {
+        let made =
+            run(&mut aqueduct(&["plan", "new", collective, "-n", "4", "-a", algorithm])).exited(0).stdout;
+        let path = file(&format!("{collective}-{algorithm}"), &made);
+        let name = path.to_str().unwrap();
+        run(&mut aqueduct(&["plan", "check", name])).exited(0).prints(&["right: 4 ranks"]);
+        std::fs::remove_file(path).unwrap();
+    }
+    let more = [
+        "plan",
+        "new",
+        "all-reduce",
+        "-n",
+        "2",
+        "--instances",
+        "2",
+        "--chunk-factor",
+        "2",
+        "--policy",
+        "none",
+    ];
+    let path = file("more", &run(&mut aqueduct(&more)).exited(0).stdout);
+    let shown = run(&mut aqueduct(&["plan", "show", path.to_str().unwrap()])).exited(0);
+    std::fs::remove_file(path).unwrap();
+    shown.prints(&["rank 1: 8 input, 8 output, 0 scratch chunks", "  block 3"]);
+    for (wrong, words) in [
+        (&["reduce-all", "-n", "2"][..], "use one of all-reduce, "),
+        (&["all-reduce", "-n", "2", "-a", "tree"], "use one of two-shot, one-shot, "),
+        (&["all-reduce", "-n", "1"], "2 to 1024"),
+        (&["all-reduce", "-n", "3", "-a", "recursive-halving"], "a power of two"),
+        (&["all-reduce", "-n", "2", "-a", "ring", "--chunk-factor", "2"], "use more instances"),
+        (&["all-reduce", "-n", "2", "--instances", "0"], "no instances"),
+    ] {
+        run(&mut aqueduct(&[&["plan", "new"], wrong].concat())).exited(2).says(&[words]);
+    }
+}
+
+#[test]
+fn a_kernel_is_printed() {
+    let path = file("kernel", &one_shot());
+    let name = path.to_str().unwrap();
+    let compile = |more: &[&str]| run(&mut aqueduct(&[&["plan", "compile", name], more].concat()));
+    let first = compile(&[]).exited(0).prints(&[".target sm_90\n", ".visible .entry aqueduct_plan("]);
+    assert_eq!(
+        compile(&["-r", "0", "-d", "float", "-o", "sum", "--sm", "90"]).exited(0).stdout,
+        first.stdout
+    );
+    for other in [&["-r", "1"][..], &["-d", "half"], &["-o", "max"], &["--sm", "80"]] {
+        assert_ne!(compile(other).exited(0).stdout, first.stdout, "{other:?}");
+    }
+    compile(&["-r", "2"]).exited(2).says(&["ranks 0 to 1"]);
+    compile(&["--sm", "61"]).exited(2).says(&["compute capability 6.1"]);
+    compile(&["-d", "f3"]).exited(2).says(&["bf16"]);
+    std::fs::remove_file(path).unwrap();
 }

@@ -128,6 +128,7 @@ pub(in super::super) fn switch(n: u32) -> CollectiveProgram {
 }
 
 /// The pipelined program of MSCCL++'s document: three blocks copy in, reduce through the switch, and copy out.
+#[cfg(test)]
 pub(in super::super) fn switch_pipelined(nranks: u32) -> CollectiveProgram {
     let pattern = Pattern::all_reduce(nranks, 1).in_place();
     let program = CollectiveProgram::new("allreduce", pattern).reuse_resources(true);

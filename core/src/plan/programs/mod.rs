@@ -1,47 +1,37 @@
-//! Classical collectives as programs, for tests of everything that works on plans. They ask for the syncs that order ranks and
-//! blocks, and leave those inside a block to the passes, as authors do.
+//! Classical collectives as programs, ready to be compiled, written to files, or read as examples of how plans are written.
+//!
+//! They ask for the syncs that order ranks and blocks, and leave those inside a block to the [passes](super::pass).
+//!
+//! ```
+//! use aqueduct::plan::programs;
+//!
+//! let ring = programs::find("all-reduce", Some("ring"))?;
+//! let plan = ring.program(4, None)?.instances(2).compile()?;
+//! assert_eq!(plan.ranks.len(), 4);
+//! # Ok::<(), aqueduct::Error>(())
+//! ```
 
 pub(super) mod all_gather;
 pub(super) mod all_reduce;
 pub(super) mod all_to_all;
+mod catalog;
 pub(super) mod rooted;
 
+#[cfg(test)]
 pub(super) mod judge;
-
+#[cfg(test)]
 mod mscclpp;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod written;
 
-use super::program::{CollectiveProgram, MemoryChannel, Rank, SyncType};
-use super::{Plan, pass, program};
+pub use catalog::{ALGORITHMS, Algorithm, find};
+#[cfg(test)]
+pub(super) use written::{all, synchronised};
 
-/// Programs of a number of ranks, each of which is right once its blocks are synchronised. Not among them is
-/// [`all_reduce::two_shot_packets`], which the check accepts only once it is fused.
-pub(super) fn all(ranks: u32) -> Vec<CollectiveProgram> {
-    let mut programs = vec![
-        all_gather::ring(ranks),
-        all_gather::packets(ranks),
-        all_gather::grouped(ranks, 4),
-        all_reduce::ring(ranks),
-        all_reduce::one_shot_packets(ranks),
-        all_reduce::two_shot(ranks, 2),
-        all_reduce::switch(ranks),
-        all_to_all::direct(ranks, 2),
-        all_to_all::pipelined(ranks, 2),
-        rooted::broadcast_line(ranks, ranks - 1),
-        rooted::reduce(ranks, ranks / 2),
-        rooted::send_recv(ranks, 2),
-        rooted::reduce_scatter(ranks),
-    ];
-    if ranks.is_power_of_two() {
-        programs.push(all_reduce::recursive_halving(ranks));
-    }
-    programs
-}
-
-/// The plan as written, with the syncs that its blocks need.
-pub(super) fn synchronised(program: CollectiveProgram) -> Plan {
-    pass::sync(&program.build().unwrap()).unwrap()
-}
+use super::program;
+use super::program::{MemoryChannel, Rank, SyncType};
 
 /// A channel to each other rank.
 fn channels<'p>(rank: &Rank<'p>) -> Vec<MemoryChannel<'p>> {

@@ -1,0 +1,70 @@
+//! `aqueduct plan compile`: the text of a rank's kernel.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use aqueduct::ErrorKind;
+use aqueduct::plan::{self, Element, Plan, Reduction};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use crate::refusal::Refusal;
+use crate::stdout::Stdout;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Plan file
+    pub(super) file: PathBuf,
+    /// Rank
+    #[arg(short, long, default_value_t = 0)]
+    rank: u32,
+    /// Element type
+    #[arg(short = 'd', long = "datatype", default_value = "f32", value_parser = elements())]
+    element: Element,
+    /// Reduction in place of the plan's own
+    #[arg(short = 'o', long = "op", value_parser = reductions())]
+    reduction: Option<Reduction>,
+    /// Compute capability of the device, times ten
+    #[arg(long, default_value_t = 90)]
+    sm: u32,
+}
+
+pub(super) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
+    let text = plan::ptx(plan, args.rank, args.element, args.reduction, args.sm);
+    let text = text.map_err(|error| match error.kind() {
+        ErrorKind::InvalidUsage | ErrorKind::Unsupported => Refusal::new(error.message()).into(),
+        _ => anyhow::Error::from(error),
+    })?;
+    Stdout.write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn elements() -> impl TypedValueParser<Value = Element> {
+    // Those that `perf` takes as well.
+    let also: &[_] =
+        &[("f32", "float"), ("f16", "half"), ("bf16", "bfloat16"), ("i32", "int32"), ("i32", "int")];
+    let shown = |element: Element| {
+        let aliases = also.iter().filter(move |(name, _)| *name == element.name()).map(|(_, alias)| *alias);
+        PossibleValue::new(element.name()).aliases(aliases)
+    };
+    PossibleValuesParser::new(Element::ALL.map(shown)).try_map(move |text| {
+        let name = also.iter().find(|(_, alias)| *alias == text).map_or(text.as_str(), |(name, _)| name);
+        let chosen = Element::ALL.into_iter().find(|element| element.name() == name);
+        chosen.ok_or_else(|| format!("unknown element type {text}"))
+    })
+}
+
+fn reductions() -> impl TypedValueParser<Value = Reduction> {
+    const ALL: [(&str, Reduction); 5] = [
+        ("sum", Reduction::Sum),
+        ("prod", Reduction::Prod),
+        ("min", Reduction::Min),
+        ("max", Reduction::Max),
+        ("avg", Reduction::Avg),
+    ];
+    PossibleValuesParser::new(ALL.map(|(name, _)| name)).try_map(|text| {
+        let chosen = ALL.into_iter().find(|(name, _)| *name == text);
+        chosen.map(|(_, reduction)| reduction).ok_or_else(|| format!("unknown reduction {text}"))
+    })
+}

@@ -1,0 +1,67 @@
+//! `aqueduct plan new`: a plan file of a classical program.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use aqueduct::ErrorKind;
+use aqueduct::plan::programs::{self, ALGORITHMS};
+use aqueduct::plan::{file, pass};
+
+use super::policy::Policy;
+use crate::refusal::Refusal;
+use crate::stdout::Stdout;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Collective, such as all-reduce
+    collective: String,
+    /// Number of ranks
+    #[arg(short = 'n', long)]
+    ranks: u32,
+    /// Algorithm; the first of the collective's by default
+    #[arg(short, long)]
+    algorithm: Option<String>,
+    /// Chunks into which each rank's part of a message is cut, for algorithms with a block for each [default: 1]
+    #[arg(long, value_name = "CHUNKS")]
+    chunk_factor: Option<u32>,
+    /// Copies of the program that share the data: more blocks and channels
+    #[arg(long, default_value_t = 1)]
+    instances: u32,
+    /// Chunks of each instance
+    #[arg(long, value_enum, default_value_t)]
+    policy: Policy,
+}
+
+/// The collectives and their algorithms, for the help.
+pub(super) fn list() -> String {
+    let mut text = String::from("Collectives and algorithms:\n");
+    for known in ALGORITHMS {
+        let power = if known.power_of_two { "; a power of two of ranks" } else { "" };
+        text.push_str(&format!(
+            "  {} --algorithm {}: {}{power}\n",
+            known.collective, known.name, known.about
+        ));
+    }
+    text
+}
+
+pub(super) fn execute(args: &Args) -> Result<ExitCode> {
+    // All that can be wrong is in the arguments.
+    let text = written(args).map_err(|error| match error.kind() {
+        ErrorKind::InvalidUsage | ErrorKind::Plan => Refusal::new(error.message()).into(),
+        _ => anyhow::Error::from(error),
+    })?;
+    Stdout.write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn written(args: &Args) -> aqueduct::Result<String> {
+    let algorithm = programs::find(&args.collective, args.algorithm.as_deref())?;
+    let plan = algorithm.program(args.ranks, args.chunk_factor)?.build()?;
+    let mut options = pass::Options::default();
+    // Moves that a file has no name for cannot be written.
+    options.fusion = Some(pass::Shapes::Named);
+    (options.instances, options.policy) = (args.instances, args.policy.into());
+    file::write(&pass::run(&plan, &options, None)?)
+}
