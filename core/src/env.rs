@@ -105,6 +105,8 @@ pub struct Env {
     pub handle: HandlePolicy,
     /// `AQUEDUCT_SCRATCH_BYTES`.
     pub scratch_bytes: usize,
+    /// `AQUEDUCT_CACHE`, if set.
+    pub cache: Option<PathBuf>,
     /// `AQUEDUCT_TIMEOUT`.
     pub timeout: Duration,
     /// `AQUEDUCT_PEER_TIMEOUT`; `None` for never.
@@ -180,6 +182,7 @@ impl Env {
                 None => 64 << 20,
                 Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
             },
+            cache: text("CACHE").map(PathBuf::from),
             timeout: match text("TIMEOUT") {
                 None => Duration::from_secs(60),
                 Some(v) => time(&v).map_err(|_| invalid("TIMEOUT", &v, TIME))?,
@@ -233,6 +236,7 @@ impl Env {
     fn with_paths(self) -> Self {
         Self {
             cuda_library: path("CUDA_LIBRARY"),
+            cache: path("CACHE"),
             unique_id_file: path("UNIQUE_ID_FILE"),
             rendezvous_file: path("RENDEZVOUS_FILE"),
             ..self

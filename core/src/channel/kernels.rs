@@ -1,5 +1,7 @@
 //! The library's own kernels: instantiated for a context's device and loaded.
 
+use std::path::Path;
+
 use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate, plan};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -29,20 +31,26 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
     let key = format!("aqueduct {kernel} {params:?}");
     let module = Module::load_cached(context, &key, || {
         let text = instantiate(kernel, target(context)?, params).map_err(wrong)?.text;
-        Ok(if cfg!(feature = "without-abort-check") { without_abort_check(&text) } else { text })
+        let spinning = cfg!(feature = "without-abort-check");
+        Module::load_ptx(context, &if spinning { without_abort_check(&text) } else { text })
     })?;
     entries(kernel, params).map_err(wrong)?.iter().map(|entry| module.function(entry)).collect()
 }
 
-/// Returns the kernel of a plan. It is loaded once per context, like those of [`load_kernels`].
+/// Returns the kernel of a plan. It is loaded once per context, like those of [`load_kernels`], and compiled once per driver and
+/// device if there is a folder to keep it in.
 ///
 /// # Errors
 /// `Plan` for a description that has no kernel, such as one with too many addresses; otherwise as for [`load_kernels`].
-pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel) -> Result<Function> {
+pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel, cache: Option<&Path>) -> Result<Function> {
     let key = format!("aqueduct plan {kernel:?}");
     let module = Module::load_cached(context, &key, || {
         let wrong = |e: TemplateError| Error::new(ErrorKind::Plan, "plan::lower", e.to_string());
-        Ok(plan::render(kernel, target(context)?).map_err(wrong)?.text)
+        let text = plan::render(kernel, target(context)?).map_err(wrong)?.text;
+        match cache {
+            Some(cache) => Module::load_kept(context, &text, cache),
+            None => Module::load_ptx(context, &text),
+        }
     })?;
     module.function(&kernel.symbol)
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub struct CommunicatorConfig {
     pub(crate) ib: rdma::Settings,
     /// Faults on purpose in the network; none unless set.
     pub(crate) faults: Option<fault::Plan>,
+    pub(crate) cache: Option<PathBuf>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
@@ -59,6 +61,7 @@ impl Default for CommunicatorConfig {
             ib_devices: None,
             ib: rdma::Settings::default(),
             faults: None,
+            cache: None,
         }
     }
 }
@@ -78,6 +81,7 @@ impl CommunicatorConfig {
             ib_devices: env.ib.devices.clone(),
             ib: rdma::Settings::from_env(&env.ib),
             faults: env.faults.clone(),
+            cache: env.cache.clone(),
             ..Self::default()
         })
     }
@@ -86,6 +90,14 @@ impl CommunicatorConfig {
     #[must_use]
     pub fn with_scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch_bytes = bytes;
+        self
+    }
+
+    /// The same with a folder that keeps compiled kernels of plans between processes; none unless set. Only trusted users may be
+    /// able to write to it: GPUs run what lies there.
+    #[must_use]
+    pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.cache = Some(folder.into());
         self
     }
 

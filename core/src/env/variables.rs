@@ -38,6 +38,12 @@ pub const VARIABLES: &[Variable] = &[
         "limit of scratch memory per communicator and rank, in bytes",
     ),
     variable(
+        "AQUEDUCT_CACHE",
+        "(none)",
+        "folder that keeps compiled kernels of plans between processes, at most 256 MiB; GPUs run what lies there, so give one \
+         that only you can write to",
+    ),
+    variable(
         "AQUEDUCT_TIMEOUT",
         "60",
         "seconds, or a time such as 500ms or 2m, after which a wait for other ranks gives up",

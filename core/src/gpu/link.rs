@@ -1,11 +1,13 @@
 //! Linking several PTX texts into one module.
 
 use std::ffi::CString;
+use std::path::Path;
 use std::ptr;
 
 use cuda_driver_sys::{CUjitInputType, CUlinkState, CUresult};
 
 use super::context::Context;
+use super::disk_cache::{DiskCache, Key};
 use super::driver::{Driver, call};
 use super::jit::{JitLog, explain};
 use super::module::Module;
@@ -18,6 +20,51 @@ impl Module {
     /// # Errors
     /// PTX that does not assemble, and functions that nobody defines, give an error with the linker's log.
     pub fn link_ptx(context: &Context, parts: &[(&str, &str)]) -> Result<Self> {
+        Self::link_seen(context, parts, |_| ())
+    }
+
+    /// As [`Module::load_ptx`], with compiled code kept in the folder `cache`: what an earlier call, also of another process, has
+    /// compiled for this driver and device is loaded from there.
+    ///
+    /// # Errors
+    /// As for [`Module::load_ptx`]. Nothing about the folder is an error.
+    pub(crate) fn load_kept(context: &Context, ptx: &str, cache: &Path) -> Result<Self> {
+        let cache = DiskCache::new(cache);
+        let driver = context.driver();
+        let made_by = format!("{} {:?}", driver.provenance(), driver.version());
+        let capability = context.device().compute_capability()?.to_string();
+        let key = Key::of(&[env!("CARGO_PKG_VERSION"), &made_by, &capability, ptx]);
+        if let Some(image) = cache.read(key) {
+            match Self::load_image(context, &image, ptx) {
+                Ok(module) => {
+                    log::debug!("a compiled kernel was found in the cache");
+                    return Ok(module);
+                }
+                // The driver is not the one that made it, after all.
+                Err(error) => log::debug!("a kernel in the cache is compiled anew: {error}"),
+            }
+        }
+        match Self::link_seen(context, &[("kernel", ptx)], |image| cache.write(key, image)) {
+            Ok(module) => Ok(module),
+            // A driver that links nothing; and the complaint of the compiler alone is the better one.
+            Err(_) => Self::load_ptx(context, ptx),
+        }
+    }
+
+    /// Loads code that was compiled from `ptx`.
+    fn load_image(context: &Context, image: &[u8], ptx: &str) -> Result<Self> {
+        context.reap();
+        let driver = context.driver();
+        let _entered = context.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image is one that a link has completed and a digest has found whole; it says how long it is, and lives
+        // during the call, which copies it. What is loaded is unloaded once, after the last holder.
+        context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image.as_ptr().cast())) })?;
+        Ok(Self::of(context, raw, [ptx].into_iter()))
+    }
+
+    /// As [`link_ptx`](Self::link_ptx). Shows `see` the linked code.
+    fn link_seen(context: &Context, parts: &[(&str, &str)], see: impl FnOnce(&[u8])) -> Result<Self> {
         context.reap();
         let driver = context.driver();
         let _entered = context.enter()?;
@@ -44,6 +91,9 @@ impl Module {
         // SAFETY: the image belongs to the link, which lives until this returns. What is loaded is unloaded once, after
         // the last holder.
         context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image)) })?;
+        // SAFETY: the driver gave this pointer and length; the link, which owns the image, lives until this returns, and
+        // nobody writes to it.
+        see(unsafe { std::slice::from_raw_parts(image.cast_const().cast(), bytes) });
         Ok(Self::of(context, raw, parts.iter().map(|(_, ptx)| *ptx)))
     }
 }

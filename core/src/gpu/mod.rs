@@ -17,6 +17,7 @@ mod capture;
 mod context;
 mod copy;
 mod device;
+mod disk_cache;
 mod dmabuf;
 mod driver;
 mod event;

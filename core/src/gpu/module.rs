@@ -73,21 +73,21 @@ impl Module {
         Self { inner: Arc::new(ModuleInner { raw, context: context.clone(), declared }) }
     }
 
-    /// The module that was loaded into `context` under `key` and is still in use; otherwise loads `text()` under it.
+    /// The module that was loaded into `context` under `key` and is still in use; otherwise the one that `load` gives.
     ///
     /// # Errors
-    /// An error of `text`; otherwise as for [`Module::load_ptx`].
+    /// An error of `load`.
     pub(crate) fn load_cached(
         context: &Context,
         key: &str,
-        text: impl FnOnce() -> Result<String>,
+        load: impl FnOnce() -> Result<Self>,
     ) -> Result<Self> {
         // Held while loading, so that no other thread loads the same text.
         let mut modules = lock(&context.slot::<ModuleCache>().0);
         if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
             return Ok(Self { inner });
         }
-        let module = Self::load_ptx(context, &text()?)?;
+        let module = load()?;
         modules.retain(|_, weak| weak.strong_count() > 0);
         modules.insert(key.to_owned(), Arc::downgrade(&module.inner));
         Ok(module)

@@ -1,8 +1,8 @@
 //! `aqueduct plan`: what it prints and how it exits.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::support::{aqueduct, run, script, temporary};
+use crate::support::{Outcome, aqueduct, run, script, start, temporary};
 
 /// Two ranks exchange their inputs as packets and add them.
 fn one_shot() -> String {
@@ -159,4 +159,44 @@ fn a_kernel_is_printed() {
     compile(&["--sm", "61"]).exited(2).says(&["compute capability 6.1"]);
     compile(&["-d", "f3"]).exited(2).says(&["bf16"]);
     std::fs::remove_file(path).unwrap();
+}
+
+/// Jobs find the kernels that earlier ones have compiled, and nothing about the folder makes one fail.
+#[test]
+fn compiled_kernels_are_kept() {
+    let plan = file("kept", &one_shot());
+    let folder = temporary("cache");
+    let job = |folder: &Path| {
+        let plan = plan.to_str().unwrap();
+        let mut command =
+            aqueduct(&["run", "-n", "2", "--", "aqueduct", "plan", "run", plan, "-b", "1K", "-e", "1K"]);
+        command.env("AQUEDUCT_CACHE", folder).env("AQUEDUCT_LOG", "debug");
+        start(&mut command)
+    };
+    let right = |outcome: Outcome| outcome.exited(0).prints(&["# Out of bounds values : 0 OK"]);
+    let count = |outcome: &Outcome, words: &str| outcome.stderr.matches(words).count();
+    let found = |outcome: &Outcome| count(outcome, "was found in the cache");
+    // Two jobs at once compile the same kernels.
+    for job in [job(&folder), job(&folder)] {
+        right(job.finish());
+    }
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "one for each rank: {files:?}");
+    assert!(files.iter().all(|path| path.extension().is_some_and(|is| is == "kernel")), "{files:?}");
+    let again = right(job(&folder).finish());
+    assert_eq!(found(&again), 2, "{again:#?}");
+    for path in &files {
+        let bytes = std::fs::read(path).unwrap();
+        std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    let damaged = right(job(&folder).finish());
+    assert_eq!((found(&damaged), count(&damaged, "is damaged")), (0, 2), "{damaged:#?}");
+    let mended = right(job(&folder).finish());
+    assert_eq!(found(&mended), 2, "{mended:#?}");
+    // No folder can be made below a file.
+    let unwritable = right(job(&plan.join("below")).finish());
+    assert_eq!(count(&unwritable, "cannot be kept in"), 2, "once in each process: {unwritable:#?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::remove_file(&plan).unwrap();
 }

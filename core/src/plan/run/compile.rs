@@ -111,7 +111,7 @@ fn kernel(comm: &Communicator, lowered: Lowered, widest: u32) -> Result<Kernel> 
 }
 
 fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
-    let function = load_plan(comm.context(), kernel)?;
+    let function = load_plan(comm.context(), kernel, comm.config().cache.as_deref())?;
     let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
     let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
     // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative

@@ -132,7 +132,7 @@ fn texts_that_call_each_other_are_linked() {
 #[test]
 fn a_module_in_use_is_found_again_by_its_key() {
     let context = context(0);
-    let load = |key, text: &str| Module::load_cached(&context, key, || Ok(text.to_owned()));
+    let load = |key, text: &str| Module::load_cached(&context, key, || Module::load_ptx(&context, text));
     let first = load("a", PTX).unwrap();
     let again = load("a", "not looked at").unwrap();
     assert_eq!(first.global("counter").unwrap(), again.global("counter").unwrap());
