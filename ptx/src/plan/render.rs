@@ -60,6 +60,11 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     let rows = Rows::of(kernel);
     let counts = kernel.double_scratch || kernel.laps.is_some() || kernel.has_packets();
     let mut text = Text::new(kernel, target, rows.space.loads());
+    if let Some(laps) = &kernel.laps {
+        let mut beginning = Text::new(kernel, target, rows.space.loads());
+        lap(&mut beginning, laps)?;
+        text.set_lap(beginning.into_string());
+    }
     text.line(&target.header());
     if !rows.table.is_empty() && rows.space != Space::Param {
         text.line(&rows.declaration(kernel));
@@ -155,7 +160,7 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
 }
 
 /// Writes the beginning of a lap.
-pub(super) fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
+fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
     let kernel = text.kernel;
     let blocks = kernel.blocks.len();
     let meeting = [Step::Signal(laps.signals.clone()), Step::Wait(laps.waits.clone())];

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::mem;
 
-use super::{Kernel, Number, render};
+use super::{Kernel, Number};
 use crate::template::{self, TemplateError};
 use crate::{Target, failure, globals, sources};
 
@@ -24,12 +24,14 @@ pub(super) struct Text<'k> {
     shape: usize,
     /// The shape's flag has not been asked for yet.
     flag: bool,
+    /// How a lap of flags begins, if there are laps.
+    lap: Option<String>,
 }
 
 impl<'k> Text<'k> {
     pub(super) fn new(kernel: &'k Kernel, target: Target, space: &'static str) -> Self {
         let (out, globals) = (String::new(), globals(target));
-        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0, flag: false }
+        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0, flag: false, lap: None }
     }
 
     pub(super) fn into_string(self) -> String {
@@ -39,6 +41,11 @@ impl<'k> Text<'k> {
     /// Numbers of rows are from now on those of blocks of this shape.
     pub(super) fn set_shape(&mut self, shape: usize) {
         self.shape = shape;
+    }
+
+    /// The text that begins a lap of flags.
+    pub(super) fn set_lap(&mut self, lap: String) {
+        self.lap = Some(lap);
     }
 
     /// The shape at hand needs the call's flag from its next step on.
@@ -57,13 +64,22 @@ impl<'k> Text<'k> {
             return Ok(());
         }
         let double = u32::from(self.kernel.double_scratch);
-        let Some(laps) = &self.kernel.laps else {
+        let Some(lap) = self.lap.clone() else {
             return self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &"none")]);
         };
         let over = self.label("LAP_OVER");
         self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &over)])?;
-        render::lap(self, laps)?;
+        // Its labels are its own.
+        self.line("{");
+        self.out.push_str(&lap);
+        self.line("}");
         self.include("plan_label", &[("NAME", &over)])
+    }
+
+    /// Loads an address that the caller passed.
+    pub(super) fn address(&mut self, index: &str, to: &str) -> Result<(), TemplateError> {
+        let fixed = u32::from(!index.starts_with('%'));
+        self.include("plan_address", &[("FIXED", &fixed), ("INDEX", &index), ("TO", &to)])
     }
 
     /// A line that is no instruction: a declaration, a brace.
