@@ -4,11 +4,13 @@
 //! caller passes, control words at offsets that the caller chose. Blocks whose steps differ in numbers only share one body; the
 //! numbers come from a row of constants for each block.
 
+mod check;
 mod control;
 mod kernel;
 mod moves;
 mod port;
 mod render;
+mod rows;
 mod text;
 
 pub use kernel::{

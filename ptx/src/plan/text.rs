@@ -142,12 +142,6 @@ impl<'k> Text<'k> {
         }
     }
 
-    /// Loads an address that the caller passed.
-    pub(super) fn address(&mut self, index: &str, to: &str) -> Result<(), TemplateError> {
-        let fixed = u32::from(!index.starts_with('%'));
-        self.include("plan_address", &[("FIXED", &fixed), ("INDEX", &index), ("TO", &to)])
-    }
-
     /// A register for a number of the step at hand.
     pub(super) fn register(&mut self) -> String {
         self.numbers += 1;

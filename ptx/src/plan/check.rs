@@ -1,0 +1,140 @@
+//! Contradictions in a description.
+
+use super::rows::MAX_ARGS;
+use super::{Base, Kernel, Number, Step};
+use crate::{TemplateError, failure};
+
+impl Kernel {
+    /// Steps, those of loops included.
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.shapes.iter().flat_map(|shape| &shape.steps).flat_map(|step| {
+            let body = if let Step::Loop { body, .. } = step { &body[..] } else { &[] };
+            std::iter::once(step).chain(body)
+        })
+    }
+
+    /// Whether a step reads or writes packets.
+    pub(super) fn has_packets(&self) -> bool {
+        self.steps().any(|step| match step {
+            Step::Move(moved) => {
+                moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets)
+            }
+            Step::Port(port) => port.put.is_some_and(|put| put.source.base == Base::Packets),
+            _ => false,
+        })
+    }
+}
+
+/// Every number of a step.
+fn numbers(step: &Step) -> Vec<Number> {
+    let operand = |side: &super::Operand| [side.address, side.first, side.rank];
+    match step {
+        Step::Sync => Vec::new(),
+        Step::Barrier { state, blocks } => vec![*state, *blocks],
+        Step::Signal(list) => list.iter().flat_map(|one| [one.outbound, one.peer, one.inbound]).collect(),
+        Step::Wait(list) => list.iter().flat_map(|one| [one.inbound, one.expected, one.rank]).collect(),
+        Step::Acquire { at } | Step::Release { at } => vec![*at],
+        Step::PortWait { channel } => vec![*channel],
+        Step::Move(moved) => {
+            let sides = moved.sources.iter().chain(&moved.targets).flat_map(operand);
+            let share = moved.share.iter().flat_map(|share| [share.member, share.of]);
+            sides.chain(share).chain([moved.count]).collect()
+        }
+        Step::Port(port) => {
+            let put = port.put.iter().flat_map(|put| {
+                let sides = [&put.source, &put.target].into_iter().chain(&put.awaits);
+                sides.flat_map(operand).chain([put.count]).collect::<Vec<_>>()
+            });
+            put.chain([port.channel]).collect()
+        }
+        Step::Loop { chunks, body, .. } => body.iter().flat_map(numbers).chain([*chunks]).collect(),
+    }
+}
+
+/// Finds contradictions that would become a wrong kernel.
+pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
+    let fail = |message: String| Err(failure(&kernel.symbol, message));
+    let bytes = kernel.rows_at();
+    if bytes > MAX_ARGS {
+        return fail(format!(
+            "{} addresses make {bytes} bytes of parameters, and a kernel takes {MAX_ARGS}: the rank has too many peers",
+            kernel.addresses
+        ));
+    }
+    let starts = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if !kernel.symbol.starts_with(starts) || !kernel.symbol.chars().all(|c| starts(c) || c.is_ascii_digit()) {
+        return fail("the symbol is no identifier: letters, digits and _ only, no digit first".to_owned());
+    }
+    if kernel.threads == 0 || kernel.threads > 1024 || !kernel.threads.is_multiple_of(32) {
+        return fail(format!("{} threads: a block has a multiple of 32, up to 1024", kernel.threads));
+    }
+    if kernel.blocks.is_empty() || kernel.ranks == 0 {
+        return fail("a kernel needs a block, and a plan a rank".to_owned());
+    }
+    for (index, shape) in kernel.shapes.iter().enumerate() {
+        let row = kernel
+            .blocks
+            .iter()
+            .find(|block| block.shape as usize == index)
+            .map_or(0, |block| block.row.len());
+        for number in shape.steps.iter().flat_map(numbers) {
+            if matches!(number, Number::Row(entry) if entry as usize >= row) {
+                return fail(format!("shape {index} asks for more than the {row} numbers of its blocks"));
+            }
+        }
+    }
+    for (index, block) in kernel.blocks.iter().enumerate() {
+        let same = |other: &&super::Block| other.shape == block.shape;
+        let first = kernel.blocks.iter().find(same).map_or(0, |first| first.row.len());
+        if block.shape as usize >= kernel.shapes.len() || block.row.len() != first {
+            return fail(format!("block {index} has no shape, or another number of constants than its like"));
+        }
+    }
+    if kernel.has_packets() && kernel.laps.is_none() {
+        return fail("packets need laps: their flags start over after 2^32 calls".to_owned());
+    }
+    if let Some(laps) = &kernel.laps {
+        let signals = laps.signals.iter().flat_map(|signal| [signal.outbound, signal.peer, signal.inbound]);
+        let waits = laps.waits.iter().flat_map(|wait| [wait.inbound, wait.expected, wait.rank]);
+        if signals.chain(waits).any(|number| matches!(number, Number::Row(_))) {
+            return fail("the numbers of a lap's signals and waits must be fixed".to_owned());
+        }
+    }
+    for step in kernel.steps() {
+        match step {
+            Step::Loop { unit, body, .. } => {
+                if *unit == 0 || !unit.is_multiple_of(16) {
+                    return fail(format!("a loop over slices of {unit} bytes: a multiple of 16 is needed"));
+                }
+                if body.iter().any(|step| matches!(step, Step::Loop { .. })) {
+                    return fail("a loop in a loop".to_owned());
+                }
+            }
+            Step::Signal(list) if list.is_empty() => return fail("a list of no signals".to_owned()),
+            Step::Wait(list) if list.is_empty() => return fail("a list of no waits".to_owned()),
+            Step::Move(moved) => {
+                if moved.sources.is_empty() || moved.targets.is_empty() {
+                    return fail("a move needs a source and a target".to_owned());
+                }
+                if moved.sources.len() > 1 && moved.reduction.is_none() {
+                    return fail("a move of several sources needs a reduction".to_owned());
+                }
+            }
+            Step::Port(port) => {
+                if port.put.is_none() && !port.signal && !port.flush {
+                    return fail("a request to a proxy that asks for nothing".to_owned());
+                }
+                let packets = |side: &super::Operand| side.base == Base::Packets;
+                let mixed = |put: super::PortPut| {
+                    packets(&put.source) != packets(&put.target)
+                        || put.awaits.is_some_and(|awaited| !packets(&awaited))
+                };
+                if port.put.is_some_and(mixed) {
+                    return fail("a put from packets goes to packets, and only these are awaited".to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
