@@ -10,10 +10,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
+
+use crate::sync::raw::{AtomicU64, Ordering};
 
 /// The most bytes that a folder keeps: about ten thousand kernels. The files that were used least recently go first.
 const LIMIT: u64 = 256 << 20;
@@ -145,8 +146,8 @@ impl<'a> DiskCache<'a> {
 
     /// Warns once in a process: every kernel meets the same trouble.
     fn complain(&self, error: &io::Error) {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
+        static SAID: AtomicU64 = AtomicU64::new(0);
+        if SAID.swap(1, Ordering::Relaxed) == 0 {
             log::warn!(
                 "compiled kernels cannot be kept in {}: {error}; make the folder writable, or give another one in AQUEDUCT_CACHE",
                 self.folder.display()
