@@ -29,6 +29,7 @@ pub use limits::{
 pub use list::{Options, PASSES, Pass, run};
 pub use replicate::{Policy, replicate};
 pub use resources::resources;
+pub(super) use resources::works;
 pub use sync::sync;
 
 use super::check;

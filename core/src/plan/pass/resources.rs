@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::effects::flat;
-use super::ir::{Barrier, Buffer, Channel, ChannelKind, Op, Operand, Place, Plan, RankPlan, Switch};
+use super::ir::{
+    Barrier, Buffer, Channel, ChannelKind, Op, Operand, Operation, Place, Plan, RankPlan, Switch,
+};
 use super::{checked, limits, renumber};
 use crate::error::Result;
 
@@ -15,7 +17,7 @@ pub fn resources(plan: &Plan) -> Result<Plan> {
     checked(plan)?;
     let mut compact = plan.clone();
     for rank in &mut compact.ranks {
-        rank.blocks.retain(|block| block.ops.iter().flat_map(flat).any(is_work));
+        rank.blocks.retain(|block| works(&block.ops));
     }
     let channels = [ChannelKind::Memory, ChannelKind::Port].map(|kind| channels(&compact, kind));
     let scratch = scratch(&compact);
@@ -86,6 +88,11 @@ fn number(index: usize) -> u32 {
 
 fn ops(rank: &RankPlan) -> impl Iterator<Item = &Op> {
     rank.blocks.iter().flat_map(|block| &block.ops).flat_map(flat)
+}
+
+/// Whether a block of these operations is kept.
+pub(in crate::plan) fn works(ops: &[Operation]) -> bool {
+    ops.iter().flat_map(flat).any(is_work)
 }
 
 /// Syncs alone, and loops of them, do nothing.

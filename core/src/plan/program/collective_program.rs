@@ -156,7 +156,9 @@ impl CollectiveProgram {
 
     /// The same, by their places in the plan that [`compile`](Self::compile) gives.
     pub fn compiled_lines(&self) -> Lines {
-        self.recorder.lines().replicated(self.options.instances, self.options.policy)
+        // More instances than a rank may have blocks do not compile, and a mistaken number must not take all memory.
+        let instances = self.options.instances.min(pass::MAX_BLOCKS as u32);
+        self.recorder.lines_of_work().replicated(instances, self.options.policy)
     }
 
     /// The plan to run: as it was written, with syncs where operations of a block depend on each other, fused, replicated, and

@@ -10,6 +10,7 @@ use std::panic::Location;
 use super::blocks::{Blocks, SyncType};
 use super::ir::{Barrier, Block, Loop, Move, Op, Operation, RankPlan, Share};
 use super::lines::{BlockLines, Line, Lines};
+use super::pass::works;
 use super::position::Position;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -269,6 +270,16 @@ impl Recorder {
         let state = self.state.borrow();
         let lines = |rank: &RankRecord| {
             rank.blocks.iter().map(|(&block, record)| (block, record.lines.clone())).collect()
+        };
+        Lines { ranks: state.ranks.iter().map(lines).collect() }
+    }
+
+    /// The lines of the blocks that [`resources`](super::pass::resources) keeps, by their numbers behind it.
+    pub(super) fn lines_of_work(&self) -> Lines {
+        let state = self.state.borrow();
+        let lines = |rank: &RankRecord| {
+            let kept = rank.blocks.values().filter(|record| works(&record.ops));
+            (0..).zip(kept.map(|record| record.lines.clone())).collect()
         };
         Lines { ranks: state.ranks.iter().map(lines).collect() }
     }

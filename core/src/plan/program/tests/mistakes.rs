@@ -276,6 +276,43 @@ fn findings_have_lines() {
     assert!(explained.starts_with(&expected), "{explained}");
 }
 
+/// `compile` gives up blocks without work and numbers the others densely; the lines follow.
+#[test]
+fn blocks_behind_an_idle_one_keep_their_lines() {
+    for policy in [ReplicationPolicy::Interleaved, ReplicationPolicy::None] {
+        let program = CollectiveProgram::new("lines", Pattern::all_reduce(1, 1));
+        let rank = program.rank(0);
+        rank.barrier([0]);
+        program.loop_of(16, 1, || rank.barrier([1]));
+        let line = line!() + 1;
+        rank.copy(rank.output().chunk(0), rank.input().chunk(0), 2);
+        let program = program.instances(2).replication(policy);
+        let lines = program.compiled_lines();
+        let plan = program.compile().unwrap();
+        assert_eq!(plan.ranks[0].blocks.len(), 2);
+        for block in 0..2 {
+            let found = lines.at(&Position { rank: 0, block, op: 0, inner: None }).map(Location::line);
+            assert_eq!(found, Some(line), "{policy:?} block {block}");
+        }
+    }
+}
+
+/// A number of instances that `compile` refuses takes no memory before that.
+#[test]
+fn lines_of_too_many_instances_are_cut() {
+    for policy in [ReplicationPolicy::Interleaved, ReplicationPolicy::None] {
+        let program = CollectiveProgram::new("lines", Pattern::all_reduce(1, 1));
+        let rank = program.rank(0);
+        rank.copy(rank.output().chunk(0), rank.input().chunk(0), 0);
+        let program = program.instances(1_000_000).replication(policy);
+        let at = |block| Position { rank: 0, block, op: 0, inner: None };
+        let lines = program.compiled_lines();
+        assert!(lines.at(&at(295)).is_some());
+        assert!(lines.at(&at(296)).is_none());
+        assert_eq!(program.compile().unwrap_err().kind(), ErrorKind::Plan);
+    }
+}
+
 /// Instances keep the lines of what they are copies of.
 #[test]
 fn instances_have_lines() {
