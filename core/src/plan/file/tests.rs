@@ -211,3 +211,16 @@ fn results(plan: &Plan, name: &str, seed: u64) {
         }
     }
 }
+
+/// A file would turn it into the collective of that name, whose result it does not have.
+#[test]
+fn custom_collectives_have_names_of_their_own() {
+    let mut plan = samples::all().remove(0);
+    plan.collective.kind = Kind::Custom("mine".into());
+    assert_eq!(read(&write(&plan).unwrap()).unwrap(), plan);
+    for name in ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "sendrecv"] {
+        plan.collective.kind = Kind::Custom(name.into());
+        let error = write(&plan).unwrap_err().to_string();
+        assert!(error.contains("a name of its own"), "{name}: {error}");
+    }
+}

@@ -14,12 +14,19 @@ use crate::error::{Error, ErrorKind, Result};
 /// Neighbouring signals, waits, semaphore operations and puts that came from one operation of the author are written as one.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the format has no word for something: a move of a shape that MSCCL++ lacks, or a root that is not
-/// rank 0.
+/// [`ErrorKind::Plan`] if the format has no word for something: a move of a shape that MSCCL++ lacks, a root that is not
+/// rank 0, or a custom collective that would be read as another because of its name.
 pub fn write(plan: &Plan) -> Result<String> {
     use super::collective::Kind;
     if let Kind::Broadcast { root: 1.. } | Kind::Reduce { root: 1.. } = plan.collective.kind {
         return Err(refused("a root other than rank 0 cannot be written; renumber the ranks"));
+    }
+    if let Kind::Custom(name) = &plan.collective.kind
+        && Kind::of_name(name) != plan.collective.kind
+    {
+        return Err(refused(
+            "a custom collective has the name of another in files; give it a name of its own",
+        ));
     }
     let settings = &plan.settings;
     let mut out = String::from("{\"name\":");
