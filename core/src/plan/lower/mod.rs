@@ -39,6 +39,11 @@ pub(super) fn lower(
     reduction: Option<Reduction>,
 ) -> Result<Lowered> {
     let rank_plan = &plan.ranks[rank as usize];
+    if rank_plan.blocks.is_empty() {
+        return Err(refusal::refused(format!(
+            "rank {rank} has no operation, and every rank of a plan runs a kernel; give it one, such as a copy in scratch"
+        )));
+    }
     let control = Control::of(plan, rank_plan)?;
     let mut addresses = Addresses::default();
     let blocks = steps::of_rank(plan, rank, &control, reduction, &mut addresses)?;
@@ -57,4 +62,19 @@ pub(super) fn lower(
         blocks,
     };
     Ok(Lowered { kernel, addresses: addresses.into_list() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Kind, samples};
+
+    #[test]
+    fn ranks_without_operations_are_refused() {
+        let mut plan = samples::all().remove(0);
+        plan.collective.kind = Kind::Custom("one-sided".into());
+        plan.ranks[1].blocks.clear();
+        let error = lower(&plan, 1, ptx::Element::I32, None).unwrap_err().to_string();
+        assert!(error.contains("rank 1 has no operation") && error.contains("give it one"), "{error}");
+    }
 }
