@@ -20,6 +20,8 @@ use policy::Policy;
 const FINDINGS: u8 = 1;
 /// Exit code if a file cannot be read: what the command was given is wrong, not the plan in it.
 const USAGE: u8 = 2;
+/// Elements of all inputs of a simulated call: the simulator holds three calls, and outputs and scratch besides, in memory.
+const MOST_ELEMENTS: u64 = 1 << 26;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -57,7 +59,7 @@ enum Command {
         #[arg(short, long)]
         elements: Option<u32>,
         /// How many orders to try
-        #[arg(long, default_value_t = 16)]
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
         seeds: u64,
     },
 }
@@ -166,6 +168,13 @@ fn simulated(plan: &Plan, elements: Option<u32>, seeds: u64) -> Result<ExitCode>
     let chunks = plan.ranks.iter().map(|rank| rank.input_chunks).max().unwrap_or(0).max(1);
     let elements = elements.unwrap_or(chunks.saturating_mul(64));
     let ranks = u32::try_from(plan.ranks.len())?;
+    if u64::from(elements).saturating_mul(u64::from(ranks)) > MOST_ELEMENTS {
+        say(format_args!(
+            "aqueduct: {elements} elements on each of {ranks} ranks are too many to simulate; the ranks together may have \
+             {MOST_ELEMENTS}: give a smaller --elements, or use a plan of fewer chunks"
+        ));
+        return Ok(ExitCode::from(USAGE));
+    }
     // Distinct values, so that no wrong chunk is right by chance.
     let value = |call: u64, rank: u32, element: u32| {
         (call << 60) ^ (u64::from(rank) << 40) ^ u64::from(element).wrapping_mul(0x9e37_79b9)

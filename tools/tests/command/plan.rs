@@ -199,4 +199,17 @@ fn compiled_kernels_are_kept() {
     assert_eq!(count(&unwritable, "cannot be kept in"), 2, "once in each process: {unwritable:#?}");
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::remove_file(&plan).unwrap();
+
+/// Arguments and plans of which nothing would be learned, or that would take all memory.
+#[test]
+fn simulations_that_are_refused() {
+    let right = file("refused", &one_shot());
+    let large = one_shot().replace("\"collective\":\"allreduce\"", "\"collective\":\"mine\"");
+    let large = file("large", &large.replace("\"input_chunks\":1,", "\"input_chunks\":60000000,"));
+    let [right, large] = [&right, &large].map(|path| path.to_str().unwrap());
+    run(&mut aqueduct(&["plan", "simulate", right, "--seeds", "0"])).exited(2).says(&["--seeds"]);
+    run(&mut aqueduct(&["plan", "simulate", right, "--elements", "4294967295"]))
+        .exited(2)
+        .says(&["too many to simulate", "--elements"]);
+    run(&mut aqueduct(&["plan", "simulate", large])).exited(2).says(&["too many to simulate"]);
 }
