@@ -116,6 +116,10 @@ fn wrong_calls_are_refused_and_do_nothing() {
         let says =
             if rank.me() == 0 { "the buffer that rank 1 has shown has 64 bytes" } else { "which has 64" };
         assert!(text.contains(says), "{text}");
+        let other = Bench::new(&rank, &programs::zero_copy(2), config());
+        let call = other.executor.execute_on(&bench.stream, &shown, 8, Element::I32, Reduction::Sum);
+        let text = call.unwrap_err().to_string();
+        assert!(text.contains("another executor has shown these buffers"), "{text}");
         bench.run(480, Reduction::Sum);
 
         let mut bench = Bench::new(&rank, &programs::pipelined(2), config());

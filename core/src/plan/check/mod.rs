@@ -11,6 +11,7 @@ mod ends;
 mod finding;
 mod packets;
 mod pairing;
+mod reductions;
 mod resolution;
 mod run;
 mod semaphores;
@@ -35,6 +36,7 @@ pub fn check(plan: &Plan) -> Vec<Finding> {
     let mut findings = structure(plan);
     if findings.is_empty() {
         findings = pairing::pairing(plan);
+        findings.extend(reductions::mixed(plan));
         // Left over signals would end waits of the next call, and what follows would only confuse.
         let calls = match findings.is_empty() {
             true if plan.settings.double_scratch => 3,

@@ -2,7 +2,9 @@
 
 use super::super::oracle;
 use super::super::simulate::{self, Config};
-use super::super::{Block, Buffer, Channel, ChannelKind, Form, Kind, Op, Operand, Plan, PortPut, samples};
+use super::super::{
+    Block, Buffer, Channel, ChannelKind, Form, Kind, Op, Operand, Plan, PortPut, Reduction, samples,
+};
 use super::{Finding, FindingKind, check};
 
 fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
@@ -302,4 +304,13 @@ fn every_mutation_is_found_or_harmless() {
     }
     // Harmless are neighbours in another order, a sync at the end, another operand of packets with equal meaning.
     assert!(found > 3 * harmless, "{found} found, {harmless} harmless");
+}
+
+#[test]
+fn a_collective_has_one_reduction() {
+    let mut plan = samples::one_shot(2, true);
+    samples::change(&mut plan, 1, 0, 1, |moved| moved.reduction = Some(Reduction::Max));
+    let findings = check(&plan);
+    assert_eq!(kinds(&findings), [FindingKind::Operands], "{findings:?}");
+    assert!(findings[0].message.contains("sum") && findings[0].message.contains("max"), "{findings:?}");
 }

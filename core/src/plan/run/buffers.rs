@@ -21,6 +21,8 @@ pub struct PlanBuffers {
     peers: Arc<[(u32, RegisteredMemory, RegisteredMemory)]>,
     /// Of a plan with port channels.
     pub(super) handles: Option<Arc<Handles>>,
+    /// Number of the executor whose peers have them.
+    pub(super) executor: u64,
 }
 
 /// A pair of buffers whose exchange is queued for `setup()`.
@@ -45,7 +47,7 @@ impl PlanBuffers {
         let peers = peers.into_iter().map(|(peer, [input, output])| Ok((peer, input.get()?, output.get()?)));
         let peers = peers.collect::<Result<Vec<_>>>()?.into();
         let [input, output] = [buffers[0].slice(..)?, buffers[1].slice(..)?];
-        Ok(Self { input, output, mine, peers, handles: None })
+        Ok(Self { input, output, mine, peers, handles: None, executor: 0 })
     }
 
     /// The buffers as a proxy takes them.

@@ -20,8 +20,12 @@ use crate::comm::{Communicator, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream, bytes as bytes_arg};
+use crate::sync::raw::{AtomicU64, Ordering};
 
 const EXECUTE: &str = "Executor::execute";
+
+/// Number of the next executor.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A plan over the ranks of a communicator: prepared once, then executed on streams.
 ///
@@ -78,6 +82,7 @@ impl Executor {
         let reaches_buffers = plan.ranks.iter().any(reaches_users);
         let mut inner = Prepared {
             comm: comm.clone(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             plan: plan.clone(),
             chunks,
             scratch,
@@ -125,6 +130,7 @@ impl Executor {
         let plan = &self.inner.plan.ranks[comm.rank() as usize];
         let (transports, deadline) = (self.inner.transports, deadline.into());
         let mut shown = PlanBuffers::exchange(comm, plan, [input, output], tags, transports, deadline)?;
+        shown.executor = self.inner.number;
         if let Some((ports, _)) = &self.inner.ports {
             let mut memories = Memories::of(ports);
             shown.add_to(&mut memories)?;
@@ -169,6 +175,7 @@ impl Executor {
         element: Element,
         reduction: impl Into<Option<Reduction>>,
     ) -> Result<()> {
+        self.inner.check_shown(buffers)?;
         let [input, output] = self.inner.placed(buffers, count, element)?;
         self.launch(stream, [&input, &output], Some(buffers), count, (element, reduction.into()))
     }

@@ -25,6 +25,8 @@ const EXECUTE: &str = "Executor::execute";
 pub(super) struct Prepared {
     /// Keeps this rank in the group while a peer's kernels may wait for this rank's.
     pub(super) comm: Communicator,
+    /// Of this process alone.
+    pub(super) number: u64,
     pub(super) plan: Plan,
     pub(super) chunks: Chunks,
     /// Distance of chunks of scratch, and the longest message that it serves.
@@ -154,6 +156,15 @@ impl Prepared {
             EXECUTE,
             format!("input at {input:#x} and output at {output:#x} of this plan must {rule}"),
         ))
+    }
+
+    /// An error unless this executor has shown these buffers.
+    pub(super) fn check_shown(&self, shown: &PlanBuffers) -> Result<()> {
+        if shown.executor == self.number {
+            return Ok(());
+        }
+        let message = "another executor has shown these buffers to its peers; call prepare_buffers() of this one on every rank";
+        Err(Error::usage(EXECUTE, message))
     }
 
     /// Input and output of a call on shown buffers: in place, one of an all-gather or a reduce-scatter is a part of the other.
