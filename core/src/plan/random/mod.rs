@@ -1,8 +1,8 @@
 //! Random programs that are right, and random damage to programs, for tests and fuzz targets.
 //!
 //! [`program`] first writes down, in one order for all ranks, which blocks move what so that a random collective results
-//! ([`steps`]), and then gives every block its share of this order with the signals, semaphores and barriers that keep it
-//! ([`order`]). So no program can end in a deadlock, and each is right by construction.
+//! (`steps`), and then gives every block its share of this order with the signals, semaphores and barriers that keep it
+//! (`order`). So no program can end in a deadlock, and each is right by construction.
 
 mod dice;
 mod mutate;
