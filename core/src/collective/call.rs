@@ -6,7 +6,7 @@ use crate::plan::{Element, Kind};
 
 const LAUNCH: &str = "Collective::launch";
 
-/// What a call of one rank is, without its buffers: the same on all ranks.
+/// One rank's call without its buffers: the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) element: Element,

@@ -7,7 +7,7 @@ use crate::TemplateError;
 /// Steps of a list that lanes of the first warp take at once.
 const LANES: usize = 32;
 
-/// What lanes do at once.
+/// A step that lanes take at once.
 enum Act<'s> {
     Signal(&'s [Signal]),
     Wait(&'s [Wait]),
@@ -37,7 +37,7 @@ impl Act<'_> {
     }
 }
 
-/// What happened since the block met last.
+/// Events since the block met last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Since {
     /// A thread may have given up.

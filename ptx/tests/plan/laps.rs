@@ -109,7 +109,7 @@ fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
     let world = World::new(2, 4096, 2, 1024);
     let plan = with_packets(kernel(2, Element::U8, steps), 1, 2);
     let plan = Kernel { blocks: vec![Block { shape: 0, row: Vec::new() }; blocks as usize], ..plan };
-    // What it waits for from itself has come.
+    // Its own signals have come.
     let own = world.memory[1].control + u64::from(INBOUND) + 16;
     world.machine.write(1, own, &9u64.to_ne_bytes());
     let before = world.machine.read(0, world.memory[0].control, 4096);
@@ -126,7 +126,7 @@ fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
     (record.operation, record.peer)
 }
 
-/// What stands behind each wait would show that the block had gone on.
+/// The step behind each wait would show that the block had gone on.
 #[test]
 fn aborted_waits_leave_and_send_nothing() {
     let send = || moved(vec![operand(1, Base::Input, 0)], vec![operand(0, Base::Scratch, 0)], 1, None);

@@ -153,7 +153,7 @@ fn forwarded_packets_are_awaited() {
         let triggers = channel.run(vec![send(), Step::Sync, forward()], chunk, chunk);
         assert_eq!(triggers, [(DATA.with(FLAG), TARGET, SOURCE + 4096, bytes)]);
     }
-    // Nobody sends: nothing is asked for.
+    // No packets come, so nothing is asked for.
     let kernel = channel.kernel(vec![forward(), Step::Sync]);
     let function = channel.world.load(0, &kernel);
     let sizes = Sizes { chunk: 800, input: 800, output: 800 };

@@ -140,7 +140,7 @@ fn wrong_calls_are_refused_and_do_nothing() {
     });
 }
 
-/// What a call uses lives until it has ended, whatever the user drops.
+/// Objects that a call uses live until it has ended, whatever the user drops.
 #[test]
 fn dropped_objects_live_as_long_as_a_call() {
     threads(Machine::Software, 2, "plans::failures::dropped_objects_live_as_long_as_a_call", |rank| {

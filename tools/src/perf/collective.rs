@@ -114,7 +114,7 @@ impl Shape {
     }
 }
 
-/// What is measured.
+/// The measured operation.
 enum Target {
     Plan {
         executor: Executor,

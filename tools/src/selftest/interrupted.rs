@@ -33,7 +33,7 @@ pub(super) struct State {
     /// The check that is running, and since when.
     pub(super) running: Option<(String, Instant)>,
     over: bool,
-    /// What the ranks have said, by rank.
+    /// The words of the ranks, by rank.
     peers: Vec<Peer>,
 }
 

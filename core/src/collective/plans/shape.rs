@@ -1,4 +1,4 @@
-//! What the plans of built-in collectives have in common: their shape, how they begin and end.
+//! Parts that the plans of built-in collectives share: their shape, how they begin and end.
 
 use crate::plan::program::{
     Buffer, Chunk, CollectiveProgram, Form, MemoryChannel, Pattern, Protocol, Rank, SyncType,

@@ -28,7 +28,7 @@ impl Span {
     }
 }
 
-/// What an operation reads and writes.
+/// The chunks that an operation reads and writes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::plan) struct Effects {
     pub(in crate::plan) reads: Vec<Span>,
@@ -89,7 +89,7 @@ impl<'p> Map<'p> {
         }
     }
 
-    /// What an operation of `rank` reads and writes; a port put's effects are its proxy's.
+    /// The chunks that an operation of `rank` reads and writes; a port put's effects are its proxy's.
     pub(in crate::plan) fn effects(&self, rank: u32, op: &Op) -> Effects {
         match op {
             Op::Move(moved) => {
@@ -106,7 +106,7 @@ impl<'p> Map<'p> {
         }
     }
 
-    /// What the proxy of a put to `peer` reads and writes.
+    /// The chunks that the proxy of a put to `peer` reads and writes.
     pub(in crate::plan) fn put(&self, rank: u32, peer: u32, put: &PortPut) -> Effects {
         // Only a put that forwards waits for the packets that it reads.
         let form = if put.forward { put.form } else { Form::Plain };
@@ -115,11 +115,11 @@ impl<'p> Map<'p> {
     }
 }
 
-/// Nobody, or several timelines, in [`Sharing`].
+/// Stands for no timeline, or for several, in [`Sharing`].
 const NOBODY: u32 = u32::MAX;
 const SEVERAL: u32 = u32::MAX - 1;
 
-/// Who uses each chunk. A timeline is a block or the proxy of a port channel.
+/// The users of each chunk. A timeline is a block or the proxy of a port channel.
 #[derive(Debug)]
 pub(in crate::plan) struct Sharing<'p> {
     pub(in crate::plan) map: Map<'p>,

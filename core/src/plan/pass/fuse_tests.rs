@@ -184,7 +184,7 @@ fn neighbours_are_one_move() {
 fn nobody_is_made_to_wait_for_himself() {
     // The signal tells of the first, the wait of the second.
     stays(vec![moved(&[i(0)], &[r(9)], 1), signal(0), wait(0), moved(&[i(0)], &[r(10)], 1)]);
-    // What comes only after the signal may not be waited for before it.
+    // A peer's answer comes only after the signal, so nothing may wait for it before.
     let unpack = |chunk: u32| moved(&[s(chunk).packets()], &[o(chunk)], 1);
     let mut two = plan(vec![unpack(0), signal(0), unpack(1)]);
     let bring = moved(&[i(0)], &[Operand::remote(0, SCRATCH, 0).packets()], 2);

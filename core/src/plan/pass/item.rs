@@ -41,7 +41,7 @@ impl Item {
         self.learns && later.moves && later.needs
             || self.moves && later.tells.is_some_and(told)
             || self.moves && conflict(&self.effects, &later.effects, around)
-            // What a packet tells beyond its own element is of use in few plans: their authors put a sync, which stays.
+            // Few plans use the order that a packet carries beyond its own element: their authors put a sync, which stays.
             || (self.reads_packets && later.needs || self.moves && self.shared && later.writes_packets)
                 && had_sync()
     }

@@ -44,7 +44,7 @@ impl ThreadBlockGroup {
     }
 }
 
-/// Who works for an operation: a block, given by its number, or a group, given by reference.
+/// The blocks that work for an operation: one, given by its number, or a group, given by reference.
 #[derive(Clone, Copy, Debug)]
 pub enum Blocks<'g> {
     /// A block.

@@ -120,7 +120,7 @@ impl State {
     }
 }
 
-/// What was called so far.
+/// The calls so far.
 #[derive(Debug)]
 pub(super) struct Recorder {
     state: RefCell<State>,

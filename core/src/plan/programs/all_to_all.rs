@@ -50,7 +50,7 @@ pub(in super::super) fn pipelined(n: u32, chunks: u32) -> CollectiveProgram {
     program
 }
 
-/// What a rank exchanges: for each chunk of each peer's a block, a new channel, the peer and the chunk.
+/// The exchanges of a rank: for each chunk of each peer's a block, a new channel, the peer and the chunk.
 fn exchanges<'p>(
     n: u32,
     chunks: u32,

@@ -15,14 +15,14 @@ const OP: &str = "Executor::prepare";
 /// Longest text of a failure that is told to the others.
 const MOST_TEXT: usize = 1024;
 
-/// What the ranks agreed.
+/// The result of an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// The least limit of scratch of all ranks, in bytes.
     pub(super) scratch_bytes: u64,
 }
 
-/// What a rank says: how far it came, and what must be equal.
+/// A rank's word: how far it came, and the settings that must be equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Ready { digest: [u8; 32], max_bytes: u64, scratch_bytes: u64 },
