@@ -16,8 +16,9 @@ use super::super::semaphores::Semaphore;
 use super::super::structure::flat;
 use super::super::values::Values;
 
-/// Most atoms of memory of all ranks.
-const CELLS: u64 = 1 << 27;
+/// Most atoms of memory of all ranks. Each takes some 330 bytes, so that a small file cannot ask for more than 3 GB; a ring
+/// all-reduce of 2,048 ranks has as many.
+const CELLS: u64 = 1 << 23;
 
 /// A block of the run.
 pub(super) struct Block<'p> {
