@@ -15,9 +15,12 @@ use crate::job::{OTHER_RANK_FAILED, Rank};
 use crate::run::signals;
 use crate::stdout;
 
-/// How long the reporting rank waits for a rank that neither answers nor is gone, and for checks to end by themselves where a
-/// rank was lost: less than the launcher waits before it kills.
+/// How long the reporting rank waits for a rank that neither answers nor is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long it waits for checks to end by themselves where a rank was lost: almost as long as the launcher waits before it kills,
+/// because only then the report says which checks were not run.
+const LOST: Duration = Duration::from_millis(1700);
 
 /// How long the other ranks wait for the report. They leave earlier if the reporting rank is gone; only one that hangs is
 /// left behind, and the launcher has killed that one by then.
@@ -133,7 +136,9 @@ fn turn(me: u32, mut others: impl Iterator<Item = u32>, state: &State, waited: D
     }
     // Between two checks there is none to name.
     let ready = state.running.is_some() && others.all(|rank| peer(rank).ending.is_some());
-    if ready || waited >= PATIENCE { Turn::Report } else { Turn::Wait }
+    let lost = (0..).zip(&state.peers).any(|(rank, peer)| rank != me && peer.lost());
+    let patience = if lost { LOST } else { PATIENCE };
+    if ready || waited >= patience { Turn::Report } else { Turn::Wait }
 }
 
 impl State {
@@ -192,6 +197,8 @@ mod tests {
             Turn::Wait,
             "the checks say so"
         );
+        assert_eq!(turn_of(0, &[SILENT, SIGNALLED, gone(SILENT)], true, late), Turn::Wait);
+        assert_eq!(turn_of(0, &[SILENT, SIGNALLED, gone(SILENT)], true, LOST), Turn::Report);
         assert_eq!(turn_of(0, &[SILENT, SIGNALLED, SILENT], false, late), Turn::Report);
         assert_eq!(turn_of(1, &[SIGNALLED, SILENT], true, late), Turn::Wait, "the reporter is there");
         assert_eq!(turn_of(1, &[SIGNALLED, SILENT], true, LONGEST), Turn::Leave, "it hangs");
