@@ -247,11 +247,12 @@ def main():
     except Refused as refusal:
         print(f"compare: {refusal}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # Whoever read the table has what it wanted. Python would try to write the rest once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
+        # Python would try to write the rest once more at its end, and then some versions exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            # Whoever read the table has what it wanted.
+            return 141
         print(f"compare: {error}", file=sys.stderr)
         return 2
 
