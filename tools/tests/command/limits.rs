@@ -25,6 +25,11 @@ fn the_rank_that_ran_out_first_is_named() {
             continue;
         }
         let last = outcome.last();
+        // At the lowest limit the launcher may run out itself, before the last rank has begun.
+        if last.starts_with("aqueduct: run: exhausted: cannot start rank ") {
+            assert!(last.contains("ulimit -n"), "{outcome:#?}");
+            continue;
+        }
         let named = last.strip_prefix("aqueduct run: rank ").and_then(|rest| rest.split(' ').next());
         let named = named.unwrap_or_else(|| panic!("{limit}: no rank is named: {outcome:#?}"));
         let own = |line: &&str| line.starts_with('[') && line.contains("] aqueduct: ") && !accuses(line);
