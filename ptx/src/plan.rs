@@ -11,7 +11,10 @@ mod moves;
 mod port;
 mod render;
 mod rows;
+mod side;
 mod text;
+mod turn;
+mod work;
 
 pub use kernel::{
     Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Shape, Share,

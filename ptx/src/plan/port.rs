@@ -1,6 +1,6 @@
 //! Requests to the proxy of a port channel.
 
-use super::moves::{self, Side};
+use super::side::{Side, name};
 use super::text::Text;
 use super::{Base, Number, Port, PortPut};
 use crate::TemplateError;
@@ -78,7 +78,7 @@ fn pieces(
     }
     text.include("plan_piece_bytes", &[("PACKETS", &u32::from(source.base == Base::Packets))])?;
     for side in [&source, &target].into_iter().filter(|side| side.is_users()) {
-        text.include("plan_piece_user", &[("BASE", &moves::name(side.base)), ("FIRST", &side.first)])?;
+        text.include("plan_piece_user", &[("BASE", &name(side.base)), ("FIRST", &side.first)])?;
     }
     text.include("plan_piece_kind", &[("REST", &rest), ("COUNT", &count)])?;
     if let Some(side) = &awaited {
@@ -96,10 +96,7 @@ fn pieces(
 }
 
 fn at(text: &mut Text<'_>, side: &Side, to: &str) -> Result<(), TemplateError> {
-    text.include(
-        "plan_piece_at",
-        &[("BASE", &moves::name(side.base)), ("RANGE", &side.register), ("TO", &to)],
-    )
+    text.include("plan_piece_at", &[("BASE", &name(side.base)), ("RANGE", &side.register), ("TO", &to)])
 }
 
 fn ask(text: &mut Text<'_>, flush: bool, past: &str) -> Result<(), TemplateError> {

@@ -1,0 +1,63 @@
+//! Operands with their numbers as text.
+
+use super::text::Text;
+use super::{Base, Number, Operand};
+use crate::TemplateError;
+
+/// An operand with its numbers as text.
+pub(super) struct Side {
+    pub(super) base: Base,
+    fixed: bool,
+    index: String,
+    pub(super) first: String,
+    pub(super) rank: String,
+    pub(super) register: String,
+}
+
+impl Side {
+    pub(super) fn of(
+        text: &mut Text<'_>,
+        operand: &Operand,
+        register: String,
+    ) -> Result<Self, TemplateError> {
+        let rank = if operand.base == Base::Packets { text.number(operand.rank)? } else { "0".to_owned() };
+        Ok(Self {
+            base: operand.base,
+            fixed: matches!(text.resolve(operand.address), Number::Fixed(_)),
+            index: text.number(operand.address)?,
+            first: text.number(operand.first)?,
+            rank,
+            register,
+        })
+    }
+
+    pub(super) fn is_users(&self) -> bool {
+        matches!(self.base, Base::Input | Base::Output)
+    }
+
+    /// Writes the address of the operand's first chunk into its register.
+    pub(super) fn locate(&self, text: &mut Text<'_>) -> Result<(), TemplateError> {
+        let double = u32::from(text.kernel.double_scratch);
+        text.include(
+            "plan_operand",
+            &[
+                ("BASE", &name(self.base)),
+                ("DOUBLE", &double),
+                ("FIXED", &u32::from(self.fixed)),
+                ("INDEX", &self.index),
+                ("FIRST", &self.first),
+                ("TO", &self.register),
+            ],
+        )
+    }
+}
+
+/// The base's name in fragments.
+pub(super) fn name(base: Base) -> &'static str {
+    match base {
+        Base::Input => "input",
+        Base::Output => "output",
+        Base::Scratch => "scratch",
+        Base::Packets => "packets",
+    }
+}
