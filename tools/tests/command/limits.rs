@@ -1,6 +1,6 @@
 //! Too few file descriptors: whatever needs one says which limit to raise, and nothing takes the lack for another.
 
-use crate::support::{run, script};
+use crate::support::{Outcome, run, script};
 
 /// Each command, and a limit that is enough for it on any machine.
 const JOBS: [(&str, u32); 6] = [
@@ -20,16 +20,22 @@ const WRONG: [&str; 5] = ["out of memory", "OUT_OF_MEMORY", "nvidia-smi", "INVAL
 fn the_rank_that_ran_out_first_is_named() {
     for limit in [26, 28, 29, 30, 30, 30] {
         let job = "aqueduct run -n 4 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
-        let outcome = run(script(&format!("ulimit -n {limit}; {job}")).env("AQUEDUCT_TIMEOUT", "10"));
+        let mut command = script(&format!("ulimit -n {limit}; {job}"));
+        command.env("AQUEDUCT_TIMEOUT", "10");
+        // Ranks that meet at the launcher before the last one has begun take descriptors of its own: once in 25 runs at 26 it
+        // cannot start that one, says so, and nothing is learned about ranks.
+        let all_began = |outcome: &Outcome| {
+            let last = outcome.last();
+            let alone = last.starts_with("aqueduct: run: exhausted: cannot start rank ");
+            assert!(!alone || last.contains("ulimit -n"), "{outcome:#?}");
+            !alone
+        };
+        let outcome = (0..20).map(|_| run(&mut command)).find(all_began);
+        let outcome = outcome.unwrap_or_else(|| panic!("{limit}: the launcher never started four ranks"));
         if outcome.code == Some(0) {
             continue;
         }
         let last = outcome.last();
-        // At the lowest limit the launcher may run out itself, before the last rank has begun.
-        if last.starts_with("aqueduct: run: exhausted: cannot start rank ") {
-            assert!(last.contains("ulimit -n"), "{outcome:#?}");
-            continue;
-        }
         let named = last.strip_prefix("aqueduct run: rank ").and_then(|rest| rest.split(' ').next());
         let named = named.unwrap_or_else(|| panic!("{limit}: no rank is named: {outcome:#?}"));
         let own = |line: &&str| line.starts_with('[') && line.contains("] aqueduct: ") && !accuses(line);
