@@ -36,8 +36,8 @@ impl Release {
     }
 }
 
-/// Events that several release patterns publish together: those that a write belongs to, and those that the write read of which it
-/// is the update.
+/// Events that several release patterns publish together: those that a write belongs to, and those that the write read of which
+/// it is the update.
 ///
 /// Each block of a grid may add to it. So what a reader of device or system scope acquires is one clock for each device,
 /// and what remains for each block is looked at by readers of block scope only.

@@ -1,7 +1,7 @@
 //! Address ranges of this process: reserved, or backed by pages of a memory object.
 //!
-//! With `AQUEDUCT_SOFT_UNKIND` a range that was freed is given out again as soon as one is asked for that fits into it, whatever the
-//! kernel would choose: whoever keeps something by the address of memory that is gone then finds other memory there.
+//! With `AQUEDUCT_SOFT_UNKIND` a range that was freed is given out again as soon as one is asked for that fits into it, whatever
+//! the kernel would choose: whoever keeps something by the address of memory that is gone then finds other memory there.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

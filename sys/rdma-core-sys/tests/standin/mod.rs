@@ -67,15 +67,39 @@ pub fn opened() -> usize {
     machine().events.len()
 }
 
-/// From now on, requests of queue pair `number` are accepted but not executed, until it moves to the error state.
+/// From now on, requests of queue pair `number` are accepted but not executed, until [`release`] or until it moves to the error
+/// state.
 pub fn hold(number: u32) {
     machine().qp(number).held = true;
+}
+
+/// Ends [`hold`], and executes the requests that were held.
+pub fn release(number: u32) {
+    let mut machine = machine();
+    let late = machine.unkind.is_some();
+    let qp = machine.qp(number);
+    qp.held = false;
+    if late {
+        qp.pending.iter_mut().for_each(|posted| posted.held = false);
+        machine.wake_nic();
+        return;
+    }
+    while let Some(posted) = machine.qp(number).pending.pop_front() {
+        // SAFETY: keys that are no longer registered are refused.
+        unsafe { machine.carry_out(number, &posted) };
+    }
 }
 
 /// From now on, all requests succeed without being executed and without access to memory. Used to measure the cost of
 /// the code around them.
 pub fn swallow(on: bool) {
     machine().swallows = on;
+}
+
+/// Executes all requests that were posted and are not held, and completes them, as late as they may be otherwise.
+pub fn settle() {
+    let mut machine = machine();
+    while machine.step().is_some() {}
 }
 
 /// From now on, executes requests later, and completes them later still, as `seed` chooses.
@@ -121,7 +145,7 @@ pub fn raise(number: u32, kind: ibv_event_type) {
 
 thread_local! {
     static MAX_INLINE: Cell<Option<u32>> = const { Cell::new(None) };
-    static REFUSED: RefCell<Vec<(&'static str, i32)>> = const { RefCell::new(Vec::new()) };
+    static REFUSED: RefCell<Vec<(&'static str, usize, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// From now on, queue pairs that this thread makes take at most as many bytes of inline data.
@@ -131,7 +155,12 @@ pub fn limit_inline(bytes: u32) {
 
 /// Makes the next call of `function` on this thread fail with `errno`.
 pub fn refuse(function: &'static str, errno: i32) {
-    REFUSED.with_borrow_mut(|refused| refused.push((function, errno)));
+    refuse_after(function, 0, errno);
+}
+
+/// Makes a call of `function` on this thread fail with `errno` after `calls` that do not.
+pub fn refuse_after(function: &'static str, calls: usize, errno: i32) {
+    REFUSED.with_borrow_mut(|refused| refused.push((function, calls, errno)));
 }
 
 /// Number of [`refuse`] requests of this thread that have not been used yet.
@@ -146,7 +175,11 @@ pub fn moves(number: u32) -> Vec<ibv_qp_attr> {
 
 fn refused(function: &str) -> Option<i32> {
     REFUSED.with_borrow_mut(|refused| {
-        let index = refused.iter().position(|(name, _)| *name == function)?;
-        Some(refused.remove(index).1)
+        let index = refused.iter().position(|(name, ..)| *name == function)?;
+        if let Some(left) = refused[index].1.checked_sub(1) {
+            refused[index].1 = left;
+            return None;
+        }
+        Some(refused.remove(index).2)
     })
 }

@@ -275,6 +275,11 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the queue pair is live.
     let number = unsafe { (*qp).qp_num };
+    if let Some(errno) = refused("ibv_post_send") {
+        // SAFETY: the caller passes a valid output pointer.
+        unsafe { *bad = first };
+        return errno;
+    }
     let mut machine = machine();
     let record = machine.qp(number);
     record.counts.doorbells += 1;
